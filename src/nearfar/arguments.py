@@ -46,7 +46,7 @@ OBJECTS = {
 GROUPS = {
     "Data": (
         "data limit split image_size",
-        "channels value_range show_channels stream mean std held_out cache workers",
+        "channels value_range show_channels max_pixels stream mean std held_out cache workers",
     ),
     "Budget and hardware": (
         "minutes epochs batch_size micro_batch devices",
@@ -67,6 +67,24 @@ RANGE, RANGE_WORDS = (
 HELP = ("--help", "-h", "--help-all")
 JSON = ("json", bool, "print one JSON object on stdout, and all else on stderr", False)
 NULL = ("null", bool, "in a pipe, end each path with a zero byte, for xargs -0", False)
+PIXELS = (
+    "max_pixels",
+    int | None,
+    "read images of up to this many pixels. Default: 178 956 970, or those of the run",
+    None,
+)
+OPENING = (
+    "evaluate",
+    "embed",
+    "map",
+    "search",
+    "duplicates",
+    "select",
+    "cluster",
+    "check",
+    "views",
+)
+"""Verbs besides `pretrain` that open images."""
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
 
 
@@ -157,6 +175,8 @@ def _arguments(
             )  # or a `Run`, a name for type checkers only
             hint = str | None if named else str | Path if folder else eval(one.annotation, names)
             yield make(name, hint, meanings[name], one.default, one.kind)
+    if verb in OPENING:
+        yield make(*PIXELS)
     yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
 
 

@@ -19,9 +19,17 @@ from cyclopts.config import Dict
 
 import nearfar
 from nearfar.allocator import reuse_memory
-from nearfar.arguments import LISTING, VERBS, function_of, overview, verb_app, with_signature
+from nearfar.arguments import (
+    LISTING,
+    OPENING,
+    VERBS,
+    function_of,
+    overview,
+    verb_app,
+    with_signature,
+)
 from nearfar.atomic import NotWrittenError
-from nearfar.messages import RunsFailed, as_json, did_you_mean, first_line
+from nearfar.messages import READ, RunsFailed, as_json, did_you_mean, first_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,11 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _warn  # type: ignore[assignment]
         if not asked.pop("json", False) or asked:
             return _carry_out(words)[0]
+        before = READ.set([])
         with _stdout_to_stderr():
             code, result = _carry_out(words, machine=True)
+        read = READ.get()
+        READ.reset(before)
     processes = sys.modules.get("nearfar.training.processes")
     if processes is None or not processes.is_follower():  # else the first process prints it
-        print(as_json(result))
+        print(as_json(result, **({"read": read} if read else {})))
     return code
 
 
@@ -149,6 +160,10 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
 
     values.pop("json", None)
     values.pop("config", None)
+    if verb in OPENING and (most := values.pop("max_pixels", None)) is not None:
+        from nearfar.data.decoding import raise_pixel_limit
+
+        raise_pixel_limit(most)
     end = "\0" if values.pop("null", False) else "\n"
     piped = (
         verb in LISTING and not machine and not sys.stdout.isatty()

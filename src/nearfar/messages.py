@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,6 +17,10 @@ from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
 _told: set[str] = set()
+
+
+READ: ContextVar[list[dict[str, Any]] | None] = ContextVar("READ", default=None)
+"""Where the command line collects, for --json, how many images a verb read and left out."""
 
 
 class RunsFailed(RuntimeError):
@@ -102,15 +107,15 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def as_json(result: Any) -> str:
+def as_json(result: Any, **also: Any) -> str:
     """Return a JSON object in one line: of names with values those, of a path {"path": ...}, else {"result": ...}.
 
-    Numbers that are not finite, which JSON does not have, are null.
+    also: further names with values. Numbers that are not finite, which JSON does not have, are null.
     """
     value = plain(result)
     if not isinstance(value, dict):
         value = {"path" if isinstance(result, PathLike) else "result": value}
-    return json.dumps(value, allow_nan=False)
+    return json.dumps(value | plain(also), allow_nan=False)
 
 
 def plain(value: Any) -> Any:

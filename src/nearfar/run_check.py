@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.data import Images
+from nearfar.data.left_out import is_damage
 from nearfar.evaluation import doubtful_labels, find_defects
 from nearfar.neighbours import Link, groups_at
 
@@ -23,6 +24,7 @@ ADVICE = {  # by the name of each problem, in the order of their weight
     "doubtful label": "look through the doubtful labels from the first on, until most are right",
     "near leak": "look at the images that nearly repeat a training image",
     "unreadable": "replace the images that cannot be read",
+    "left out": "look through what was left out",
     "nearly uniform": "remove the images that show nothing",
     "dark": "look at the dark images",
     "overexposed": "look at the overexposed images",
@@ -154,7 +156,10 @@ def doubtful(
 
 def defective(images: Images, progress: Callable[[int, int], None]) -> list[Problem]:
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read."""
-    problems = [Problem("unreadable", -1, name, why) for name, why in images.skipped]
+    problems = [
+        Problem("unreadable" if is_damage(why) else "left out", -1, name, why)
+        for name, why in images.skipped
+    ]
     for problem, rows in find_defects(images, progress).items():
         problems += [
             Problem(problem, row, images.names[row], MEASURED[problem].format(one), one)

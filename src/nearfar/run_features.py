@@ -38,7 +38,7 @@ from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
 from nearfar.networks.starting import OWN, find_weights
 from nearfar.run import Run, load
-from nearfar.training.progress import shown
+from nearfar.training.progress import say_read, shown
 from nearfar.training.seeding import stream
 
 FILE = "features.safetensors"
@@ -271,7 +271,7 @@ def _at_once(
             f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out"
         )
     at_once = encoder is None or isinstance(encoder, AtOnce)
-    size = _side(run.source) if at_once else USUAL
+    size = _side(run.source, console) if at_once else USUAL
     images = open_shown(
         run.source, console, split=split, label_column=label_column, image_size=size
     )
@@ -313,9 +313,10 @@ def _at_hand(image_size: int, channels: int) -> AtOnce:
     return AtOnce(Encoder(backbone, image_size, channels, *(weights.moments(channels) or ())))
 
 
-def _side(source: Any) -> int | None:
+def _side(source: Any, console: Console) -> int | None:
     """The size at which images are opened for features at once: their own if it is small; None: as they are."""
-    table = scan(source)
+    with shown(console, "looking at images") as progress:
+        table = scan(source, progress=progress)
     return None if table is None else min(usual_side(table), SIDE)
 
 
@@ -345,7 +346,11 @@ def _beside(
         )
         return Featured(images, None, None, console, vectors, pictured=False)
     images = open_shown(
-        data, console, split=split or "all", label_column=label_column, image_size=_side(data)
+        data,
+        console,
+        split=split or "all",
+        label_column=label_column,
+        image_size=_side(data, console),
     )
     if names is None:
         if texts := run.vectors.texts:
@@ -425,9 +430,11 @@ def features_shown(
 
 
 def open_shown(source: Any, console: Console, **options: Any) -> Images:
-    """Open images as `nearfar.data.open_images` does and show how far the decoding is."""
+    """Open images as `nearfar.data.open_images` does, show how far that is, and say what was read and left out."""
     with shown(console, "reading images") as progress:
-        return open_images(source, progress=progress, **options)
+        images = open_images(source, progress=progress, **options)
+    say_read(images, console)
+    return images
 
 
 def sampled_shown(images: Any, limit: int, seed: int, console: Console) -> Any:

@@ -152,12 +152,11 @@ def test_refusals(images, tmp_path):
 
 
 def test_pages_of_a_tiff_are_channels_in_crops_too(tmp_path):
-    pages = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16), dtype=np.uint8)
+    pages = np.random.default_rng(0).integers(0, 256, (6, 4, 16, 16), dtype=np.uint8)
     for number, planes in enumerate(pages):
         first, *others = map(Image.fromarray, planes)
         first.save(tmp_path / f"{number}.tif", save_all=True, append_images=others)
-    images = open_images(tmp_path, cache=False)
-    assert images.channels == 3
+    images = open_images(tmp_path, channels=4, cache=False)
     [(views, index)] = Batches(images, 6, 0, crops=[(16, (1.0, 1.0), (1.0, 1.0))], workers=0).epoch(
         0
     )

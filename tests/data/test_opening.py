@@ -127,7 +127,7 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
     reasons = dict(images.skipped)
     assert list(reasons) == ["1.png", "2.png", "bomb.png", "empty.jpg", "link.png"]
     assert "truncated" in reasons["1.png"] and "known format" in reasons["2.png"]
-    assert "2,000 pixels" in reasons["bomb.png"]
+    assert "limit of 2,000" in reasons["bomb.png"]
     assert open_images(tmp_path).skipped == images.skipped  # from the cache as well
 
 

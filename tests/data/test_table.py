@@ -52,7 +52,7 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
     picture(0).save(tmp_path / "test" / "3.png")
     found = scan(tmp_path)
     content = (tmp_path / "train" / "a" / "0.png").read_bytes()
-    first, second, third = found.drop_columns(["mtime", "ctime", *TYPES]).to_pylist()
+    first, second, third = found.drop_columns(["mtime", "ctime", "inode", *TYPES]).to_pylist()
     assert first == {
         "ref": b"train/a/0.png",
         "place": -1,
@@ -63,6 +63,9 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
         "width": 30,
         "bands": 1,
         "bits": 8,
+        "pages": 1,
+        "size": len(content),
+        "passing": False,
         "bytes": len(content),
         "digest": digest(content),
         "problem": None,

@@ -27,10 +27,11 @@ def test_other_fields_hidden_members_and_texts(tmp_path):
     ]
     tar(tmp_path / "a.tar", [*members, ("x/b.jpg", png(2)), ("x/b.txt", b"fern")])
     images = open_images(tmp_path / "a.tar", label_column="txt")
-    assert images.names == ["a/x/a", "a/x/b"] and images.skipped == []
-    assert images.class_names == ["fern", "moss"] and images.labels.tolist() == [1, 0]
+    assert images.names == ["a/x/a.seg.PNG", "a/x/a.jpg", "a/x/b"]
+    assert images.skipped == [("a/alone.txt", "a label without an image")]
+    assert images.class_names == ["fern", "moss"] and images.labels.tolist() == [1, 1, 0]
     expected = np.asarray(Image.open(io.BytesIO(png(0)))).transpose(2, 0, 1)
-    assert (images.pixels[0].numpy() == expected).all()
+    assert (images.pixels[1].numpy() == expected).all()
     with pytest.raises(ValueError, match="no label in a column 'cls'"):
         open_images(tmp_path / "a.tar", label_column="cls")
 

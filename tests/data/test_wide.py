@@ -252,13 +252,13 @@ def test_arrays_keep_sixteen_bits_and_eight_where_they_hold_no_more(tmp_path):
     assert open_images((numbers // 16).astype(np.int64)).pixels.dtype == torch.uint8
 
 
-def test_pages_of_eight_bits_are_channels_and_the_first_is_a_picture_where_one_channel_is_asked_for(
-    tmp_path,
-):
+def test_pages_are_pages_unless_as_many_channels_are_asked_for(tmp_path):
     pages = np.random.default_rng(0).integers(0, 256, (4, 10, 10), dtype=np.uint8)
     first, *others = [Image.fromarray(page) for page in pages]
     first.save(tmp_path / "a.tif", save_all=True, append_images=others)
-    assert (open_images(tmp_path).pixels[0].numpy() == pages).all()
+    assert (open_images(tmp_path, channels=4).pixels[0].numpy() == pages).all()
+    assert (open_images(tmp_path).pixels[0].numpy() == pages[:1]).all()
+    assert open_images(tmp_path).line.endswith("the first page or frame is read of 1 with several")
     assert (open_images(tmp_path, channels=1).pixels[0].numpy() == pages[:1]).all()
     preview = Image.fromarray(pages[1, :5, :5])
     first.save(tmp_path / "a.tif", save_all=True, append_images=[preview])

@@ -138,8 +138,9 @@ def write_embeddings(
     import pyarrow.csv
     import pyarrow.parquet
 
+    from nearfar.data.exif import LONGEST
     from nearfar.data.sources.rows import marked_as_images
-    from nearfar.data.table import as_arrays
+    from nearfar.data.table import as_arrays, cut
 
     known: dict[str, Any] = {"name": np.array(names)}
     if labels is not None:
@@ -160,7 +161,13 @@ def write_embeddings(
         whole = path.suffix == ".parquet"
         known |= {name: columns[name] for name in names_now} if whole else as_arrays(columns)
     with replacing(path) as file:
-        if path.suffix == ".npz":
+        if path.suffix == ".npz":  # whose texts have one width, and objects would be pickled
+            known = {
+                name: np.array([cut(str(text), LONGEST) for text in one], dtype=str)
+                if isinstance(one, np.ndarray) and one.dtype.kind == "O"
+                else one
+                for name, one in known.items()
+            }
             np.savez(file, **known, **embedding)
         elif path.suffix == ".csv":
             pyarrow.csv.write_csv(pyarrow.table(known | embedding), file)

@@ -155,7 +155,7 @@ def find_duplicates(
             quality 50 (measured on 128 images).
         out: page to write, .html, with a .csv, and a .list of the files whose bytes another file has, beside it; none
             may exist. Default: duplicates.html in the run folder, which is replaced.
-        split: part of the data. Default: that of the run.
+        split: part of the data. Default: all, since images of one split can be copies of those of another.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
         encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: none,
@@ -195,7 +195,9 @@ def find_duplicates(
     check_range("--distance", distance, 0, 2)
     page = lists.output_of(run, out, "duplicates", lists.TABLE, lists.FILES)
     known, archive = (
-        open_featured(run, data, split, encoder, console, 2 if against is None else 1, copies=True),
+        open_featured(
+            run, data, split or "all", encoder, console, 2 if against is None else 1, copies=True
+        ),
         0,
     )
     known = _each_once(known, console)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.data.decoding import decode, reason, without_warnings
-from nearfar.data.formats import only_python_writes
+from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.memory import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import Form
@@ -39,7 +39,7 @@ LIMIT = (
     64 * 2**30
 )  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
 VARIABLE = "NEARFAR_CACHE_BYTES"
-FORMAT = 5  # raise it when decoding or this layout changes: older caches are then not found
+FORMAT = 6  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 _NAME = re.compile(
@@ -68,8 +68,9 @@ class Entry:
     """What the cache knows about a data set besides its pixels.
 
     `count`: images with pixels; `problems`: of those that could not be decoded, by their position among those tried;
-    `mean`, `std`: per channel in 0..1; `stored`: whether pixels are stored; `lineage`: the same for all states of one
-    data set; `state`: size and time of modification of the file of pixels.
+    `passing`: those of them whose problem comes from the machine, which are tried again the next time; `mean`,
+    `std`: per channel in 0..1; `stored`: whether pixels are stored; `lineage`: the same for all states of one data set;
+    `state`: size and time of modification of the file of pixels.
     """
 
     form: Form
@@ -80,6 +81,7 @@ class Entry:
     stored: bool
     lineage: str
     state: list[int] | None = None
+    passing: list[int] = field(default_factory=list)
     format: int = field(default=FORMAT)
 
     @property
@@ -163,7 +165,8 @@ def decoded(
     """The data set of images with these digests: its folder, entry and pixels, decoded now if the cache lacks it.
 
     images: encoded, in order. lineage: the same for all states of one data set. Beyond the limit of the store only
-    statistics and problems are stored. before: how many unreadable images its `progress` counts too.
+    statistics and problems are stored. before: how many unreadable images its `progress` counts too. Images that could
+    not be read for a reason that may pass are tried again; if one of them can be read now, the data set is made anew.
     """
     home = store.folder / key([digests, form])
     wanted = store.cache and form.bytes_of(len(digests)) <= store.limit
@@ -174,7 +177,11 @@ def decoded(
             return None
         return home, found[0], found[1] if wanted else None
 
-    found = there()
+    def finished() -> tuple[Path, Entry, Tensor | None] | None:
+        found = there()
+        return None if found is None or _again(images, found[1]) else found
+
+    found = finished()
     if found is None:
         from filelock import FileLock  # comes with torch
 
@@ -185,7 +192,7 @@ def decoded(
             ):  # of several processes that want it, one builds
                 for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed
                     shutil.rmtree(leftover, ignore_errors=True)
-                found = there()  # another process may have built it while we waited
+                found = finished()  # another process may have built it while we waited
                 if found is None:
                     _build(home, images(), digests, form, lineage, wanted, store, before)
                     found = there()
@@ -196,6 +203,21 @@ def decoded(
     if found is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
     return found
+
+
+def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
+    """Whether trying again leads to more: an image that could not be read for a reason that may pass is read now."""
+    rows = set(entry.passing)
+    with without_warnings(), only_python_writes():
+        for row, data in enumerate(images()) if rows else ():
+            if row in rows:
+                try:
+                    decode(read_small(data), entry.form)
+                    return True
+                except Exception as error:  # decoders raise anything on damaged data
+                    if not is_passing(error):  # then this is known from now on
+                        return True
+    return False
 
 
 def _build(
@@ -219,15 +241,16 @@ def _build(
     )
     moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
     problems: dict[int, str] = {}
+    passing: list[int] = []
     done = count = 0
 
-    def made(item: tuple[bytes | str, str | None]) -> np.ndarray | str:
+    def made(item: tuple[bytes | str, str | None]) -> np.ndarray | Exception:
         data, mark = item
         try:
             there = known.get(mark or "")
             return decode(read_small(data), form) if there is None else there
         except Exception as error:  # decoders raise anything on damaged data
-            return reason(error)
+            return error
 
     chunks = in_order(
         _chunks(zip(images, digests, strict=True), most), made, store.workers or usable_cores()
@@ -242,8 +265,10 @@ def _build(
             open(file, "wb") as pixels,
         ):
             for pieces in chunks:
-                whole = [one for one in pieces if not isinstance(one, str)]
-                problems |= {done + i: one for i, one in enumerate(pieces) if isinstance(one, str)}
+                whole = [one for one in pieces if not isinstance(one, Exception)]
+                wrong = {done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}
+                problems |= {row: reason(error) for row, error in wrong.items()}
+                passing += [row for row, error in wrong.items() if is_passing(error)]
                 done, count = done + len(pieces), count + len(whole)
                 if whole:
                     block: np.ndarray = np.ascontiguousarray(np.stack(whole))
@@ -255,7 +280,7 @@ def _build(
             pixels.flush()
             os.fsync(pixels.fileno())
         mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)
-        entry = Entry(form, count, problems, mean, std, wanted, lineage, _state(file))
+        entry = Entry(form, count, problems, mean, std, wanted, lineage, _state(file), passing)
         if not wanted:
             file.unlink()
         marks = [mark for row, mark in enumerate(digests) if row not in problems]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.data.exif import Exif, exif_of
-from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, raw
+from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, page_count, raw
+from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
 from nearfar.data.memory import SharedMemory
+from nearfar.data.table import cut
 from nearfar.data.value_range import Form, floats, sixteen_bits
+from nearfar.messages import check_range
 from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
 
 _UPRIGHT = {  # EXIF orientation: what makes the picture upright
@@ -36,17 +40,23 @@ _MEMORY = SharedMemory(
     2**30
 )  # of all threads: an image of more than 67 million pixels is decoded alone
 _LARGEST = 2**30  # pixels: a picture is decoded at its full size
+LONGEST_REASON = 200  # characters: messages of libraries may hold what the file says
+_CUT_OFF = re.compile(r"truncat|unexpected end|end of file|cut off|premature|incomplete|too short")
 PICTURE = (1, 3)  # channels of grayscale and colour, which are converted into each other
 
 
 class Header(NamedTuple):
-    """What the header of an image says; 8 or 16 bits, where 16 stands for all that are more than 8."""
+    """What the header of an image says; 8 or 16 bits, where 16 stands for all that are more than 8.
+
+    `pages`: pages or frames, each with as many bands.
+    """
 
     height: int
     width: int
     bands: int
     bits: int
     exif: Exif = Exif()
+    pages: int = 1
 
 
 def header(data: bytes | str) -> Header:
@@ -56,11 +66,12 @@ def header(data: bytes | str) -> Header:
     """
     if (found := raw(data)) is not None:
         width, height = found.native
-        return Header(height, width, found.channels, 16 if found.wide else 8)
+        bits = 16 if found.wide else 8
+        return Header(height, width, found.channels, bits, pages=found.pages)
     with Image.open(opened(data), formats=formats()) as image:
-        return Header(
-            image.height, image.width, 1 if _is_grayscale(image) else 3, 8, exif_of(image)
-        )
+        height, width, bands = image.height, image.width, 1 if _is_grayscale(image) else 3
+        exif = exif_of(image)  # before the pages, since looking for them goes on to the next one
+        return Header(height, width, bands, 8, exif, page_count(image))
 
 
 def _is_grayscale(image: Image.Image) -> bool:
@@ -71,12 +82,27 @@ def _is_grayscale(image: Image.Image) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Why an image cannot be read, in one line that is the same every time."""
+    """Why an image cannot be read, in one line that is the same every time; see `nearfar.data.left_out`."""
+    words = cut(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
     if isinstance(error, Image.DecompressionBombError):
-        return f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
+        return f"{TOO_MANY_PIXELS}: above the limit of {pixel_limit():,} (--max-pixels raises it)"
     if isinstance(error, Image.UnidentifiedImageError):  # its message may name an address in memory
-        return "not an image of a known format"
-    return " ".join(str(error).split()) or type(error).__name__
+        return NOT_AN_IMAGE
+    if isinstance(error, MemoryError):
+        return f"out of memory: {words}"
+    return f"{CUT_OFF}: {words}" if _CUT_OFF.search(words.lower()) else words
+
+
+def pixel_limit() -> float:
+    """How many pixels an image may have, by Pillow's limit, at twice of which it raises errors."""
+    return math.inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
+def raise_pixel_limit(most: int | None) -> None:
+    """Let images have so many pixels in this process, if that is more than they may have; None: as many as now."""
+    check_range("max_pixels", most, 1)
+    if most is not None and most > pixel_limit():
+        Image.MAX_IMAGE_PIXELS = -(-most // 2)
 
 
 def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
@@ -101,8 +127,16 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
 def own_numbers(
     data: bytes | str, channels: int, value_range: Sequence[float] | None
 ) -> Raw | None:
-    """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for."""
+    """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for.
+
+    Pages are channels where more than a picture has are asked for, and the pages have as many.
+    """
     found = raw(data)
+    if found is not None and pages_are_channels(found.channels, found.pages, channels):
+        assert found.read_pages is not None
+        return found._replace(channels=channels, pages=1, read=found.read_pages)
+    if found is not None and not found.wide and found.pages > 1:
+        found = None  # the first page is a picture
     if found is None and channels not in PICTURE:
         raise ValueError(
             f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read"
@@ -113,6 +147,11 @@ def own_numbers(
         if narrow and found is not None and (found.wide or found.channels != channels)
         else found
     )
+
+
+def pages_are_channels(bands: Any, pages: Any, channels: int) -> Any:
+    """Whether pages of so many bands are read as so many channels; of numbers, or of arrays of them."""
+    return (pages > 1) & (bands * pages == channels) & (channels not in PICTURE)
 
 
 def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.size} {form.size}"]:

@@ -16,9 +16,16 @@ import torch
 from nearfar.atomic import write_file
 from nearfar.data import cache as pixel_cache
 from nearfar.data.cache import Store
-from nearfar.data.decoding import PICTURE, decode, reason, without_warnings
+from nearfar.data.decoding import (
+    PICTURE,
+    decode,
+    own_numbers,
+    pages_are_channels,
+    reason,
+    without_warnings,
+)
 from nearfar.data.exif import with_exif
-from nearfar.data.formats import only_python_writes, raw
+from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.images import Images, Stored
 from nearfar.data.scanning import ROWS, Found, Source, looked_at, prefix, table_of
 from nearfar.data.sources.splits import say_once
@@ -69,7 +76,7 @@ def in_memory(given: Sequence[Found], source: str, asked: Asked) -> Images:
         table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
 
         def range_of(rows: np.ndarray, count: int) -> list[float] | None:
-            return _sampled_range([given[row].data for row in rows], count, asked.value_range)
+            return _sampled_range([given[row].data for row in rows], count, asked.value_range)[0]
 
         form = chosen_form(table, asked, range_of)
         pixels, problems = [], {}
@@ -101,8 +108,9 @@ def open_encoded(
 ) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
-    table, class_names = table_of(source, splits, store.folder)
-    listed = [(printable(name), why) for name, why in source.problems]
+    table, class_names = table_of(source, splits, store.folder, store.progress)
+    others = [*source.problems, *source.in_no_split(splits)]
+    listed = [(printable(name), why) for name, why in others]
     rows = readable(table)
     if not len(rows):
         raise ValueError(_nothing(name, listed + skipped(table)))
@@ -177,8 +185,8 @@ def chosen_form(
     for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
     """
     rows = readable(table)
-    height, width, bands, bits = (
-        table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits")
+    height, width, bands, bits, pages = (
+        table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits", "pages")
     )
     size = asked.size or usual_size(np.stack([height, width], 1))
     channels, value_range = (
@@ -186,6 +194,7 @@ def chosen_form(
         asked.value_range,
     )
     fits = (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
+    fits = fits | pages_are_channels(bands, pages, channels)
     wide = fits & (bits > 8)
     if value_range is not None and not isinstance(value_range, str) and wide.any():
         return Form(size, channels, for_channels(value_range, channels))
@@ -211,22 +220,26 @@ def _saved_range(
     with contextlib.suppress(OSError, ValueError):
         return json.loads(saved.read_text())
     with without_warnings(), only_python_writes():
-        found = _sampled_range(source.encoded(sample), channels, value_range)
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(saved, json.dumps(found))
+        found, passing = _sampled_range(source.encoded(sample), channels, value_range)
+    if not passing:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(saved, json.dumps(found))
     return found
 
 
 def _sampled_range(
     images: Iterable[bytes | str | None], channels: int, value_range: ValueRange
-) -> list[float] | None:
-    """Low and high of every channel from some images; None where none can be read."""
-    planes = []
+) -> tuple[list[float] | None, bool]:
+    """Low and high of every channel from some images, None where none can be read; and whether another day may differ.
+
+    That is where the machine could not read one of them.
+    """
+    planes, passing = [], False
     for data in images:
         try:
-            if data is not None and (found := raw(data)) is not None:
+            if data is not None and (found := own_numbers(data, channels, [0, 1])) is not None:
                 planes.append(thinned(found.read()))
-        except Exception:  # it is listed with its reason when all are decoded
-            continue
-    return of_sample(planes, channels, value_range) if planes else None
+        except Exception as error:  # it is listed with its reason when all are decoded
+            passing = passing or is_passing(error)
+    return of_sample(planes, channels, value_range) if planes else None, passing

@@ -11,6 +11,10 @@ import pyarrow
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
+from nearfar.data.table import cut
+
+LONGEST = 100  # characters of a text
+
 
 class Exif(NamedTuple):
     """The local time at which a picture was taken, the camera, and degrees north and east; None where there is none."""
@@ -33,7 +37,7 @@ def exif_of(image: Image.Image) -> Exif:
     place: list[float | None] = [None, None]
     with contextlib.suppress(Exception):  # readers raise anything on damaged data
         tags = image.getexif()
-        camera = " ".join(str(tags.get(Base.Model, "")).replace("\0", " ").split())
+        camera = cut(str(tags.get(Base.Model, "")), LONGEST)
         own, gps = tags.get_ifd(IFD.Exif), tags.get_ifd(IFD.GPSInfo)
         with contextlib.suppress(ValueError):
             noted = own.get(Base.DateTimeOriginal) or tags.get(Base.DateTime) or ""

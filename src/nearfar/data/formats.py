@@ -11,6 +11,8 @@ import io
 import logging
 import math
 import os
+import re
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -52,6 +54,7 @@ _FORMATS += (
 )
 
 Planes = Shaped[np.ndarray, "channels height width"]
+_LARGEST_CHUNK = 2**20  # bytes of a PNG's chunk that may hold an orientation
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
@@ -62,6 +65,18 @@ _HEIC, _HEIF = (
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "cannot allocate memory",
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "can't start new thread",
+)
+# what tifffile says of codecs, and pydicom of its plug-ins
+_NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
+_ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
+_MULTIPLE = {"GIF", "WEBP", "PNG", "TIFF", "AVIF", "HEIF"}  # formats with several frames or pages
 
 
 @functools.cache
@@ -91,7 +106,8 @@ class Raw(NamedTuple):
     """An image that is not yet read.
 
     `native`: (width, height); `wide`: of more than 8 bits; `pillow`: whether Pillow makes an 8-bit picture of it;
-    `read`: gives its numbers, [channels, height, width].
+    `read`: gives its numbers, [channels, height, width]. `pages`: of a TIFF whose pages are pages, with as many
+    channels each; `read_pages`: gives the numbers of all, [pages * channels, height, width].
     """
 
     channels: int
@@ -99,6 +115,26 @@ class Raw(NamedTuple):
     wide: bool
     pillow: bool
     read: Callable[[], Planes]
+    pages: int = 1
+    read_pages: Callable[[], Planes] | None = None
+
+
+class PackageMissing(ValueError):
+    """An image needs a package that is not installed: another day it may be."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error comes from the machine and not from the image: later the same image may be read.
+
+    Too little memory, too many open files, a disk or network that fails, a missing package, and the limit on pixels,
+    which can be raised. Errors of the operating system have a number; those that Pillow makes of damage have none.
+    """
+    if isinstance(error, (MemoryError, ImportError, PackageMissing, Image.DecompressionBombError)):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return True
+    words = str(error).lower()
+    return any(part in words for part in _OUT_OF_MEMORY) or bool(_NEEDS_PACKAGE.search(words))
 
 
 def raw(data: bytes | str) -> Raw | None:
@@ -119,7 +155,7 @@ def raw(data: bytes | str) -> Raw | None:
     if start[128:] == b"DICM":
         return dicom(data)
     if start[4:12] in _HEIF and "HEIF" not in formats():
-        raise ValueError("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
+        raise PackageMissing("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
     return of_pillow(data) if start[:2] == b"P5" or start.startswith(_JPEG2000) else None
 
 
@@ -143,7 +179,9 @@ def of_pillow(data: bytes | str) -> Raw | None:
         return Raw(1, native, True, True, read) if image.mode in WIDE else None
 
 
-def upright(planes: Planes, orientation: int) -> Planes:
+def upright(
+    planes: Planes, orientation: int
+) -> Shaped[np.ndarray, "channels upright_height upright_width"]:
     """Undo an EXIF orientation, 1 to 8."""
     if orientation in (5, 6, 7, 8):
         planes = planes.transpose(0, 2, 1)
@@ -151,16 +189,19 @@ def upright(planes: Planes, orientation: int) -> Planes:
     return planes[:, :: -1 if down else 1, :: -1 if across else 1]
 
 
-def _png(data: bytes | str, kind: int) -> Raw | None:
+def _png(data: bytes | str, kind: int) -> Raw:
     """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision; alpha on white."""
-    if kind == 0:
-        return of_pillow(data)
+    orientation = _png_orientation(data)
     with Image.open(
         opened(data), formats=["PNG"]
     ) as image:  # refuses sizes that would fill the memory
-        native = image.size
+        native = (image.height, image.width) if orientation > 4 else image.size
 
     def read() -> Planes:
+        if kind == 0:
+            with Image.open(opened(data), formats=["PNG"]) as image:
+                numbers = np.asarray(image)
+                return upright(numbers.astype(np.uint16, copy=False)[None], orientation)
         from torchvision.io import ImageReadMode, decode_png
 
         encoded = (
@@ -170,14 +211,37 @@ def _png(data: bytes | str, kind: int) -> Raw | None:
         )
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
         if len(planes) % 2:
-            return planes
+            return upright(planes, orientation)
         *planes, alpha = planes.astype(np.uint16, copy=False)
         wide = alpha.astype(np.uint32)
         for plane in planes:  # one by one and in place, as wider numbers of all take gigabytes
             plane[:] = (plane * wide + 65535 * (65535 - wide) + 32767) // 65535
-        return np.stack(planes)
+        return upright(np.stack(planes), orientation)
 
-    return Raw(1 if kind == 4 else 3, native, True, True, read)
+    return Raw(1 if kind in (0, 4) else 3, native, True, True, read)
+
+
+def _png_orientation(data: bytes | str) -> int:
+    """The EXIF orientation of a PNG, 1 where there is none, from all chunks but the pixels: nothing is decoded."""
+    kept = [_PNG]
+    with contextlib.ExitStack() as stack:
+        file = opened(data)
+        reader = stack.enter_context(open(file, "rb")) if isinstance(file, str) else file
+        reader.seek(len(_PNG))
+        while len(head := reader.read(8)) == 8:
+            size, kind = struct.unpack(">I4s", head)
+            if kind in (b"IHDR", b"eXIf", b"tEXt", b"zTXt", b"iTXt") and size < _LARGEST_CHUNK:
+                kept.append(head + reader.read(size + 4))
+            else:
+                reader.seek(size + 4, os.SEEK_CUR)
+            if kind == b"IEND":
+                break
+    with contextlib.suppress(Exception):  # damaged notes are no reason to lose the picture
+        kept.append(struct.pack(">I4s", 0, b"IEND") + b"\xaeB`\x82")
+        with Image.open(io.BytesIO(b"".join(kept)), formats=["PNG"]) as image:
+            # of the base class, since that of PNG would decode pixels to look behind them
+            return int(Image.Image.getexif(image).get(ORIENTATION, 1))
+    return 1
 
 
 def must_be_small(width: int, height: int, channels: int) -> None:
@@ -188,14 +252,15 @@ def must_be_small(width: int, height: int, channels: int) -> None:
 
 
 def tiff(data: bytes | str) -> Raw | None:
-    """A TIFF whose samples and pages are channels; None for a picture of 8 bits and one page, or of pages in colour.
+    """A TIFF in its own numbers; None for a picture of 8 bits and one page, or of pages in colour.
 
-    Pages count as channels as far as they are like the first.
+    Every sample is a channel, and so is every page where the file says that they are one array, as those of OME, ImageJ
+    and tifffile do. Other pages are pages: the first is the image.
     """
-    bits = 0
+    bits, pages = 0, 1
     try:
         with Image.open(opened(data), formats=["TIFF"]) as image:
-            bits, pages = max(image.tag_v2.get(_BITS, (1,))), _pages(image)
+            bits, pages = max(image.tag_v2.get(_BITS, (1,))), page_count(image)
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
             if (
@@ -207,18 +272,25 @@ def tiff(data: bytes | str) -> Raw | None:
         pass  # other channels than those of a picture
     try:
         found = _by_tifffile(data, pillow=bits > 0)
-    except Exception:
-        if bits != 8:
+    except Exception as error:
+        if bits != 8 or is_passing(error):
             raise
         return None  # its first page is a picture
-    return None if bits == 8 and found.channels == 1 else found
+    return None if bits == 8 and found.channels == found.pages == 1 else found
 
 
-def _pages(image: Image.Image) -> int:
-    """How many pages there are; 1 where what follows the first is damaged."""
+def page_count(image: Image.Image) -> int:
+    """How many pages or frames there are in an opened image; 1 where what follows the first is damaged.
+
+    The further pictures in a JPEG of a phone (MPO) do not count: they are previews and depths of the first.
+    """
+    if image.format not in _MULTIPLE:
+        return 1
     try:
         return int(getattr(image, "n_frames", 1))
-    except Exception:  # Pillow raises anything on damaged data
+    except Exception as error:  # Pillow raises anything on damaged data
+        if is_passing(error):
+            raise
         return 1
 
 
@@ -231,6 +303,7 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
     with tifffile.TiffFile(opened(data)) as file:
         series = file.series[0]
         axes, shape, kind = series.axes, series.shape, np.dtype(series.dtype)
+        one_array = series.kind in _ONE_ARRAY
         tag = file.pages.first.tags.get(ORIENTATION)
         orientation = 1 if tag is None else int(tag.value)
     if "X" not in axes or "Y" not in axes or kind.kind not in "uif" or kind.itemsize > 8:
@@ -239,17 +312,31 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
         )
     down, across = axes.index("Y"), axes.index("X")
     height, width = shape[down], shape[across]
-    channels = math.prod(shape) // max(1, height * width)
+    planes = math.prod(shape) // max(1, height * width)
+    samples = shape[axes.index("S")] if "S" in axes else 1
+    channels = planes if one_array else samples
     must_be_small(width, height, channels)
 
-    def read() -> Planes:
+    def read_pages() -> Planes:
+        must_be_small(width, height, planes)
         with tifffile.TiffFile(opened(data)) as file:
             numbers = np.moveaxis(file.series[0].asarray(), (down, across), (-2, -1))
+        numbers = numbers.astype(kind.newbyteorder("="), copy=False)
+        return upright(numbers.reshape(planes, height, width), orientation)
+
+    def read() -> Planes:
+        if channels == planes:
+            return read_pages()
+        with tifffile.TiffFile(opened(data)) as file:
+            page = file.pages.first
+            own, numbers = page.axes, page.asarray()
+        numbers = np.moveaxis(numbers, (own.index("Y"), own.index("X")), (-2, -1))
         numbers = numbers.astype(kind.newbyteorder("="), copy=False)
         return upright(numbers.reshape(channels, height, width), orientation)
 
     native = (height, width) if orientation > 4 else (width, height)
-    return Raw(channels, native, kind != np.uint8, pillow, read)
+    pages = planes // channels
+    return Raw(channels, native, kind != np.uint8, pillow, read, pages, read_pages)
 
 
 def dicom(data: bytes | str) -> Raw:
@@ -257,19 +344,23 @@ def dicom(data: bytes | str) -> Raw:
     try:
         import pydicom
     except ImportError as error:
-        raise ValueError("DICOM needs pydicom: pip install 'nearfar[scans]'") from error
+        raise PackageMissing("DICOM needs pydicom: pip install 'nearfar[scans]'") from error
     header = pydicom.dcmread(opened(data), stop_before_pixels=True)
     if "Rows" not in header or "Columns" not in header:
         raise ValueError("this DICOM file holds no image")
     width, height = int(header.Columns), int(header.Rows)
     frames, samples = int(header.get("NumberOfFrames") or 1), int(header.get("SamplesPerPixel", 1))
+    in_palette = samples == 1 and header.get("PhotometricInterpretation") == "PALETTE COLOR"
+    samples = 3 if in_palette else samples
     must_be_small(width, height, frames * samples)
 
     def read() -> Planes:
-        from pydicom.pixels import pixel_array
+        from pydicom.pixels import apply_color_lut, pixel_array
 
         whole = pydicom.dcmread(opened(data))
         numbers = pixel_array(whole)  # colour comes as red, green and blue
+        if in_palette:
+            numbers = apply_color_lut(numbers, whole)[..., :3]  # without its alpha, if it has one
         if samples > 1:
             numbers = np.moveaxis(numbers, -1, -3)
         numbers = numbers.reshape(frames * samples, height, width)
@@ -285,6 +376,8 @@ def dicom(data: bytes | str) -> Raw:
         return numbers
 
     wide = int(header.get("BitsAllocated", 8)) > 8 or _rescale(header) != (1, 0)
+    if in_palette:
+        wide = int(header.RedPaletteColorLookupTableDescriptor[2]) > 8
     return Raw(frames * samples, (width, height), wide, False, read)
 
 

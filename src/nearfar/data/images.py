@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
+from nearfar.data import left_out
 from nearfar.data.cache import moments_of, statistics
-from nearfar.data.decoding import pixels_of
+from nearfar.data.decoding import pages_are_channels, pixels_of
 from nearfar.data.labels import joined_labels
 from nearfar.data.memory import usable_cores
 from nearfar.data.table import Lookup, digest, readable, stacked
@@ -55,7 +56,9 @@ class Images:
       the source allows; else ValueError
     - `value_range`: what became 0 and 1, low and high of every channel in the source's own numbers; None for uint8
     - `labels` int64 [images] (-1: missing) or None; `class_names` or None
-    - `skipped`: (name, reason) of every image that could not be read
+    - `skipped`: (name, reason) of everything that was found and left out; `left_out` counts it by kinds, and `line`
+      says in one line what was read
+    - `splits`: those that the source has
     - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
     - `split`: the split that was read, or None
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
@@ -98,6 +101,7 @@ class Images:
             split,
         )
         self.source, self.columns = source, columns
+        self.splits: list[str] = []
         self.shown: list[int] | None = None
         self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
         self._rows: Int64[np.ndarray, " images"] | None = (
@@ -124,6 +128,38 @@ class Images:
             else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
         )
         return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many files, members and rows were left out, by the kind of the reason."""
+        return left_out.counted(self.skipped)
+
+    @property
+    def of_splits(self) -> str:
+        """Which splits were read, such as "the split train of train, test"; "" of a source without splits."""
+        if not self.splits:
+            return ""
+        named = ", ".join(self.splits)
+        return f"the splits {named}" if self.split is None else f"the split {self.split} of {named}"
+
+    @property
+    def line(self) -> str:
+        """What was read, in one line: how many images, which splits, and what was left out, by kinds and endings."""
+        count = f"{len(self)} image{'' if len(self) == 1 else 's'} read"
+        said = ", ".join([self.source, *filter(None, [self.of_splits])]) + f": {count}"
+        if self.skipped:
+            said += f", {len(self.skipped)} left out: {left_out.in_words(self.skipped)}"
+        if of_pages := self._of_pages():
+            said += f"; the first page or frame is read of {of_pages} with several"
+        return said
+
+    def _of_pages(self) -> int:
+        """How many images are the first of several pages or frames."""
+        if self._table is None or "pages" not in self._table.column_names:
+            return 0
+        table = self._table.take(self.table_rows)
+        bands, pages = (table[name].fill_null(1).to_numpy() for name in ("bands", "pages"))
+        return int(((pages > 1) & ~pages_are_channels(bands, pages, self.channels)).sum())
 
     @property
     def stored(self) -> bool:
@@ -334,6 +370,7 @@ def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True)
     rows = (np.arange(len(part)) if part._read is None else part._read for part in parts)
     whole._read = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
     whole.shown = parts[0].shown
+    whole.splits = list(dict.fromkeys(split for part in parts for split in part.splits))
     return whole
 
 

@@ -12,12 +12,13 @@ import pyarrow
 
 from nearfar.data import sources
 from nearfar.data.cache import Progress, Store, cache_folder
+from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.encoded import few_of, in_memory, open_encoded
 from nearfar.data.images import Images, joined, joined_tables
 from nearfar.data.scanning import table_of
 from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, short_names
 from nearfar.data.sources.files import existing
-from nearfar.data.sources.splits import choose_splits
+from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.table import USUAL
 from nearfar.data.value_range import EIGHT_BITS, Asked, asked, for_channels, spread
 
@@ -42,6 +43,7 @@ def open_images(
     workers: int | None = None,
     progress: Progress | None = None,
     few: int | None = None,
+    max_pixels: int | None = None,
 ) -> Images:
     """Open images from files, the Hub, or objects; files the second time from nearfar's own cache.
 
@@ -76,14 +78,17 @@ def open_images(
     workers: decoding threads; None: one per core. progress: called with (done, total or None).
     few: open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size, channels and value
         range are chosen from these alone, and nothing is cached.
+    max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as Pillow allows.
 
-    Images that cannot be read are left out and listed in `.skipped`. ValueError or FileNotFoundError, one line, for a
-    wrong path or object, a source without readable images, an unknown split or column.
+    What is found and cannot be read is left out and listed in `.skipped`; `.line` counts it.
+    ValueError or FileNotFoundError, one line, for a wrong path or object, a source without readable
+    images, an unknown split or column.
 
     >>> images = open_images("photos", image_size=32)
     >>> images.pixels.shape, images.class_names
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
+    raise_pixel_limit(max_pixels)
     store = Store(cache_folder(cache_dir), cache_limit, cache, workers, progress)
     return _open(
         source,
@@ -119,7 +124,7 @@ def _open(
 
         opened = _open_several(source, open_one, asked)
         return opened if few is None else opened.subset(spread(len(opened), few))
-    name, found = describe(source), encoded_source(source, label_column)
+    name, found = describe(source), encoded_source(source, label_column, store.progress)
     if isinstance(source, Images):
         images = _as_they_are(source, split, asked)
         images = images if show_channels is None else copy.copy(images)
@@ -131,6 +136,8 @@ def _open(
         images = arrays.from_file(existing(name), split, asked, label_column)
     elif found is not None:
         splits = choose_splits(found.splits, split, name)
+        if split is None:
+            say_splits(name, found.splits)
         if few is None:
             images = open_encoded(found, name, splits, asked, label_column, store)
         else:
@@ -144,6 +151,8 @@ def _open(
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
+    if found is not None:
+        images.splits = [one for one in found.splits if one]
     if show_channels is not None or not isinstance(source, Images):
         images.shown = shown_positions(show_channels, images.channels)
     return images if few is None or found is not None else images.subset(spread(len(images), few))
@@ -224,7 +233,10 @@ def _open_several(
 
 
 def scan(
-    source: Any, split: str | None = None, cache_dir: str | os.PathLike[str] | None = None
+    source: Any,
+    split: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> pyarrow.Table | None:
     """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose images must be read.
 
@@ -234,12 +246,11 @@ def scan(
     25
     """
     if sources.are_several(source):
-        tables = [scan(one, split, cache_dir) for one in source]
+        tables = [scan(one, split, cache_dir, progress) for one in source]
         known = [table for table in tables if table is not None]
         return joined_tables(known, short_names(source)) if len(known) == len(tables) else None
-    found = encoded_source(source)
+    found = encoded_source(source, progress=progress)
     if found is None:
         return None
-    return table_of(
-        found, choose_splits(found.splits, split, describe(source)), cache_folder(cache_dir)
-    )[0]
+    splits = choose_splits(found.splits, split, describe(source))
+    return table_of(found, splits, cache_folder(cache_dir), progress)[0]

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -21,26 +21,33 @@ import pyarrow.feather
 from nearfar.atomic import replacing
 from nearfar.data.decoding import header, reason, without_warnings
 from nearfar.data.exif import TYPES
-from nearfar.data.formats import only_python_writes
+from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.labels import check_alike, numbered
+from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
 from nearfar.data.memory import in_order
-from nearfar.data.table import digest, digest_of_file, printable, read_small
+from nearfar.data.table import digest, digest_now, printable, read_small
 
-FORMAT = 4  # raise it when a column means something else
+FORMAT = 5  # raise it when a column means something else
 SETTLED = (
     2 * 10**9
 )  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 _THREADS = 4  # that wait for the disk while others look
+_REPORTED = 256  # files between signs of life
+Progress = Callable[[int, int | None], None]
 
 
 class Row(NamedTuple):
-    """An image in a file, before it is decoded; name and label only if the file itself holds them."""
+    """An image in a file, before it is decoded; name and label only if the file itself holds them.
+
+    `passing`: its problem comes from the machine and not from the file, which is looked at again the next time.
+    """
 
     place: int = -1
     height: int | None = None
     width: int | None = None
     bands: int | None = None
     bits: int | None = None
+    pages: int | None = None
     bytes: int | None = None
     digest: str | None = None
     problem: str | None = None
@@ -50,17 +57,28 @@ class Row(NamedTuple):
     camera: str | None = None
     latitude: float | None = None
     longitude: float | None = None
+    passing: bool = False
 
 
 _TEXTS = ("digest", "problem", "name", "label")
-_OTHERS = {"place": pyarrow.int64(), "bytes": pyarrow.int64(), **TYPES}
+_OTHERS = {
+    "place": pyarrow.int64(),
+    "bytes": pyarrow.int64(),
+    "passing": pyarrow.bool_(),
+    **TYPES,
+}
 ROWS = pyarrow.schema(
     [
         (name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32()))
         for name in Row._fields
     ]
 )
-_STAMP = [("ref", pyarrow.binary()), ("mtime", pyarrow.int64()), ("ctime", pyarrow.int64())]
+_STAMP = [
+    ("ref", pyarrow.binary()),
+    *((name, pyarrow.int64()) for name in ("mtime", "ctime", "inode", "size")),
+]
+Stamp = tuple[int, int, int, int]
+"""What tells a file from others, and from what it was: times in nanoseconds, inode and size; zeros if unknown."""
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
@@ -72,12 +90,12 @@ class Found(NamedTuple):
     name: str | None = None
     label: str | None = None
     problem: str = (
-        "no image data here (a path that leads nowhere, outside the source, or to another machine)"
+        f"{NO_DATA} (a path that leads nowhere, outside the source, or to another machine)"
     )
 
 
 class Source:
-    """Files below a root, by split; each is one image.
+    """Files below a root, by split; each is one image. What is in none of the splits has the name "", and comes last.
 
     `problems`: (name, reason) of what is left out. `label_column`: the column or ending of labels, if it is given.
 
@@ -112,13 +130,20 @@ class Source:
     def path(self, file: str) -> str:
         return f"{self.root}/{file}"
 
-    def stamp(self, file: str) -> tuple[int, int]:
-        """Times of modification and of any change of a file, in nanoseconds; zeros if unknown."""
+    def stamp(self, file: str) -> Stamp:
+        """Times of modification and of any change of a file, its inode and its size; zeros if unknown."""
         try:
             found = os.stat(self.path(file))
         except (OSError, ValueError):  # ValueError: a name with a null character
-            return 0, 0
-        return found.st_mtime_ns, found.st_ctime_ns
+            return 0, 0, 0, 0
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino & (2**63 - 1), found.st_size
+
+    def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
+        """(name, reason) of the files or rows that are in no split, unless these are read too."""
+        if "" in chosen or len(self.splits) == 1:
+            return []
+        named = ", ".join(split for split in self.splits if split)
+        return [(name, f"{NO_SPLIT} {named}") for name in self.splits.get("", [])]
 
     def images(self, file: str) -> Iterator[Found]:
         yield Found(self.path(file))
@@ -166,38 +191,51 @@ def looked_at(found: Found) -> Row:
         if isinstance(data, bytes):
             row = row._replace(bytes=len(data), digest=digest(data))
         else:
-            row = row._replace(bytes=os.path.getsize(data), digest=digest_of_file(data))
+            row = row._replace(bytes=os.path.getsize(data), digest=digest_now(data))
+        if not row.bytes:
+            return row._replace(problem=EMPTY)
         seen = header(data)._asdict()
         return row._replace(**seen.pop("exif")._asdict(), **seen)
     except Exception as error:  # readers raise anything on damaged data
-        return row._replace(problem=reason(error))
+        return row._replace(problem=reason(error), passing=is_passing(error))
 
 
-def scanned(source: Source, folder: Path) -> pyarrow.Table:
+def scanned(source: Source, folder: Path, progress: Progress | None = None) -> pyarrow.Table:
     """The rows of all splits of a source, with the split, and with names and labels as far as the files hold them.
 
     A table in the cache `folder` holds them: a file whose times have not changed is not opened again. One that changed
-    less than two seconds ago is looked at the next time too, since its times may miss another change. If the table
-    cannot be written, that is all that is lost.
+    less than two seconds ago is looked at the next time too, since its times may miss another change; and so is one
+    with an image that could not be read for a reason that may pass. If the table cannot be written, that is all that is
+    lost. progress: called with (files, all files) from the start on.
     """
     files = [(split, file) for split, names in source.splits.items() for file in names]
+    report = progress or (lambda done, total: None)
+    report(0, len(files))
     kind = [FORMAT, type(source).__name__, *source.address()]
     home = folder / f"{digest(json.dumps(kind).encode())}.arrow"
     began = time.time_ns()
     saved = _saved(home)
     known = _known(saved, source.whole)
-    stamps = [(os.fsencode(file), *source.stamp(file)) for _, file in files]
+    stamps = []
+    for place, (_, file) in enumerate(files):
+        stamps.append((os.fsencode(file), *source.stamp(file)))
+        if place % _REPORTED == 0:
+            report(0, len(files))
     runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
     missing = [place for place, run in enumerate(runs) if run is None]
     end = len(saved)
     fresh, owners = list[Row](), list[int]()
-    for place, rows in zip(
-        missing, _looked([files[one][1] for one in missing], source), strict=True
+    known_already = len(files) - len(missing)
+    for count, (place, rows) in enumerate(
+        zip(missing, _looked([files[one][1] for one in missing], source), strict=True)
     ):
+        report(known_already + count, len(files))
         runs[place] = range(end + len(fresh), end + len(fresh) + len(rows))
         fresh += rows
         owners += [place] * len(rows)
-    of_file = zip(*(stamps[owner] for owner in owners), strict=True) if owners else ([], [], [])
+    of_file = (
+        zip(*(stamps[owner] for owner in owners), strict=True) if owners else [[]] * len(_STAMP)
+    )
     of_image = zip(*fresh, strict=True) if fresh else [[]] * len(Row._fields)
     new = pyarrow.table(
         [
@@ -214,9 +252,10 @@ def scanned(source: Source, folder: Path) -> pyarrow.Table:
         .combine_chunks()
     )
     if missing or len(table) != len(saved):
-        settled = np.where(
-            table["ctime"].to_numpy() < began - SETTLED, table["mtime"].to_numpy(), -1
+        stays = (table["ctime"].to_numpy() < began - SETTLED) & ~_of_files_with(
+            table["passing"].to_numpy(), rows_of_files
         )
+        settled = np.where(stays, table["mtime"].to_numpy(), -1)
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(home) as unfinished:
@@ -226,6 +265,12 @@ def scanned(source: Source, folder: Path) -> pyarrow.Table:
                 )
     splits = [split for (split, _), run in zip(files, rows_of_files, strict=True) for _ in run]
     return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
+
+
+def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
+    """Whether each row is of a file with any row that is passing; the rows of the files follow each other."""
+    owners = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
+    return np.isin(owners, owners[passing])
 
 
 def _saved(home: Path) -> pyarrow.Table:
@@ -239,9 +284,9 @@ def _saved(home: Path) -> pyarrow.Table:
         return SCANNED.empty_table()
 
 
-def _known(table: pyarrow.Table, whole: bool) -> dict[tuple[bytes, int, int], range]:
-    """The rows of each file by its name and times."""
-    keys = list(zip(*(table[name].to_pylist() for name in ("ref", "mtime", "ctime")), strict=True))
+def _known(table: pyarrow.Table, whole: bool) -> dict[tuple[bytes, int, int, int, int], range]:
+    """The rows of each file by its name and stamp."""
+    keys = list(zip(*(table[name].to_pylist() for name, _ in _STAMP), strict=True))
     first = [row for row, key in enumerate(keys) if whole or row == 0 or key != keys[row - 1]]
     return {keys[start]: range(start, stop) for start, stop in pairwise([*first, len(keys)])}
 
@@ -256,10 +301,10 @@ def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
 
 
 def table_of(
-    source: Source, splits: Sequence[str], folder: Path
+    source: Source, splits: Sequence[str], folder: Path, progress: Progress | None = None
 ) -> tuple[pyarrow.Table, list[str] | None]:
     """The table of some splits of a source, with labels as numbers, and the names of classes."""
-    table = scanned(source, folder)
+    table = scanned(source, folder, progress)
     if source.whole:
         names = [name for split in source.splits for name in source.names(split)]
         labels = source.labels()

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from nearfar.data.batches import Crop, Takes, loaded, own_rows
 from nearfar.data.cache import Progress, cache_folder
+from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.images import Images
+from nearfar.data.left_out import in_words
 from nearfar.data.opening import in_memory
 from nearfar.data.scanning import Found, table_of
 from nearfar.data.sources import describe, encoded_source
 from nearfar.data.sources.rows import HUB
-from nearfar.data.sources.splits import choose_splits
+from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
 from nearfar.data.table import digest, digest_of_file, printable, readable, skipped
 from nearfar.data.value_range import EIGHT_BITS, ValueRange, asked
@@ -100,6 +102,14 @@ class Stream:
         other.first = int(readable(self.head.table)[count - 1]) + 1 if count else 0
         return other, self.head.subset(range(count))
 
+    @property
+    def line(self) -> str:
+        """What was found, in one line; of what cannot be decoded, the head alone is known."""
+        said = f"{self.source}: {len(self)} images found"
+        if self.skipped:
+            said += f", {len(self.skipped)} left out: {in_words(self.skipped)}"
+        return said
+
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Stream:
         """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
         other = copy.copy(self)
@@ -118,6 +128,7 @@ def open_stream(
     show_channels: Sequence[int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    max_pixels: int | None = None,
 ) -> Stream:
     """Open tars to read in passing; see `open_images` for the arguments.
 
@@ -128,6 +139,7 @@ def open_stream(
     >>> open_stream("photos.tar", image_size=32).image_size
     32
     """
+    raise_pixel_limit(max_pixels)
     form = asked(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:
         raise ValueError(
@@ -145,7 +157,9 @@ def open_stream(
         )
     found.headers = True
     splits = choose_splits(found.splits, split, name)
-    table, _ = table_of(found, splits, cache_folder(cache_dir))
+    if split is None:
+        say_splits(name, found.splits)
+    table, _ = table_of(found, splits, cache_folder(cache_dir), progress)
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(
@@ -155,7 +169,8 @@ def open_stream(
     first = places.slice(0, HEAD)
     given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
     head = in_memory([Found(data, name=own) for data, own in given], name, form)
-    problems = [(printable(one), why) for one, why in found.problems]
+    others = [*found.problems, *found.in_no_split(splits)]
+    problems = [(printable(one), why) for one, why in others]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
     return Stream(

@@ -2,8 +2,9 @@
 
 Columns: `ref`, the file that holds the image (below the root of its source, as bytes), and `place`, the byte of a tar
 or the row of a table at which it stands there (-1: it is the whole file); `name`, `split`, `label`; `height`, `width`,
-`bands`, `bits` (16 for all above 8) and `bytes` of the encoded image; `mtime` and `ctime` of its file; `digest` of the
-encoded image; `problem`: why it cannot be read, else null.
+`bands`, `bits` (16 for all above 8), `pages` (or frames, of which the first is read) and `bytes` of the encoded image;
+`mtime`, `ctime`, `inode` and `size` of its file; `digest` of the encoded image; `problem`: why it cannot be read, else
+null; `passing`: whether that comes from the machine, so that the next scan looks again.
 """
 
 from __future__ import annotations
@@ -59,12 +60,15 @@ def digest(content: bytes | Iterable[bytes]) -> str:
 def digest_of_file(path: str | Path) -> str:
     """The digest of a whole file; empty for what cannot be read and for what is no file, such as a pipe."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return ""
-        with open(path, "rb", buffering=0) as file:
-            return digest(iter(lambda: file.read(2**20), b""))
+        return digest_now(path) if stat.S_ISREG(os.stat(path).st_mode) else ""
     except (OSError, ValueError):  # ValueError: a name with a null character
         return ""
+
+
+def digest_now(path: str | Path) -> str:
+    """The digest of a whole file; OSError where it cannot be read."""
+    with open(path, "rb", buffering=0) as file:
+        return digest(iter(lambda: file.read(2**20), b""))
 
 
 def printable(name: str) -> str:
@@ -74,6 +78,13 @@ def printable(name: str) -> str:
     return "".join(
         _escaped(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in name
     )
+
+
+def cut(text: str, most: int) -> str:
+    """A text from a file with its printable characters alone, and at most so many of them."""
+    shown = "".join(char if char.isprintable() else " " for char in text[: 4 * most])
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
 def _escaped(char: str) -> str:
@@ -237,4 +248,5 @@ def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
     ):
         return None
     words = {True: "yes", False: "no"} if pyarrow.types.is_boolean(kind) else {}
-    return np.array(["" if one is None else words.get(one, str(one)) for one in column.to_pylist()])
+    texts = ["" if one is None else words.get(one, str(one)) for one in column.to_pylist()]
+    return np.array(texts, dtype=object)  # each of its own length: one long text widens no other

@@ -36,7 +36,7 @@ from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
-from nearfar.training.progress import shown
+from nearfar.training.progress import say_read, shown
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
     OBJECTS,
@@ -232,9 +232,11 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
 
 
 def open_data(settings: Settings, console: Console) -> Images | Stream:
-    """Open the images of a run, all of them."""
+    """Open the images of a run, all of them, and say what was read and left out."""
     with shown(console, "reading images") as progress:
-        return opened(replace(settings, split=split_of(settings)), progress=progress)
+        images = opened(replace(settings, split=split_of(settings)), progress=progress)
+    say_read(images, console)
+    return images
 
 
 def split_of(settings: Settings) -> str | None:
@@ -281,7 +283,7 @@ def _open_and_measure(
         assert isinstance(images, Stream)
         count = len(images)
         side = given.image_size or (images.image_size if images.side <= SMALL else images.side)
-    elif given.image_size is None and (table := scan(given.data, given.split)) is not None:
+    elif given.image_size is None and (table := _scanned(given, console)) is not None:
         count, side = len(readable(table)), usual_side(table)
         if count < 2:  # before anything is measured; says why, if none can be read
             need_two(len(open_data(given, console)))
@@ -306,6 +308,11 @@ def _open_and_measure(
             "--value-range is for images of more than 8 bits, and all of these have 8 bits"
         )
     return images, machine
+
+
+def _scanned(given: Settings, console: Console) -> Any:
+    with shown(console, "looking at images") as progress:
+        return scan(given.data, given.split, progress=progress)
 
 
 def _held_out(given: Settings, total: int, console: Console) -> int:

@@ -9,10 +9,13 @@ from importlib.util import find_spec
 from math import inf
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from nearfar.messages import READ
 
 _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
@@ -155,11 +158,32 @@ class TrainingProgress:
 
 @contextmanager
 def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a notebook."""
+    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a notebook.
+
+    Elsewhere a plain line is printed every 15 seconds.
+    """
     live = console is not None and shows_bars(console)
+    last = perf_counter()
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal last
+        bar.update(task, completed=done, total=total)
+        if console is not None and not live and perf_counter() - last > INTERVAL:
+            console.print(Text(f"{title}: {done}" + ("" if total is None else f" of {total}")))
+            last = perf_counter()
+
     with Progress(console=console, transient=True, disable=not live) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield report
+
+
+def say_read(images: Any, console: Console) -> None:
+    """Print the line of `Images` or of a `Stream`: how many images were read and what was left out."""
+    console.print(Text(images.line), soft_wrap=True)
+    if (read := READ.get()) is not None:
+        splits = {"split": images.split, "splits": getattr(images, "splits", [])}
+        counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}
+        read.append({"data": images.source, **splits, **counted})
 
 
 def shows_bars(console: Console) -> bool:

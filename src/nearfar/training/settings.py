@@ -153,6 +153,10 @@ class Settings:
     show_channels: list[int] | None = setting(
         "channels to display, one or three, counted from 1. Default: the first three"
     )
+    max_pixels: int | None = setting(
+        "read images of up to this many pixels. Default: 178 956 970, as Pillow allows; larger ones are left out",
+        at_least=1,
+    )
     split: str | None = setting(
         "split of the data to train on. Default: 'train' where there is one, else everything"
     )
@@ -295,7 +299,7 @@ class Settings:
     @property
     def reading(self) -> dict[str, Any]:
         """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
-        names = ("image_size", "channels", "value_range", "show_channels")
+        names = ("image_size", "channels", "value_range", "show_channels", "max_pixels")
         return {name: getattr(self, name) for name in names}
 
     def unchosen(self) -> list[str]:

@@ -44,7 +44,9 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
         write_file(
             folder / SKIPPED, "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
         )
-        console.print(Text(f"{len(images.skipped)} files skipped, listed in {folder / SKIPPED}"))
+        console.print(
+            Text(f"what was left out ({len(images.skipped)}) is listed in {folder / SKIPPED}")
+        )
     save_table(images.table, folder / TABLE)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     console.print(Text(_summary(job, images)))

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from nearfar.data.images import Images
-from nearfar.data.scanning import Source
+from nearfar.data.left_out import LOOKED_AT, by_content, in_words
+from nearfar.data.scanning import Progress, Source
 from nearfar.data.sources import arrays, rows
 from nearfar.data.sources.files import (
     METADATA,
@@ -25,8 +26,9 @@ from nearfar.data.sources.files import (
     kind_of,
     list_files,
     names_paths,
+    sorted_out,
 )
-from nearfar.data.sources.splits import folder_splits, in_none, say_splits, shard_splits
+from nearfar.data.sources.splits import folder_splits, shard_splits
 from nearfar.data.sources.tars import Tars
 
 
@@ -134,8 +136,13 @@ def has_items(source: Any) -> bool:
     return given and length_of(source) is not None
 
 
-def encoded_source(source: Any, label_column: str | None = None) -> Source | None:
-    """The files or tables behind a source, whose images are still encoded; None for every other source."""
+def encoded_source(
+    source: Any, label_column: str | None = None, progress: Progress | None = None
+) -> Source | None:
+    """The files or tables behind a source, whose images are still encoded; None for every other source.
+
+    progress: called with (files, None) while a folder is listed.
+    """
     if is_table(source):
         tables = source if isinstance(source, dict) else {"": source}
         return rows.Tables(
@@ -147,12 +154,9 @@ def encoded_source(source: Any, label_column: str | None = None) -> Source | Non
         return None
     name = os.fspath(source)
     if name.startswith(rows.HUB):
-        found: Source = rows.from_hub(rows.hub_name(name), label_column)
-    else:
-        path = existing(name)
-        found = _file(path, label_column) if path.is_file() else _folder(path, label_column)
-    say_splits(name, found.splits)
-    return found
+        return rows.from_hub(rows.hub_name(name), label_column)
+    path = existing(name)
+    return _file(path, label_column) if path.is_file() else _folder(path, label_column, progress)
 
 
 def list_splits(source: Any) -> list[str]:
@@ -192,30 +196,32 @@ def _file(path: Path, label_column: str | None) -> Source:
         return Tars(path.parent, shard_splits([path.name], path), (), label_column)
     if are_files([path]):
         return ImageFiles([path])
+    with path.open("rb") as file:
+        if by_content(path.name, file.read(LOOKED_AT)) is None:  # an image of another name
+            return ImageFiles([path])
     raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
 
 
-def _folder(root: Path, label_column: str | None) -> Source:
+def _folder(root: Path, label_column: str | None, progress: Progress | None = None) -> Source:
     """The source in a folder: its images, Parquet files or tars, whichever it holds most of."""
-    files, problems = list_files(root)
-    groups: dict[str, list[str]] = {"parquet": [], "tars": [], "images": []}
+    files, problems = list_files(root, progress)
+    groups: dict[str | None, list[str]] = {"parquet": [], "tars": [], "images": [], None: []}
     for name in files:
-        kind = kind_of(name)
-        if kind is not None:
-            groups[kind].append(name)
+        groups[kind_of(name)].append(name)
+    unusual, left = sorted_out(root, groups.pop(None))
+    groups["images"] = sorted([*groups["images"], *unusual])
     kind = max(groups, key=lambda name: len(groups[name]))
     members = groups.pop(kind)
     if not members:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
-        wrong = "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
+        wrong = f"; left out: {in_words(left)}" if left else ""
+        wrong += "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
             f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any depth{wrong}"
         )
     splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
     others = sorted(name for group in groups.values() for name in group)
-    problems += [(name, f"not read: most files here are {kind}") for name in others] + in_none(
-        members, splits
-    )
+    problems += [(name, f"not read: most files here are {kind}") for name in others] + left
     if kind == "images":
         metadata = [one for one in files if os.path.basename(one) in METADATA]
         return ImageFolder(root, splits, metadata, problems, label_column)

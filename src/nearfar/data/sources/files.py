@@ -16,11 +16,13 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from nearfar.data import left_out
 from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, usual_column, usual_name
 from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
-from nearfar.data.scanning import Found, Source, prefix
-from nearfar.data.sources.splits import class_folders, in_none, shard_splits, word_splits
+from nearfar.data.left_out import NO_FILE, NO_PATH
+from nearfar.data.scanning import Found, Progress, Source, prefix
+from nearfar.data.sources.splits import class_folders, shard_splits, word_splits
 from nearfar.messages import did_you_mean, first_line, one_line, say_once
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -54,9 +56,11 @@ class ImageFolder(Source):
         self.by_metadata = (
             None if label_column is None else self._by_metadata(metadata, label_column)
         )
-        self.folders = _without_common(
-            [[class_folders(name, split) for name in names] for split, names in splits.items()]
-        )
+        folders = [[class_folders(one, split) for one in part] for split, part in splits.items()]
+        rest = folders.pop() if len(splits) > 1 and "" in splits else None
+        self.folders = _without_common(folders)
+        if rest is not None:  # what is in no split may lie anywhere
+            self.folders.append([one if len(one) == 1 else () for one in rest])
 
     def class_names(self) -> list[str] | None:
         every = [folders for part in self.folders for folders in part]
@@ -79,8 +83,11 @@ class ImageFolder(Source):
             self._say_why()
             return None
         labels = [folders[0] if folders else None for part in self.folders for folders in part]
-        if None in labels:
-            count = f"{labels.count(None)} of {len(labels)}, first '{names[labels.index(None)]}'"
+        rest = len(self.folders[-1]) if len(self.folders) > 1 and "" in self.splits else 0
+        in_splits = labels[: len(labels) - rest]
+        if None in in_splits:
+            first = names[in_splits.index(None)]
+            count = f"{in_splits.count(None)} of {len(in_splits)}, first '{first}'"
             say_once(f"images of '{self.root}' in no class folder, so without a label: {count}")
         return labels
 
@@ -159,7 +166,7 @@ class PathTable(Source):
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}
-        super().__init__(file.parent, splits, in_none(paths, splits), label_column)
+        super().__init__(file.parent, splits, (), label_column)
         self.root = Path(os.path.abspath(file.parent))  # where ".." leads is not changed by links
         self.others = self.table.drop_columns([self.path_column])
         self.label_texts = self._label_texts()
@@ -180,7 +187,7 @@ class PathTable(Source):
         column = next((one for one in self.table.column_names if one.lower() == "split"), None)
         if column is not None:
             rows = word_splits([str(word) for word in self.table[column].to_pylist()], self.file)
-            if "" not in rows:
+            if set(rows) != {""}:
                 return rows
         return {
             split: list(range(len(self.table)))
@@ -195,9 +202,9 @@ class PathTable(Source):
 
     def images(self, file: str) -> Iterator[Found]:
         if not file:
-            yield Found(None, problem="this row has no path")
+            yield Found(None, problem=NO_PATH)
         elif "\0" in file or not os.path.isfile(self.path(file)):
-            yield Found(None, problem="there is no such file")
+            yield Found(None, problem=NO_FILE)
         else:
             yield Found(self.path(file))
 
@@ -326,13 +333,17 @@ def special(path: str | Path) -> str:
         return ""
 
 
-def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
-    """Every file under `root`, as sorted relative paths with "/"; hidden ones and names starting with "__" left out.
+def list_files(
+    root: Path, progress: Progress | None = None
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Every file under `root`, as sorted relative paths with "/"; hidden ones and folders "__MACOSX" left out.
 
     And (path, reason) of what might have been data: folders that cannot be read, pipes and devices with the name of an
     image, a Parquet file or a tar. Links to folders are followed, each real folder once; folders of runs are left out,
-    with one line.
+    with one line. progress: called with (files, None), from the start on.
     """
+    if progress is not None:
+        progress(0, None)
     found: list[str] = []
     problems: list[tuple[str, str]] = []
     seen: set[str] = set()
@@ -347,7 +358,7 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
         try:
             with os.scandir(folder) as entries:
                 listed = sorted(
-                    (one for one in entries if not one.name.startswith((".", "__"))),
+                    (one for one in entries if not is_hidden(one.name)),
                     key=lambda e: e.name,
                 )
         except OSError as error:
@@ -370,7 +381,37 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
             elif kind_of(name) is not None:
                 problems.append((name, f"{what}, not a file"))
         folders += reversed(inner)
+        if progress is not None:
+            progress(len(found), None)
     return sorted(found), sorted(problems)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name, without its path, is none of the user's."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def sorted_out(root: Path, files: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Of files whose ending is none of an image, a Parquet file or a tar: those that are images, by their first bytes.
+
+    And (path, reason) of those that are left out, but for what usually lies beside images.
+    """
+    images, others = [], []
+    for name in files:
+        if os.path.basename(name) in METADATA:
+            continue
+        why = left_out.by_name(name)
+        if why is None:
+            try:
+                with open(os.path.join(root, name), "rb", buffering=0) as file:
+                    why = left_out.by_content(name, file.read(left_out.LOOKED_AT))
+            except OSError as error:
+                why = f"it cannot be read: {error.strerror}"
+            if why is None:
+                images.append(name)
+        if why:
+            others.append((name, why))
+    return images, others
 
 
 def kind_of(name: str) -> str | None:

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from nearfar.data.column_names import IMAGE_NAMES
 from nearfar.data.labels import label_columns, labels_of
-from nearfar.data.scanning import Found, Source
+from nearfar.data.scanning import Found, Source, Stamp
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, one_line, say_once
 
@@ -237,10 +237,10 @@ class Tables(Rows):
         self.inside, self.name = inside, name
         super().__init__(Path(), {split: [split] for split in tables}, (), label_column)
 
-    def stamp(self, file: str) -> tuple[int, int]:
+    def stamp(self, file: str) -> Stamp:
         if self.inside is not None:  # rows may name files, which may change
-            return 0, 0
-        return int(digest(self.tables[file]._fingerprint.encode())[:15], 16), 0
+            return 0, 0, 0, 0
+        return int(digest(self.tables[file]._fingerprint.encode())[:15], 16), 0, 0, 0
 
     def features(self, file: str) -> Features:
         return self.tables[file].features

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -24,13 +25,37 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     """Splits of an image folder: folders named for one, such as train/, val2017/ or test_images/, at any depth.
 
     {"": all} unless every file lies in one of them, or the training split and another are there: then all other files
-    are in no split. A line says so where a folder of test or validation images is read with the rest.
+    are in no split. {"": all} too where most folders beside those are named for something else: of Train, Test, Garden
+    and Holiday, the first are pictures of trains. A line says so where a folder of test or validation images is read
+    with the rest.
     """
-    folders = sorted({os.path.dirname(name) for name in files})
-    named = ((folder, _named_alone(part)) for folder in folders for part in folder.split("/"))
-    return _divided(
-        {name: _split_and_others(os.path.dirname(name))[0] for name in files}, named, source
-    )
+    counts = Counter(os.path.dirname(name) for name in files)
+    named = [
+        (folder, _named_alone(part)) for folder in sorted(counts) for part in folder.split("/")
+    ]
+    split_of = {name: _split_and_others(os.path.dirname(name))[0] for name in files}
+    return _divided(split_of, named, source, divided=_most_are_named(counts))
+
+
+def _most_are_named(counts: Mapping[str, int]) -> bool:
+    """Whether of the folders beside those that are named for a split, most are, or at least most of their images.
+
+    counts: images by folder.
+    """
+    images: Counter[str] = Counter()  # in and below each folder
+    for folder, count in counts.items():
+        parts = folder.split("/") if folder else []
+        for depth in range(1, len(parts) + 1):
+            images["/".join(parts[:depth])] += count
+    names = {folder: _named_alone(folder.rpartition("/")[2]) is not None for folder in images}
+    beside = {folder.rpartition("/")[0] for folder, is_named in names.items() if is_named}
+    siblings = [folder for folder in images if folder.rpartition("/")[0] in beside]
+
+    def weight(named: bool) -> tuple[int, int]:
+        some = [folder for folder in siblings if names[folder] == named]
+        return len(some), sum(images[folder] for folder in some)
+
+    return weight(True) > weight(False)
 
 
 def class_folders(name: str, split: str) -> tuple[str, ...]:
@@ -71,14 +96,20 @@ def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
 
 
 def _divided(
-    split_of: Mapping[Named, str | None], named: Iterable[tuple[str, str | None]], source: object
+    split_of: Mapping[Named, str | None],
+    named: Iterable[tuple[str, str | None]],
+    source: object,
+    divided: bool = True,
 ) -> dict[str, list[Named]]:
-    """Names by split, or all under "" if they are not divided: then a line says which is named for a held-out split."""
+    """Names by split, at last under "" those in none of them; or all under "" if they are not divided.
+
+    Then a line says which is named for a held-out split. divided: whether they may be.
+    """
     found = set(split_of.values())
-    if found - {None} and (None not in found or ("train" in found and len(found) > 2)):
+    if divided and found - {None} and (None not in found or ("train" in found and len(found) > 2)):
         return {
-            split: [name for name, own in split_of.items() if own == split]
-            for split in _SPLITS
+            split or "": [name for name, own in split_of.items() if own == split]
+            for split in (*_SPLITS, None)
             if split in found
         }
     held_out = next((name for name, split in named if split not in (None, "train")), None)
@@ -90,27 +121,20 @@ def _divided(
     return {"": list(split_of)}
 
 
-def in_none(names: Sequence[str], splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """(name, reason) of what is in none of the splits."""
-    known = {name for members in splits.values() for name in members}
-    return [
-        (name, f"in none of the splits {', '.join(splits)}") for name in names if name not in known
-    ]
-
-
 def say_splits(source: object, splits: Iterable[str]) -> None:
-    """Say which split of a source is read, where there is any but the training split."""
-    if set(splits) - {"", "train"}:
-        read = "train is" if "train" in splits else "all is"
+    """Say which split of a source is read where none is asked for, if there is any but the training split."""
+    named = [split for split in splits if split]
+    if set(named) - {"train"}:
+        read = "train is" if "train" in named else "all is"
         say_once(
-            f"'{source}' is divided into {', '.join(splits)}: {read} read where no split is asked for"
+            f"'{source}' is divided into {', '.join(named)}: {read} read where no split is asked for"
         )
 
 
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
     """The splits to read: the one asked for; all for "all"; for None "train", or all where there is no train.
 
-    ValueError lists what there is.
+    What is in none of the splits is read with all. ValueError lists what there is.
     """
     there = list(available)
     if wanted is None:
@@ -125,7 +149,8 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
         raise ValueError(
             f"'{source}' is not divided into splits, so there is no split '{wanted}'; leave split out"
         )
-    raise ValueError(f"'{source}' has no split '{wanted}'; it has {', '.join(there)} (and 'all')")
+    named = ", ".join(split for split in there if split)
+    raise ValueError(f"'{source}' has no split '{wanted}'; it has {named} (and 'all')")
 
 
 def _words(name: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Tars in WebDataset form: the members of one example share a name up to the first dot.
+"""Tars in WebDataset form: the members of one example share a name up to the first dot, its key.
+
+Nothing vanishes: several images of one key are several images, a label may lie anywhere in its tar, and what cannot be
+used is listed.
 
 Read with `tarfile` and not by the builder of `datasets`, which ends in silence at a damaged header, unpacks and parses
 what nobody asked for (gzip, torch files, JSON), and copies all images for random access.
@@ -9,22 +12,26 @@ from __future__ import annotations
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 
-from nearfar.data.column_names import IMAGE_NAMES
+from nearfar.data import left_out
 from nearfar.data.formats import suffixes
-from nearfar.data.scanning import Found, Row, Source
+from nearfar.data.left_out import NO_IMAGE
+from nearfar.data.scanning import Found, Row, Source, Stamp
+from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name
-from nearfar.data.sources.splits import in_none, say_splits, shard_splits
-from nearfar.data.table import Lookup, digest
+from nearfar.data.sources.splits import shard_splits
+from nearfar.data.table import Lookup, cut, digest
 from nearfar.messages import first_line, one_line
 
 LABEL = "cls"
 ADDRESS = "hf://datasets/"
+_LONGEST_NAME = 1000  # characters of the name of a member
 _MOST_BYTES = 2**30  # of an encoded image
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 
@@ -36,8 +43,21 @@ class Place(NamedTuple):
     size: int
 
 
+class Member(NamedTuple):
+    """A member that may be of use: its name, the key and the field in lower case, and its number among neighbours.
+
+    Members that follow each other with the same key have the same `run`.
+    """
+
+    name: str
+    key: str
+    field: str
+    run: int
+    place: Place
+
+
 class Example(NamedTuple):
-    """One example: its name, its image and its label, or what is wrong there."""
+    """An image of a tar: its name, its place and that of its label, or what is wrong there."""
 
     name: str
     image: Place | None
@@ -79,7 +99,7 @@ class Tars(Source):
                     yield Found(_member(tar, one.image), one.image.offset, one.name, label)
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
-        return examples(tar, self.path(file), file, self.label_column or LABEL)
+        return examples(tar, self.path(file), file, self.label_column or LABEL, not self.headers)
 
     def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
         columns = (table[name].to_pylist() for name in ("ref", "place", "bytes"))
@@ -106,8 +126,7 @@ class HubTars(Tars):
             name: mark for name, mark in sorted(files.items()) if name.lower().endswith(".tar")
         }
         splits = shard_splits(list(self.marks), source) if self.marks else {}
-        super().__init__(Path(source), splits, in_none(list(self.marks), splits))
-        say_splits(source, splits)
+        super().__init__(Path(source), splits)
 
     def address(self) -> list[Any]:
         return [self.address_of_hub, self.headers]
@@ -115,8 +134,8 @@ class HubTars(Tars):
     def path(self, file: str) -> str:
         return f"{self.address_of_hub}/{file}"
 
-    def stamp(self, file: str) -> tuple[int, int]:
-        return int(digest(self.marks[file].encode())[:15], 16), 0
+    def stamp(self, file: str) -> Stamp:
+        return int(digest(self.marks[file].encode())[:15], 16), 0, 0, 0
 
 
 def opened(path: str) -> BinaryIO:
@@ -131,41 +150,105 @@ def _hub() -> Any:
     return huggingface_hub.HfFileSystem()
 
 
-def examples(file: BinaryIO, path: str, name: str, label: str) -> Iterator[Example]:
-    """The examples of a tar with an image, and what is damaged or no file, in order.
+def examples(
+    file: BinaryIO, path: str, name: str, label: str, looking: bool = True
+) -> Iterator[Example]:
+    """The images of a tar in order, each with its label, and at last what is damaged or cannot be used.
 
-    name: of the tar, for what is damaged. label: ending of the labels. The file may be read elsewhere in between.
+    name: of the tar, for what is damaged. label: ending of the labels. looking: also take for images, by their first
+    bytes, what has no ending that is known. The label of x/a.b.png is x/a.b.cls, else x/a.cls; of several of that name,
+    as where tars were joined, the one beside the image. The file may be read elsewhere in between.
     """
-    stem = Path(name).stem
-    key, fields = "", dict[str, Place]()
+    stem, label = Path(name).stem, label.lower()
+    images, labels, others = list[Member](), dict[str, list[Member]](), list[Member]()
+    problems, run, last = list[Example](), 0, ""
     for member, problem in _members(file, path):
-        found = _KEY.fullmatch(member.name) if member is not None else None
-        hidden = member is not None and os.path.basename(member.name).startswith((".", "__"))
-        if member is not None and not problem and (found is None or hidden):
+        if member is None:
+            problems.append(Example(name, None, None, problem))
             continue
-        if problem or (found and found[1] != key):
-            yield from _whole_example(f"{stem}/{key}", fields, label)
-            fields = {}
+        if any(is_hidden(part) for part in member.name.split("/") if part.strip(".")):
+            continue
+        found = _KEY.fullmatch(member.name)
+        key, field = (found[1], found[2].lower()) if found else (member.name, "")
+        run, last = run + (key != last), key
+        one = Member(member.name, key, field, run, Place(member.offset_data, member.size))
         if problem:
-            if member is None or (found and not hidden and _is_image(found[2])):
-                yield Example(
-                    name if member is None else f"{stem}/{member.name}", None, None, problem
-                )
-        elif found and member is not None:
-            key = found[1]
-            fields.setdefault(found[2], Place(member.offset_data, member.size))
-    yield from _whole_example(f"{stem}/{key}", fields, label)
-
-
-def _whole_example(name: str, fields: dict[str, Place], label: str) -> Iterator[Example]:
-    """The example of these members, with the image of a usual ending or else the first; none without an image."""
-    images = sorted(field for field in fields if _is_image(field))
-    if images:
-        image = fields[next((one for one in IMAGE_NAMES if one in images), images[0])]
-        if image.size > _MOST_BYTES:
-            yield Example(name, None, None, f"{image.size:,} bytes are too many for an image")
+            if _is_image(field):
+                problems.append(Example(f"{stem}/{member.name}", None, None, problem))
+        elif _is_image(field):
+            images.append(one)
+        elif field == label or field.endswith(f".{label}"):
+            labels.setdefault(f"{_stem(one.name, label)}.{label}", []).append(one)
         else:
-            yield Example(name, image, fields.get(label))
+            others.append(one)
+    images, left = _sorted_out(file, images, others, looking)
+    problems += [Example(f"{stem}/{one.name}", None, None, why) for one, why in left]
+    used = set[Place]()
+    for image, shown in zip(images, _names(images), strict=True):
+        own = _label_of(image, images, labels, label)
+        used.update([] if own is None else [own])
+        if image.place.size > _MOST_BYTES:
+            size = f"{image.place.size:,} bytes are too many for an image"
+            yield Example(f"{stem}/{shown}", None, None, size)
+        else:
+            yield Example(f"{stem}/{shown}", image.place, own)
+    yield from problems
+    for one in (one for same in labels.values() for one in same):
+        if one.place not in used:
+            yield Example(f"{stem}/{one.name}", None, None, NO_IMAGE)
+
+
+def _stem(name: str, ending: str) -> str:
+    return name[: -len(ending) - 1]
+
+
+def _label_of(
+    image: Member, images: Sequence[Member], labels: dict[str, list[Member]], label: str
+) -> Place | None:
+    """The label of an image, by its own name, else by its key; of several the one beside it, or that of its number."""
+    for name in (f"{os.path.splitext(image.name)[0]}.{label}", f"{image.key}.{label}"):
+        same = labels.get(name, [])
+        beside = [one for one in same if one.run == image.run]
+        if len(same) == 1 or len(beside) == 1:
+            return (beside or same)[0].place
+        if len(same) > 1:
+            twins = [one.place for one in images if one.name == image.name]
+            return same[twins.index(image.place)].place if len(twins) == len(same) else None
+    return None
+
+
+def _names(images: Sequence[Member]) -> list[str]:
+    """The names of images: their keys where these have one image alone, else those of the members; each once."""
+    of_key: dict[str, set[str]] = {}
+    for one in images:
+        of_key.setdefault(one.key, set()).add(one.name)
+    given: Counter[str] = Counter()
+    names = []
+    for one in images:
+        shown = cut(one.key if len(of_key[one.key]) == 1 else one.name, _LONGEST_NAME)
+        given[shown] += 1
+        names.append(shown if given[shown] == 1 else f"{shown} ({given[shown]})")
+    return names
+
+
+def _sorted_out(
+    file: BinaryIO, images: list[Member], others: Sequence[Member], looking: bool
+) -> tuple[list[Member], list[tuple[Member, str]]]:
+    """The images with those that are some by their first bytes, in order, and what is left out, with the reasons.
+
+    What lies beside an image of its key is part of that example, unless it is of a kind that is known and not read.
+    """
+    keys, found, left = {one.key for one in images}, list(images), []
+    for one in others:
+        why = left_out.by_name(one.name)
+        if why is None and one.key not in keys and looking:
+            head = _member(file, one.place._replace(size=min(one.place.size, left_out.LOOKED_AT)))
+            why = left_out.by_content(one.name, head)
+            if why is None:
+                found.append(one)
+        if why and (one.key not in keys or why != left_out.ARRAYS):
+            left.append((one, why))
+    return sorted(found, key=lambda one: one.place.offset), left
 
 
 def _opened_member(path_and_place: tuple[str, Place]) -> bytes:

@@ -11,10 +11,11 @@ from rich.console import Console
 
 import nearfar
 from nearfar.methods import WMSE, method_class
+from nearfar.networks import build_backbone
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
-from nearfar.training.budget import training_speed
-from nearfar.training.plan import chosen_views, plan_run
+from nearfar.training.budget import rungs, training_speed
+from nearfar.training.plan import chosen_method, chosen_views, plan_run, views_at
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
@@ -238,3 +239,47 @@ def test_a_function_of_views_decides_on_colours_itself(tmp_path, quiet):
         nearfar.pretrain(
             some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5, console=quiet
         )
+
+
+NETS = {  # and the side of a patch, 1 where there is none
+    "vit_tiny_patch16_224": 16,
+    "vit_tiny_r_s16_p8_224": 8,
+    "swin_tiny_patch4_window7_224": 4,
+    "convnext_atto": 1,
+    "resnet18": 1,
+    "efficientnet_b0": 1,
+}
+
+
+@pytest.mark.parametrize("side", [32, 64, 96])
+@pytest.mark.parametrize("name", NETS)
+def test_views_have_sizes_that_the_encoder_can_take(name, side):
+    """Large and small crops: whole patches, four of a side where the image has as many."""
+    given = Settings("photos", encoder=name, method="swav", epochs=1)
+    method, _ = chosen_method(given)
+    ((encoder, image_size, crop_size),) = rungs(given, side, side > 48)
+    views = views_at(given, method, image_size, crop_size, 3)
+    sizes = {view.size for view in views.views}
+    assert max(sizes) == crop_size <= image_size <= side
+    assert min(sizes) >= min(4 * NETS[name], side)
+    net = build_backbone(encoder, image_size=crop_size, channels=3).eval()
+    for size in sizes:
+        assert size % NETS[name] == 0
+        assert net(torch.zeros(2, 3, size, size)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("encoder", "image_size"), [("vit_tiny_patch16_224", 64), ("convnext_atto", None)]
+)
+def test_small_crops_train_a_net_that_takes_few_sizes(encoder, image_size, tmp_path, quiet):
+    images = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
+    options = dict(epochs=0.4, batch_size=8, held_out=4, precision="32-true", console=quiet)
+    run = nearfar.pretrain(
+        images,
+        method="swav",
+        encoder=encoder,
+        image_size=image_size,
+        out=tmp_path / "run",
+        **options,
+    )
+    assert run.encoder(torch.from_numpy(images[:2]).permute(0, 3, 1, 2)).isfinite().all()

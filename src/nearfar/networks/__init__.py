@@ -6,6 +6,7 @@ from nearfar.networks.backbone import (
     build_backbone,
     check_encoder,
     encoder_names,
+    fitting_size,
     layer_scales,
     size_step,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -277,6 +278,47 @@ def size_step(encoder: str) -> int:
             getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1
         )
     return max(patch) if isinstance(patch, tuple) else int(patch)
+
+
+LEAST_PATCHES, LOOKED = 4, 8  # patches of a side; pixels between sizes that are tried
+
+
+def fitting_size(encoder: str, wanted: int, most: int, built_for: int | None = None) -> int:
+    """Return the size of a view nearest to the wanted one that a named net can take, at most `most`.
+
+    Multiples of a transformer's patch, four of them or more where `most` has as many; `most` where nothing else works.
+    built_for: the size that the net is built for; None: it is built for the size in question.
+    """
+    if encoder in OWN_NETS or not timm.is_model(encoder.removesuffix(SMALL)):
+        return min(wanted, most)
+    step = size_step(encoder.removesuffix(SMALL))
+    least = min(LEAST_PATCHES * step if step > 1 else 1, max(step, most // step * step))
+    sizes = {max(least, wanted // step * step)}
+    sizes |= set(range(-(-least // LOOKED) * LOOKED, most + 1, LOOKED)) if step == 1 else set()
+    sizes |= set(range(least, most + 1, step)) if step > 1 else set()
+    for size in sorted(sizes, key=lambda size: (abs(size - wanted), size)):
+        if size <= most and _takes(encoder, size if built_for is None else built_for, size):
+            return size
+    return most
+
+
+@functools.lru_cache(maxsize=256)
+def _takes(encoder: str, built_for: int, size: int) -> bool:
+    """Whether a named net takes images of a size; its shapes alone are computed."""
+    log_level, log.disabled = log.disabled, True
+    try:
+        with torch.device("meta"), torch.no_grad():
+            small_stem = built_for < SMALL_STEM_BELOW or encoder.endswith(SMALL)
+            net, _ = _fitted(encoder.removesuffix(SMALL), built_for, 3, None)
+            if small_stem and stem_of(net) is not None:
+                shrink_stem(net)
+            return net.eval()(torch.zeros(2, 3, size, size)).ndim == 2
+    except NotImplementedError:  # an operation without shapes: the run will tell
+        return True
+    except Exception:  # nets refuse sizes with any error
+        return False
+    finally:
+        log.disabled = log_level
 
 
 def _fitted(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe
-from nearfar.networks import build_backbone, size_step
+from nearfar.networks import build_backbone, fitting_size
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
 from nearfar.training.loop import MOST_EPOCHS, place
@@ -89,24 +89,23 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
         steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
         if given.encoder is not None:
             steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
-    step = size_step(given.encoder) if isinstance(given.encoder, str) else 1
     named = given.views is None or isinstance(given.views, str)
 
-    def fitted(size: int) -> int:
-        return max(step, size // step * step)
+    def fitted(encoder: Any, wanted: int, most: int) -> int:
+        return fitting_size(encoder, wanted, most) if isinstance(encoder, str) else wanted
 
-    def crop(size: int) -> int:
+    def crop(encoder: Any, size: int) -> int:
         if free and named:
-            return fitted(size * 2 // 3)
+            return fitted(encoder, size * 2 // 3, size)
         small = (
             given.recipe == "small"
             and given.image_size is None
             and FITTING[0] <= size <= FITTING[1]
         )
-        return fitted(size * 3 // 4) if small and named else size
+        return fitted(encoder, size * 3 // 4, size) if small and named else size
 
-    sizes = [(encoder, given.image_size or fitted(size)) for encoder, size in steps]
-    return [(encoder, size, given.crop_size or crop(size)) for encoder, size in sizes]
+    sizes = [(encoder, given.image_size or fitted(encoder, size, size)) for encoder, size in steps]
+    return [(encoder, size, given.crop_size or crop(encoder, size)) for encoder, size in sizes]
 
 
 def choose_machine(

@@ -21,7 +21,13 @@ from nearfar.data.value_range import EIGHT_BITS
 from nearfar.device import find_device
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
-from nearfar.networks import OWN_NETS, StartingWeights, check_encoder, find_weights
+from nearfar.networks import (
+    OWN_NETS,
+    StartingWeights,
+    check_encoder,
+    find_weights,
+    fitting_size,
+)
 from nearfar.training.budget import (
     Machine,
     buildable,
@@ -395,6 +401,8 @@ def chosen_views(views: Any, settings: Settings) -> Views:
     """Return the views as an object: those of a name or a file, a plan, a callable wrapped."""
     if isinstance(views, str):
         views = plan(views, settings.crop_size, settings.channels)
+        if isinstance(settings.encoder, str):
+            views = _fitted_to(views, settings.encoder, settings.crop_size)
     if isinstance(views, dict):
         views = ViewPlan.from_dict(views)
     if isinstance(views, ViewPlan):
@@ -410,6 +418,21 @@ def chosen_views(views: Any, settings: Settings) -> Views:
     raise ValueError(
         f"views must be a name, a ViewPlan or a callable on uint8 batches, not {views!r}"
     )
+
+
+def _fitted_to(views: ViewPlan, encoder: str, crop_size: int) -> ViewPlan:
+    """Return a plan whose small crops have sizes that the encoder can take."""
+    sizes = {view.size for view in views.views if view.size not in (None, crop_size)}
+    known = {
+        size: fitting_size(encoder, size, crop_size, built_for=crop_size)
+        for size in sizes
+        if size is not None
+    }
+    fitted = [
+        replace(view, size=known.get(view.size, view.size) if view.size is not None else None)
+        for view in views.views
+    ]
+    return replace(views, views=tuple(fitted))
 
 
 def must_fit(views: Views, method: Method) -> None:

@@ -75,6 +75,7 @@ def show_views(
     from nearfar.data.sources import are_paths
     from nearfar.pages.template import write_page
     from nearfar.pages.views import about, views_shown
+    from nearfar.training.progress import say_read
     from nearfar.views import PRESETS
 
     console = console or Console()
@@ -101,6 +102,7 @@ def show_views(
     given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(data, given)
     few = open_images(settings.given("data"), few=images, split=settings.split, **settings.reading)
+    say_read(few, console)
     plan = _plan(settings, few, method_given="method" in given)
     name = describe(settings.data)
     title = f"Views of {name if are_paths(settings.data) else Path(name).name}"

@@ -354,7 +354,7 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
             <= left_out
             <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
         )
-        assert known.keys() - parameters.keys() <= {"json", "null"}
+        assert known.keys() - parameters.keys() <= {"json", "null", "max_pixels"}
         assert all(one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
                    for name, one in known.items() if name in parameters)  # fmt: skip
 

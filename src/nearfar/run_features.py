@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from nearfar.data import Images, describe, open_images, scan
 from nearfar.data.decoding import pixels_of
 from nearfar.data.images import joined, sample
 from nearfar.data.labels import numbered
-from nearfar.data.names import match
+from nearfar.data.names import match, plain_name, spellings
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
+from nearfar.data.text import encoding_of, text_of
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
 from nearfar.evaluation import AtOnce, Vectors, extract, find_vectors
@@ -267,9 +268,7 @@ def _at_once(
 ) -> Featured:
     """Data without a run, with the weights that are named or a user's module, else features at once."""
     if data is not None:
-        raise ValueError(
-            f"{run.path} is neither a run nor a file of vectors, so that it is the data: leave {data} out"
-        )
+        run = WithoutRun(_with(run.source, data), None)
     at_once = encoder is None or isinstance(encoder, AtOnce)
     size = _side(run.source, console) if at_once else USUAL
     images = open_shown(
@@ -300,6 +299,19 @@ def _at_once(
         backbone, images.image_size, images.channels, mean, std, images.value_range
     ).eval()
     return Featured(images, net, None, console)
+
+
+def _with(source: Any, data: Any) -> list[Any]:
+    """Data and further data as one source; ValueError for what is no path."""
+    first, others = (
+        list(one) if isinstance(one, (list, tuple)) else [one] for one in (source, data)
+    )
+    if not all(isinstance(one, (str, os.PathLike)) for one in first + others):
+        raise ValueError(
+            f"{describe(source)} is neither a run nor a file of vectors, so that it is the data: leave "
+            f"{describe(data)} out"
+        )
+    return first + others
 
 
 def _at_hand(image_size: int, channels: int) -> AtOnce:
@@ -502,19 +514,50 @@ def _needed(data: Featured) -> Encoder:
 
 
 def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
-    """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it."""
-    place = {name: row for row, name in enumerate(data.images.names)}
-    files = {path: row for row, path in enumerate(data.paths or [])}
-    found = []
-    for word in _words(words, place):
-        folder, name = os.path.split(word)
-        row = (
-            place[word]
-            if word in place
-            else files.get(os.path.join(os.path.realpath(folder), name), -1)
-        )
-        found.append((word, row))
-    return found
+    """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it.
+
+    A file is found by whatever path leads to it, through links too. A word that is no file is a name, or the end of
+    one path (`nearfar.data.names.match`).
+    """
+    names, paths = data.images.names, data.paths
+    place = {plain_name(name): row for row, name in reversed(list(enumerate(names)))}
+    place |= {name: row for row, name in enumerate(names)}
+    real = cache(os.path.realpath)  # of folders
+    files = {
+        (real(folder), name): row
+        for row, (folder, name) in enumerate(map(os.path.split, paths or []))
+    }
+    found = _words(words, place)
+    rows = []
+    for word in found:
+        row = place.get(word, -1)
+        for written in spellings(word):
+            folder, name = os.path.split(written)
+            row = files.get((real(folder), name), -1) if row < 0 else row
+        rows.append(row)
+    rows = _by_links(found, rows, paths or [])
+    left = [n for n, row in enumerate(rows) if row < 0 and not os.path.exists(found[n])]
+    meant, _ = match([found[n] for n in left], names, paths) if left else ({}, "")
+    for row, n in meant.items():
+        rows[left[n]] = row
+    return list(zip(found, rows, strict=True))
+
+
+def _by_links(words: Sequence[str], rows: list[int], paths: Sequence[str]) -> list[int]:
+    """The rows, with those of words that are the same file by a link where none is known."""
+    left = [n for n, row in enumerate(rows) if row < 0 and os.path.isfile(words[n])]
+    if not left or not paths:
+        return rows
+    known: dict[tuple[int, int], int] = {}
+    for row, path in enumerate(paths):
+        with suppress(OSError):
+            known.setdefault(_file_of(path), row)
+    return [known.get(_file_of(words[n]), -1) if n in left else row for n, row in enumerate(rows)]
+
+
+def _file_of(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
@@ -524,9 +567,26 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
         if word in known or Path(word).suffix.lower() not in LISTS or not Path(word).is_file():
             out.append(word)
             continue
-        text = Path(word).read_bytes().decode("utf-8", "surrogateescape")
-        out += [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]
+        content = Path(word).read_bytes()
+        if encoding_of(content) == "cp1252":  # or names of files in whatever bytes they have
+            escaped = content.decode("utf-8", "surrogateescape")
+            lines = _lines(escaped)
+            there = any(
+                line in known or os.path.exists(line) for line in lines if not _is_text(line)
+            )
+            out += lines if there else _lines(text_of(content))
+        else:
+            out += _lines(text_of(content))
     return out
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is UTF-8."""
+    return not any("\udc80" <= char <= "\udcff" for char in name)
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]
 
 
 def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:

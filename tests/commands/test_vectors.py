@@ -168,7 +168,7 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
         "duplicates other.npz photos": "no name in other.npz is that of an image in photos: first 'q0'",
         "cluster bad.npz": "the vectors of bad.npz: they are not finite (NaN, infinite or beyond float32) in 60 of 60",
         "cluster named.npz --encoder resnet18": "named.npz holds vectors: no encoder is needed",
-        "duplicates photos other": "photos is neither a run nor a file of vectors",
+        "duplicates photos other": "there is no file or folder 'other'",
         "duplicates photos --encoder resnet999": "timm has no weights for the encoder 'resnet999'",
         "search nowhere a.png": "nowhere",
     }.items():

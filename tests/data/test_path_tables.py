@@ -113,7 +113,7 @@ def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
         ),
         (b"", "cannot read '.*t.csv'"),
         (b"path,path\na.png,b.png\n", "two of its columns have the same name"),
-        (b"path\n\xff\xfe\n", "cannot read '.*t.csv'"),
+        (b"path\n\xff\xfe.png\n", "none of the 1 images in .* ÿþ.png: there is no such file"),
         (b"path,note\na.png\n", "cannot read '.*t.csv'"),
         (
             b"path\nlost.png\n",
@@ -147,3 +147,33 @@ def test_changed_files_and_columns_are_seen(tmp_path, paint, decodes):
     painted = paint(tmp_path / "1.png", 9)
     assert difference(before, scan(table)) == "1 image changed: first 1.png"
     assert (open_images(table).pixels[1].numpy() == first(painted)).all()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_tables_in_the_encodings_of_spreadsheets(tmp_path, paint, encoding, ending):
+    line = "\t" if ending == "tsv" else ","
+    names = ["M\u00fcller.png", "caf\u00e9.png"]
+    for n, name in enumerate(names):
+        paint(tmp_path / name, n)
+    text = f"File Name{line}Label\n" + "".join(f"{name}{line}\u00e4\n" for name in names)
+    (tmp_path / f"t.{ending}").write_bytes(text.encode(encoding))
+    images = open_images(tmp_path / f"t.{ending}")
+    assert images.names == names and images.class_names == ["\u00e4"]
+
+
+def test_paths_in_other_spellings_lead_to_their_files(tmp_path, paint):
+    for n, name in enumerate(["a b/u\u0308.png", "a b/1.png", "a b/\u00e9.png"]):
+        paint(tmp_path / name, n)
+    address = (tmp_path / "a b/1.png").as_uri()
+    written = ["a b\\1.png", "a b/\u00fc.png", address, "a b/e\u0301.png"]
+    (tmp_path / "t.csv").write_text("uri\n" + "".join(f"{one}\n" for one in written))
+    images = open_images(tmp_path / "t.csv")
+    assert images.names == written and images.skipped == []
+
+
+def test_encoded_images_in_a_column_of_paths_are_said_shortly(tmp_path, paint):
+    paint(tmp_path / "a.png", 0)
+    (tmp_path / "t.csv").write_text(f"image\na.png\n{'iVBORw0KGgo' * 1200}\n")
+    images = open_images(tmp_path / "t.csv")
+    assert images.skipped == [("row 2", "this row has no path")]

@@ -46,6 +46,7 @@ MEANING = {
     "near": "its distance to the nearest image given",
 }
 ON_PAGE = 1000  # selected images
+FOUND, CHOSEN = 10, 100  # images, where nobody says how many
 
 
 @generators_kept()
@@ -54,7 +55,7 @@ def search_images(
     images: Any = (),
     *,
     data: Any = None,
-    k: int = 10,
+    k: int | None = None,
     out: str | Path | None = None,
     split: str | None = None,
     encoder: str | nn.Module | None = None,
@@ -66,7 +67,7 @@ def search_images(
         run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         images: query images: names in the data, files, or text files with one name per line. In Python also pixels.
         data: images to search. Default: the data of the run.
-        k: number of images to find for each query.
+        k: number of images to find for each query. Default: 10, or all others where they are fewer.
         out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
         split: part of the data. Default: that of the run.
         encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
@@ -89,7 +90,9 @@ def search_images(
 
     run, console = run_or_data(run), console or Console()
     page = None if out is None else lists.output_of(run, out, "search", lists.TABLE)
+    images, data = _folders_apart(run, images, data)
     known = open_featured(run, data, split, encoder, console)
+    k = min(FOUND, len(known.images) - 1) if k is None else k
     check_range("--k", k, 1, len(known.images) - 1)
     asked = queries_of(images, known)
     found = nearest_shown(known.features, k, console, asked.features, asked.own)
@@ -126,6 +129,19 @@ def search_images(
 
 
 @generators_kept()
+def _folders_apart(run: Any, images: Any, data: Any) -> tuple[Any, Any]:
+    """Queries and data: where there is no run, folders among the queries are further data."""
+    from nearfar.run import Run
+
+    if isinstance(run, Run) or data is not None or not isinstance(images, (list, tuple)):
+        return images, data
+    folders = [one for one in images if isinstance(one, (str, os.PathLike)) and os.path.isdir(one)]
+    if not folders:
+        return images, None
+    words = [one for one in images if not any(one is each for each in folders)]
+    return words, folders[0] if len(folders) == 1 else folders
+
+
 def find_duplicates(
     run: Any,
     data: Any = None,
@@ -308,11 +324,11 @@ def select_images(
     run: Any,
     images: Any = (),
     *,
-    n: int = 100,
+    n: int | None = None,
     by: Literal["diverse", "typical", "outlier", "near"] = "diverse",
     data: Any = None,
     labelled: Any = (),
-    k: int = 10,
+    k: int | None = None,
     out: str | Path | None = None,
     split: str | None = None,
     approximate: bool = False,
@@ -325,14 +341,14 @@ def select_images(
     Args:
         run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         images: for --by near: names in the data, files, or text files with one name per line.
-        n: number of images to choose.
+        n: number of images to choose. Default: 100, or all where they are fewer.
         by: "diverse" (farthest point first: covers everything, odd images too), "typical" (TypiClust: one from the
             centre of each cluster; best for very few labels), "outlier" (far from its k-th neighbour), or "near"
             (nearest to any of the images given). docs/neighbours.md has the sources.
         data: images to choose from. Default: the data of the run.
         labelled: images that have labels already, given like `images` (on the command line one name or text file): they
             are left out, diverse continues from them, and typical prefers clusters without them.
-        k: for --by outlier: the neighbour whose distance counts.
+        k: for --by outlier: the neighbour whose distance counts. Default: 10, or the last where they are fewer.
         out: page to write, .html, with a .csv and a .list of the files beside it; none may exist. Default:
             selection.html in the run folder, which is replaced.
         split: part of the data. Default: that of the run.
@@ -385,27 +401,35 @@ def select_images(
         near = did_you_mean(missing[0], names[:20_000], "see `nearfar embed` for the names")
         raise ValueError(f"--labelled: {missing[0]!r} is not an image of the data: {near}")
     done = torch.tensor(sorted({row for _, row in places}), dtype=torch.int64)
+    k = min(FOUND, len(names) - 1) if k is None else k
     check_range("--n", n, 1, len(names) - len(done))
     check_range("--k", k, 1, len(names) - 1 if by == "outlier" else math.inf)
+    if len(done) == len(names):
+        raise ValueError("--labelled names every image of the data: none is left to choose")
+    wanted = min(CHOSEN, len(names) - len(done)) if n is None else n
     if by == "near":
         queries = queries_of(images, known)
         others = torch.ones(len(names), dtype=torch.bool)
         others[queries.own[queries.own >= 0]] = False
         others[done] = False
+        if not others.any():
+            raise ValueError("--by near: every image of the data is given or labelled already")
         check_range("--n", n, 1, int(others.sum()))
+        wanted = min(wanted, int(others.sum()))
         found = nearest_shown(
             queries.features, 1, console, known.features[others], approximate=approximate
         )
         distance, order = found.distance[:, 0].sort(stable=True)
-        chosen, distance = others.nonzero()[:, 0][order[:n]], distance[:n]
+        chosen, distance = others.nonzero()[:, 0][order[:wanted]], distance[:wanted]
     elif by == "outlier":
         far = nearest_shown(known.features, k, console, approximate=approximate).distance
         far[done] = -1
-        chosen, distance = remote_rows(far, n)
+        chosen, distance = remote_rows(far, wanted)
     else:
         with waiting(console, "choosing"):
             choose: Any = diverse_rows if by == "diverse" else partial(typical_rows, seed=seed)
-            chosen, distance = choose(known.features, n, labelled=done)
+            chosen, distance = choose(known.features, wanted, labelled=done)
+    n = wanted
     rows = chosen.tolist()
     columns = {
         "rank": list(range(1, n + 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import stat
@@ -21,12 +22,15 @@ from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, usual_column, usu
 from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
+from nearfar.data.names import plain_name, spellings
 from nearfar.data.scanning import Found, Progress, Source, prefix
 from nearfar.data.sources.splits import class_folders, shard_splits, word_splits
+from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import did_you_mean, first_line, one_line, say_once
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 TEXT_TABLES = (".csv", ".tsv")
+_LONGEST = 4096  # characters of a path; encoded images in a table have more
 _HEADER = 2**20  # characters of the first line of a table, at most
 _NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})([.]\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -123,10 +127,12 @@ class ImageFolder(Source):
             folder = os.path.dirname(name)
             texts = labels_of(labels.to_pylist(), f"column '{label_column}'")
             for path, label in zip(paths.to_pylist(), texts, strict=True):
-                image = os.path.normpath(os.path.join(folder, str(path))).replace(os.sep, "/")
+                written = str(path).replace("\\", "/")
+                image = os.path.normpath(os.path.join(folder, written)).replace(os.sep, "/")
                 found[image] = label
-        there = {name for names in self.splits.values() for name in names}
-        lost = sorted(found.keys() - there)
+        there = {plain_name(name): name for names in self.splits.values() for name in names}
+        found = {there.get(plain_name(name), name): label for name, label in found.items()}
+        lost = sorted(found.keys() - set(there.values()))
         self.problems += [
             (name, "named in the metadata, and not an image in the folder") for name in lost
         ]
@@ -198,10 +204,15 @@ class PathTable(Source):
         return [os.path.realpath(self.file)]
 
     def path(self, file: str) -> str:
-        return os.path.join(self.root, file)
+        """The file, in whichever way the file system writes its name: accents, separators, file:// addresses."""
+        whole = os.path.join(self.root, file)
+        if "\0" in file or len(file) > _LONGEST or os.path.lexists(whole):
+            return whole
+        others = (os.path.join(self.root, one) for one in spellings(file))
+        return next((one for one in others if os.path.lexists(one)), whole)
 
     def images(self, file: str) -> Iterator[Found]:
-        if not file:
+        if not 0 < len(file) <= _LONGEST:
             yield Found(None, problem=NO_PATH)
         elif "\0" in file or not os.path.isfile(self.path(file)):
             yield Found(None, problem=NO_FILE)
@@ -210,7 +221,10 @@ class PathTable(Source):
 
     def names(self, split: str) -> list[str]:
         rows = zip(self.splits[split], self.rows[split], strict=True)
-        return [prefix(split) + (path or f"row {row + 1}") for path, row in rows]
+        return [
+            prefix(split) + (path if 0 < len(path) <= _LONGEST else f"row {row + 1}")
+            for path, row in rows
+        ]
 
     def labels(self) -> list[str | None] | None:
         if self.label_texts is None:
@@ -245,9 +259,10 @@ def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
     with one_line(f"cannot read '{file}'"):
         if file.suffix.lower() == ".parquet":
             return pyarrow.parquet.read_table(file)
+        content = _in_utf8(file)
         if file.suffix.lower() == ".jsonl":
-            return pyarrow.json.read_json(file)
-        with open(file, encoding="utf-8-sig", newline="") as opened:
+            return pyarrow.json.read_json(_opened(content))
+        with io.TextIOWrapper(_opened(content), encoding="utf-8-sig", newline="") as opened:
             line = opened.readline(_HEADER)
         separator = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=line.count)
         header = next(csv.reader([line], delimiter=separator), [])
@@ -259,7 +274,7 @@ def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
         paths = [name for name in header if usual_name(name) in PATH_NAMES]
         as_text = dict.fromkeys([*labels, *paths], pyarrow.string())  # digits with their zeros
         table = pyarrow.csv.read_csv(
-            file,
+            content if isinstance(content, Path) else _opened(content),
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
         )
@@ -267,6 +282,16 @@ def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, _numbers_in(table[name]))
         return table
+
+
+def _in_utf8(file: Path) -> Path | bytes:
+    """The file itself if it is UTF-8, else its text in UTF-8."""
+    content = file.read_bytes()
+    return file if encoding_of(content) == "utf-8" else text_of(content).encode("utf-8")
+
+
+def _opened(content: Path | bytes) -> Any:
+    return io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")
 
 
 def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.Array:

@@ -1,0 +1,92 @@
+"""Which images words mean: through links, in lists of any encoding, of several folders, and how many are listed."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from sklearn.datasets import load_digits
+
+import nearfar
+from nearfar.cli import main
+
+DIGITS = (load_digits().images * 255 / 16).astype(np.uint8)
+
+
+def paint(path, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(DIGITS[number]).resize((32, 32)).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Seven images: four in a folder, three behind a link to another one."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(7):
+        paint(tmp_path / ("photos/own" if number < 4 else "elsewhere") / f"{number}.png", number)
+    (tmp_path / "photos/linked").symlink_to(tmp_path / "elsewhere")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("photos/linked/5.png", "elsewhere/5.png", "linked/5.png", "door/linked/5.png"),
+        *("hard.png", "/old/place/linked/5.png", "linked\\5.png", "soft.png"),
+    ],
+)
+def test_a_query_is_itself_by_whatever_path_it_comes(word, photos, quiet):
+    (photos.parent / "door").symlink_to(photos)
+    (photos.parent / "hard.png").hardlink_to(photos.parent / "elsewhere/5.png")
+    (photos.parent / "soft.png").symlink_to(photos.parent / "elsewhere/5.png")
+    found = nearfar.search_images("photos", word, k=6, console=quiet)
+    assert set(found["query"]) == {"linked/5.png"} and "linked/5.png" not in found["name"]
+    chosen = nearfar.select_images("photos", n=6, labelled=word, console=quiet)
+    assert sorted(chosen["name"]) == sorted(set(found["name"]))
+
+
+def test_another_file_of_the_same_name_is_another_image(photos, quiet):
+    paint(photos.parent / "other/linked/5.png", 100)
+    found = nearfar.search_images("photos", "other/linked/5.png", k=6, console=quiet)
+    assert set(found["query"]) == {"other/linked/5.png"} and min(found["distance"]) > 1e-4
+    with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image of the data"):
+        nearfar.select_images("photos", n=1, labelled="other/linked/5.png", console=quiet)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_lists_in_any_encoding(encoding, ending, photos, quiet):
+    names = ["own/M\u00fcller.png", "own/caf\u00e9.png"]
+    for number, name in enumerate(names):
+        paint(photos / name, 10 + number)
+    (photos.parent / "l.txt").write_bytes("".join(n + ending for n in names).encode(encoding))
+    found = nearfar.search_images("photos", "l.txt", k=1, console=quiet)
+    assert found["query"] == names
+
+
+def test_defaults_take_as_many_as_there_are(photos, quiet):
+    assert len(nearfar.search_images("photos", "own/1.png", console=quiet)["name"]) == 6
+    for by in ("diverse", "typical", "outlier"):
+        assert len(nearfar.select_images("photos", by=by, console=quiet)["name"]) == 7
+    near = nearfar.select_images("photos", "own/1.png", by="near", console=quiet)
+    assert len(near["name"]) == 6 and "own/1.png" not in near["name"]
+    done = ["own/0.png", "linked/4.png"]
+    assert len(nearfar.select_images("photos", labelled=done, console=quiet)["name"]) == 5
+    assert set(nearfar.cluster_images("photos", console=quiet)["cluster"]) >= {1}
+    with pytest.raises(ValueError, match="--k must be 1 to 6, not 10"):
+        nearfar.search_images("photos", "own/1.png", k=10, console=quiet)
+    with pytest.raises(ValueError, match="--n must be 1 to 7, not 100"):
+        nearfar.select_images("photos", n=100, console=quiet)
+
+
+def test_several_folders_are_one_target(photos, capsys):
+    for number in range(3):
+        paint(photos.parent / "more" / f"{number}.png", number + 20)
+    paint(photos.parent / "more" / "copy.png", 1)
+    assert main(["duplicates", "photos", "more"]) == 0
+    assert "1 of 11 images are copies" in " ".join(capsys.readouterr().err.split())
+    assert main(["search", "photos", "more", "own/1.png", "--k", "1"]) == 0
+    assert capsys.readouterr().out == f"{photos.parent / 'more/copy.png'}\n"
+    for words in ("cluster photos more", "check photos more", "select photos --data more --n 3"):
+        assert main(words.split()) == 0, words
+    found = nearfar.search_images(["photos", "more"], "own/1.png", k=1, console=Console(quiet=True))
+    assert found["name"] == ["copy.png"]

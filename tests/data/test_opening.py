@@ -281,3 +281,16 @@ def test_all_images_unreadable(tmp_path):
     ) as error:
         open_images(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_errors_of_a_parquet_file_name_it(tmp_path):
+    pq.write_table(pa.table({"a": [1], "label": [1]}), tmp_path / "none.parquet")
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    parquet(tmp_path / "some.parquet", [0], label=[1])
+    for name, options in {
+        "none.parquet": {},
+        "damaged.parquet": {},
+        "some.parquet": {"label_column": "nope"},
+    }.items():
+        with pytest.raises(ValueError, match=name):
+            open_images(tmp_path / name, **options)

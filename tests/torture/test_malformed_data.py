@@ -326,3 +326,31 @@ def test_a_folder_whose_name_is_not_utf8_is_trained_on_and_drawn(tmp_path, capsy
     assert main(["pretrain", str(folder), *words]) == 0, capsys.readouterr().err
     assert main(["map", run]) == 0, capsys.readouterr().err
     assert "ph\\udcff" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([2**63, 1], r"labels must lie below 2\*\*63"),
+        ([float("inf"), 1.0], "labels must be whole numbers or texts; .* holds inf"),
+        ([[1, 1], [0, 1]], "labels must be whole numbers or texts"),
+        ([[0, 1], [1, 0, 0]], "holds lists of several kinds"),
+        ([{"a": 1}, {"a": 2}], "labels must be whole numbers or texts"),
+        ([b"\xff\xfe", b"\x00"], None),
+        (["x" * 10**6, "\n\x1b[31m"], None),
+        ([-(2**62), 2**62], None),
+    ],
+)
+def test_odd_labels_are_classes_or_one_line(labels, says):
+    pixels = np.zeros((2, 8, 8), np.uint8)
+    if says is None:
+        images = open_images((pixels, labels))
+        assert images.labels.tolist() in ([0, 1], [1, 0])
+        assert all(name.isprintable() for name in images.class_names)
+    else:
+        with pytest.raises(ValueError, match=says) as error:
+            open_images((pixels, labels))
+        assert len(str(error.value)) < 400 and "\n" not in str(error.value)
+    items = [(image, label) for image, label in zip(pixels, labels, strict=True)]
+    assert len(open_images(items)) == 2  # without labels, where they are none

@@ -356,8 +356,12 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     images_read = Images(pixels, names=names, form=form, skipped=skipped)
     if labels is not None:
         classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
-        with one_line(name, ValueError):
-            _set_labels(images_read, *_named(texts_of(labels, "the second of its items"), classes))
+        try:
+            texts = texts_of(labels, "the second of an item")
+        except ValueError as error:
+            say_once(f"no labels of {name} are used: {first_line(error)}")
+        else:
+            _set_labels(images_read, *_named(texts, classes))
     return images_read
 
 

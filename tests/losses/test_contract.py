@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from nearfar import losses as L
+from nearfar.pairs import log_sum_exp
 
 IMAGES, BATCH, DIM = 40, 12, 6
 CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed likewise; q: queue; i: index
@@ -427,3 +429,63 @@ def test_the_scale_of_sigclr_is_held_as_clips(log_scale):
     value, gradients = evaluate(loss, inputs("SigCLR", dtype=torch.float32))
     assert value.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
     assert abs(loss.log_scale.item()) == pytest.approx(math.log(100))
+
+
+LEARNED = {
+    name: (partial(loss, *numbers, learn_temperature=True, **options), kinds)
+    for name, loss, numbers, options, kinds in (
+        ("SimCLR", L.SimCLR, [], {}, "oo"),
+        ("SimCLR, in groups", L.SimCLR, [], {"group_size": 2}, "oo"),
+        ("DCL", L.DCL, [], {}, "oo"),
+        ("SogCLR", L.SogCLR, [IMAGES], {"gamma": 1.0}, "ooi"),
+        ("MoCo", L.MoCo, [], {}, "okq"),
+        ("MoCoV3", L.MoCoV3, [], {}, "ok"),
+        ("ReSSL", L.ReSSL, [], {}, "okq"),
+        ("SCE", L.SCE, [], {}, "okq"),
+        ("SCE, batch", L.SCE, [], {}, "ok"),
+        ("LORAC", L.LORAC, [], {}, "Okq"),
+        ("LORAC, gaussian", L.LORAC, [], {"prior": "gaussian"}, "Okq"),
+        ("JCL", L.JCL, [], {}, "oKq"),
+        ("NNCLR", L.NNCLR, [], {}, "koq"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("temperature", [0.05, 0.3])
+def test_a_learned_temperature_has_the_gradient_of_the_value(name, temperature):
+    """Against the fixed temperature: the same value and rows' gradients, and the difference quotient of values."""
+    made, kinds = LEARNED[name]
+    plain = {"SimCLR, in groups": "SimCLR"}.get(name, name)
+    given = inputs(plain)
+    loss = made(temperature=temperature).double()
+    with torch.no_grad():
+        loss.log_scale.fill_(-math.log(temperature))  # in full precision
+    rows = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]
+    value = loss(*rows)
+    value.backward()
+    fixed, gradients = evaluate(
+        made(temperature=temperature, learn_temperature=False).double(), given
+    )
+    torch.testing.assert_close(value, fixed, rtol=1e-9, atol=1e-12)
+    for kind, x, gradient in zip(kinds, rows, gradients, strict=False):
+        if kind in "oO":
+            torch.testing.assert_close(x.grad, gradient, rtol=1e-7, atol=1e-12)
+
+    if name == "SogCLR":  # the average, here that of the batch, stands still in the derivative
+
+        def at(log_scale):
+            t = math.exp(-log_scale)
+            positive, negative = log_sum_exp(*given[:2], t)
+            mean = (negative - math.log(2 * BATCH - 2)).exp()
+            base = (log_sum_exp(*given[:2], temperature)[1] - math.log(2 * BATCH - 2)).exp()
+            return ((mean / base).mean() - positive.mean()).item()
+    else:
+
+        def at(log_scale):
+            other = made(temperature=math.exp(-log_scale), learn_temperature=False)
+            return evaluate(other.double(), given)[0].item()
+
+    step, log_scale = 1e-4, -math.log(temperature)
+    slope = (at(log_scale + step) - at(log_scale - step)) / (2 * step)
+    assert loss.log_scale.grad.item() == pytest.approx(slope, rel=1e-5, abs=1e-7)

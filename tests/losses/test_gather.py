@@ -26,7 +26,9 @@ CASES = {
     "SogCLR, in groups": (lambda: L.SogCLR(IMAGES, group_size=2), "ooi"),
     "WMSE, parts": (lambda: L.WMSE(sub_batch=8, iterations=2), "oo"),
 }
-WITH_PARAMETERS = ["SigCLR", "SwAV"]
+LEARNED = test_contract.LEARNED
+CASES |= {f"{name}, learned": case for name, case in LEARNED.items()}
+WITH_PARAMETERS = ["SigCLR", "SwAV", *(f"{name}, learned" for name in LEARNED)]
 
 
 def call(loss, name, embedded, index, queue):

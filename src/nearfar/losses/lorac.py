@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from nearfar.device import in_float64
 from nearfar.losses import checks
+from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend
 from nearfar.pairs.arithmetic import (
     Queue,
@@ -59,6 +60,7 @@ class LORAC(nn.Module):
         prior: str = "laplace",
         batchwise: bool = False,
         gather: bool = False,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
@@ -69,6 +71,7 @@ class LORAC(nn.Module):
         if batchwise and prior != "laplace":
             raise ValueError(f"batchwise=True needs prior='laplace', got {prior!r}")
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.beta = beta
         self.prior = prior
         self.batchwise = batchwise
@@ -82,31 +85,34 @@ class LORAC(nn.Module):
         queue: Queue,
         large: Float[Tensor, "rows batch dim"] | None = None,
     ) -> Scalar:
+        temperature = temperature_now(self, queries, key)
         checks.same_views(key, queries=queries, **({} if large is None else {"large": large}))
         queries, key = unit_rows(queries), unit_rows(key.detach())
-        negative, _ = attend(queries.flatten(0, 1), queue, self.temperature)
-        positive = vecdot(queries, key) / self.temperature  # [M-1, batch]
+        negative, _ = attend(queries.flatten(0, 1), queue, temperature)
+        positive = vecdot(queries, key) / temperature  # [M-1, batch]
         if self.beta != math.inf:
             if large is None:
                 large = queries if self.batchwise else torch.cat((queries, key[None]))
-            positive = positive + self._log_prior(unit_rows(large))
+            positive = positive + self._log_prior(unit_rows(large), temperature)
         return -F.logsigmoid(positive - negative.view_as(positive)).mean()
 
-    def _log_prior(self, rows: Float[Tensor, "rows batch dim"]) -> Float[Tensor, "*batch"] | float:
+    def _log_prior(
+        self, rows: Float[Tensor, "rows batch dim"], temperature: Any
+    ) -> Float[Tensor, "*batch"] | float:
         m = len(rows)
         if self.prior == "constant":
-            return -MARGIN / (m * self.beta * self.temperature)
+            return -MARGIN / (m * self.beta * temperature)
         if self.batchwise:
             if m < 2:
                 raise ValueError(
                     "batchwise=True needs 2 rows of an image or more: one does not vary around its mean"
                 )
             variation = (rows - rows.mean(0)).flatten(0, 1)
-            return -nuclear_norm(variation) / (len(variation) * self.beta * self.temperature)
+            return -nuclear_norm(variation) / (len(variation) * self.beta * temperature)
         norm = nuclear_norm(rows.transpose(0, 1))  # [batch], of M x dim
         if self.prior == "gaussian":
-            return -((norm - math.sqrt(m)) ** 2) / (VARIANCE * m * self.temperature)
-        return -norm / (m * self.beta * self.temperature)
+            return -((norm - math.sqrt(m)) ** 2) / (VARIANCE * m * temperature)
+        return -norm / (m * self.beta * temperature)
 
 
 CUT = 1e-6  # singular values below this share of the largest are dropped

@@ -7,6 +7,7 @@ from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend, attend_in_batch, log_sum_exp
 from nearfar.pairs.arithmetic import (
     Queue,
@@ -35,18 +36,25 @@ class MoCo(nn.Module):
     tensor(0.5514)
     """
 
-    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        gather: bool = False,
+        learn_temperature: bool = False,
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.gather = gather
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
+        temperature = temperature_now(self, query, key)
         check_rows(query=query, key=key)
         query, key = unit_rows(query), unit_rows(key.detach())
-        negative, _ = attend(query, queue, self.temperature)
-        return -F.logsigmoid(vecdot(query, key) / self.temperature - negative).mean()
+        negative, _ = attend(query, queue, temperature)
+        return -F.logsigmoid(vecdot(query, key) / temperature - negative).mean()
 
 
 class MoCoV3(nn.Module):
@@ -62,16 +70,23 @@ class MoCoV3(nn.Module):
     tensor(1.4873)
     """
 
-    def __init__(self, temperature: float = 0.2, gather: bool = False) -> None:
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        gather: bool = False,
+        learn_temperature: bool = False,
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.gather = gather
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows) -> Scalar:
-        positive, negative = attend_in_batch(query, key, self.temperature)
-        return -2 * self.temperature * F.logsigmoid(positive - negative).mean()
+        temperature = temperature_now(self, query, key)
+        positive, negative = attend_in_batch(query, key, temperature)
+        return -2 * temperature * F.logsigmoid(positive - negative).mean()
 
 
 class JCL(nn.Module):
@@ -90,23 +105,31 @@ class JCL(nn.Module):
     tensor(0.5514)
     """
 
-    def __init__(self, temperature: float = 0.2, lam: float = 2.0, gather: bool = False) -> None:
+    def __init__(
+        self,
+        temperature: float = 0.2,
+        lam: float = 2.0,
+        gather: bool = False,
+        learn_temperature: bool = False,
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         checks.not_negative(lam=lam)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.lam = lam
         self.gather = gather
 
     @on_joined_batch("query", "keys")
     def forward(self, query: Rows, keys: Views, queue: Float[Tensor, "negatives dim"]) -> Scalar:
+        temperature = temperature_now(self, query, keys)
         checks.same_views(query, keys=keys)
         query, keys = unit_rows(query), unit_rows(keys.detach())
         mean = keys.mean(0)
-        positive = vecdot(query, mean) / self.temperature
+        positive = vecdot(query, mean) / temperature
         spread = vecdot(query, keys - mean).square().mean(0)  # q' Sigma q
-        excess = self.lam / (2 * self.temperature**2) * spread
-        negative, _ = attend(query, queue, self.temperature)
+        excess = self.lam / (2 * temperature**2) * spread
+        negative, _ = attend(query, queue, temperature)
         return (excess - F.logsigmoid(positive + excess - negative)).mean()
 
 
@@ -124,18 +147,25 @@ class NNCLR(nn.Module):
     tensor(0.7437)
     """
 
-    def __init__(self, temperature: float = 0.1, gather: bool = False) -> None:
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        gather: bool = False,
+        learn_temperature: bool = False,
+    ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.gather = gather
 
     @on_joined_batch("projection", "prediction")
     def forward(self, projection: Rows, prediction: Rows, queue: Queue) -> Scalar:
+        temperature = temperature_now(self, projection, prediction)
         check_rows(2, projection=projection, prediction=prediction)
         check_queue(projection.shape[1], queue)
         neighbour = nearest(projection, queue)
-        positive, (negative, _) = log_sum_exp(neighbour, prediction, self.temperature, across=True)
+        positive, (negative, _) = log_sum_exp(neighbour, prediction, temperature, across=True)
         return -F.logsigmoid(positive - negative).mean()
 
 

@@ -5,6 +5,7 @@ from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend, attend_in_batch
 from nearfar.pairs.arithmetic import Queue, Rows, Scalar, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
@@ -23,21 +24,27 @@ class ReSSL(nn.Module):
     """
 
     def __init__(
-        self, temperature: float = 0.1, target_temperature: float = 0.04, gather: bool = False
+        self,
+        temperature: float = 0.1,
+        target_temperature: float = 0.04,
+        gather: bool = False,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.target_temperature = target_temperature
         self.gather = gather
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue) -> Scalar:
+        temperature = temperature_now(self, query, key)
         check_rows(query=query, key=key)
         query, key = unit_rows(query), unit_rows(key.detach())
-        negative, _ = attend(query, queue, self.temperature)
+        negative, _ = attend(query, queue, temperature)
         _, target_key = attend(key, queue, self.target_temperature)
-        return (negative - vecdot(query, target_key) / self.temperature).mean()
+        return (negative - vecdot(query, target_key) / temperature).mean()
 
 
 class SCE(nn.Module):
@@ -67,6 +74,7 @@ class SCE(nn.Module):
         mu: float | None = None,
         eta: float | None = None,
         gather: bool = False,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
@@ -75,6 +83,7 @@ class SCE(nn.Module):
             **{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None}
         )
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.target_temperature = target_temperature
         self.gather = gather
         self.lam = lam
@@ -83,18 +92,17 @@ class SCE(nn.Module):
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
+        temperature = temperature_now(self, query, key)
         if queue is None:
             positive, negative, relation = attend_in_batch(
-                query, key, self.temperature, self.target_temperature
+                query, key, temperature, self.target_temperature
             )
         else:
             check_rows(query=query, key=key)
             query, key = unit_rows(query), unit_rows(key.detach())
-            negative, _ = attend(query, queue, self.temperature)
+            negative, _ = attend(query, queue, temperature)
             _, target_key = attend(key, queue, self.target_temperature)
-            positive, relation = (
-                vecdot(query, other) / self.temperature for other in (key, target_key)
-            )
+            positive, relation = (vecdot(query, other) / temperature for other in (key, target_key))
         # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative.
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import log_sum_exp
 from nearfar.pairs.arithmetic import Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
@@ -22,17 +23,23 @@ class SimCLR(nn.Module):
     """
 
     def __init__(
-        self, temperature: float = 0.2, gather: bool = False, group_size: int | None = None
+        self,
+        temperature: float = 0.2,
+        gather: bool = False,
+        group_size: int | None = None,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.group_size = checks.group(group_size)
         self.gather = gather
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
+        temperature = temperature_now(self, z1, z2)
+        positive, negative = log_sum_exp(z1, z2, temperature, group_size=self.group_size)
         return -F.logsigmoid(positive - negative).mean()
 
 
@@ -55,10 +62,12 @@ class DCL(nn.Module):
         sigma: float = 0.5,
         gather: bool = False,
         group_size: int | None = None,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, sigma=sigma)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature)
         self.weighted = weighted
         self.sigma = sigma
         self.gather = gather
@@ -66,8 +75,9 @@ class DCL(nn.Module):
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:
-        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
+        temperature = temperature_now(self, z1, z2)
+        positive, negative = log_sum_exp(z1, z2, temperature, group_size=self.group_size)
         if self.weighted:
-            cosines = positive.detach() * self.temperature
+            cosines = (positive * temperature).detach()
             positive = positive * (2 - len(z1) * (cosines / self.sigma).softmax(0))
         return negative.mean() - positive.mean()

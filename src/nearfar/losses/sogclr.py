@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from nearfar.losses import checks, running
+from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
@@ -42,12 +43,14 @@ class SogCLR(nn.Module):
         gamma: float = 0.9,
         gather: bool = False,
         group_size: int | None = None,
+        learn_temperature: bool = False,
     ) -> None:
         super().__init__()
         checks.at_least(1, num_images=num_images)
         checks.temperature_of_exponentials(temperature=temperature)
         checks.fraction(gamma=gamma)
         self.temperature = temperature
+        self.log_scale = log_scale(learn_temperature, temperature, largest=60.0)
         self.gamma = gamma
         self.gather = gather
         self.group_size = checks.group(group_size)
@@ -56,8 +59,9 @@ class SogCLR(nn.Module):
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:
+        temperature = temperature_now(self, z1, z2, largest=60.0)
         index = checks.index_of(len(z1), index, len(self.u), "SimCLR and DCL work without")
-        positive, negative = log_sum_exp(z1, z2, self.temperature, group_size=self.group_size)
+        positive, negative = log_sum_exp(z1, z2, temperature, group_size=self.group_size)
         mean = (negative - math.log(2 * (self.group_size or len(z1)) - 2)).exp()
         before, seen = running.read(self.u, index), running.read(self.seen, index)
         u = moved(before, seen, mean.detach(), self.gamma)

@@ -15,6 +15,7 @@ from nearfar.pairs.arithmetic import (
     PerImage,
     Queue,
     Rows,
+    Scalar,
     accumulation_dtype,
     add_product_,
     check_queue,
@@ -37,12 +38,13 @@ KEPT = 2**20
 
 
 def attend(
-    query: Float[Tensor, "rows dim"], keys: Queue, temperature: float
+    query: Float[Tensor, "rows dim"], keys: Queue, temperature: float | Scalar
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, "rows dim"]]:
     """Log-sum-exp over the keys of query.key / temperature, and the softmax-weighted mean key, for each query.
 
     The log-sum-exp is differentiable with respect to `query` (its gradient is the mean key / temperature, so the
-    backward pass costs nothing more); the mean key and `keys` carry no gradient. Both results are float32, or
+    backward pass costs nothing more) and to a temperature that is a tensor; the mean key and `keys` carry no gradient.
+    Both results are float32, or
     float64 if an input is float64. Rows need not be unit vectors. Memory: one tile and the two results.
 
     Raises ValueError without keys or for unequal dimensions.
@@ -53,42 +55,63 @@ def attend(
     (tensor([0.6931, 0.6931]), tensor([0.0000, 0.0000, 0.5000, 0.5000]))
     """
     check_queue(query.shape[1], keys)
-    return _Attend.apply(query, keys.detach(), float(temperature))
+    number, scale = _apart(temperature, query, keys)
+    return _Attend.apply(query, keys.detach(), number, scale)
+
+
+def _apart(temperature: float | Tensor, *rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
+    """The temperature without gradient, and the scale 1 / temperature with one where it is a tensor."""
+    if not isinstance(temperature, Tensor):
+        return float(temperature), None
+    scale = 1 / temperature.to(rows[0].device, accumulation_dtype(*rows))
+    return 1 / scale.detach(), scale
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, query: Tensor, keys: Tensor, temperature: float | Tensor, scale: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         dtype = accumulation_dtype(query, keys)
         with without_autocast(query):
             log_sum_exp, mean_key = by_rows(
                 partial(_in_parts, keys=keys, temperature=temperature, dtype=dtype), query
             )
-        ctx.save_for_backward(mean_key)
+        ctx.save_for_backward(mean_key, None if scale is None else query)
         ctx.temperature, ctx.query_dtype = temperature, query.dtype
         ctx.mark_non_differentiable(mean_key)
         return log_sum_exp, mean_key
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        (mean_key,) = ctx.saved_tensors
+        mean_key, query = ctx.saved_tensors
+        of_scale = None
+        if query is not None:
+            of_scale = (torch.linalg.vecdot(query.to(mean_key.dtype), mean_key) * grad).sum()
         with without_autocast(mean_key):
             return (
                 (mean_key * (grad / ctx.temperature).unsqueeze(1)).to(ctx.query_dtype),
                 None,
                 None,
+                of_scale,
             )
 
 
-def _in_parts(query: Tensor, keys: Tensor, temperature: float, dtype: torch.dtype) -> list[Tensor]:
+def _in_parts(
+    query: Tensor, keys: Tensor, temperature: float | Tensor, dtype: torch.dtype
+) -> list[Tensor]:
     """Both results for any number of queries."""
     parts = [attend_tiles(rows.to(dtype), keys, temperature) for rows in query.split(ROWS)]
     return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 
 def attend_tiles(
-    query: Tensor, keys: Tensor, temperature: float, own: int | None = None, raw: bool = False
+    query: Tensor,
+    keys: Tensor,
+    temperature: float | Tensor,
+    own: int | None = None,
+    raw: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp [rows] and mean key [rows, dim]; tiles of keys with a running maximum per query, in powers of two.
 
@@ -122,7 +145,7 @@ def attend_tiles(
 
 
 def attend_in_batch(
-    query: Rows, keys: Rows, temperature: float, key_temperature: float | None = None
+    query: Rows, keys: Rows, temperature: float | Scalar, key_temperature: float | None = None
 ) -> tuple[PerImage, ...]:
     """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i; with `key_temperature` t_k a third result.
 
@@ -139,26 +162,43 @@ def attend_in_batch(
     (tensor([1., 1., 1.]), tensor([0.6931, 0.6931, 0.6931]))
     """
     check_rows(2, query=query, keys=keys)
-    return _Others.apply(query, keys.detach(), temperature, key_temperature)
+    number, scale = _apart(temperature, query, keys)
+    results: tuple[Tensor, ...] = _Others.apply(
+        query, keys.detach(), number, key_temperature, scale
+    )
+    return results
 
 
 class _Others(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, keys: Tensor, t: float, key_t: float | None
+        ctx: Any,
+        query: Tensor,
+        keys: Tensor,
+        t: float | Tensor,
+        key_t: float | None,
+        scale: Tensor | None,
     ) -> tuple[Tensor, ...]:
         with without_autocast(query):
             ctx.batch = _Batch(query, keys, t, key_t)
             results, ctx.means, ctx.means_by_key = ctx.batch.visit()
             if ctx.batch.shares is not None:
                 results = ctx.batch.shares.complete(results)
-        ctx.save_for_backward(query, keys)
+        slopes = None
+        if scale is not None:  # of each result with respect to the scale
+            of_negatives = torch.linalg.vecdot(unit_rows(query, results.dtype), ctx.means)
+            if ctx.batch.shares is not None:
+                of_negatives = ctx.batch.shares.complete(of_negatives[None].clone())[0]
+            slopes = results * t
+            slopes[1] = of_negatives
+        ctx.save_for_backward(query, keys, slopes)
         return results.unbind()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        query, _ = ctx.saved_tensors
+        query, _, slopes = ctx.saved_tensors
+        of_scale = None if slopes is None else (slopes * torch.stack(grads)).sum()
         with without_autocast(query):
             if ctx.means is None:
                 _, ctx.means, ctx.means_by_key = ctx.batch.visit()
@@ -167,13 +207,13 @@ class _Others(torch.autograd.Function):
                 None,
             )  # changed in place: a second backward makes it again
             ctx.batch.finish_(gradient, ctx.means_by_key, *grads)
-            return gradient.to(query.dtype), None, None, None
+            return gradient.to(query.dtype), None, None, None, of_scale
 
 
 class _Batch:
     """The batch in panels of rows: all, or this process's where processes share them."""
 
-    def __init__(self, query: Tensor, keys: Tensor, t: float, key_t: float | None) -> None:
+    def __init__(self, query: Tensor, keys: Tensor, t: float | Tensor, key_t: float | None) -> None:
         self.query, self.keys, self.t, self.key_t = query, keys, t, key_t
         self.dtype, self.shares = accumulation_dtype(query, keys), active_shares(len(query))
         self.raw = keys.numel() > KEPT

@@ -17,6 +17,8 @@ from nearfar.pairs.arithmetic import (
     PerImage,
     PerRow,
     Rows,
+    Scalar,
+    accumulation_dtype,
     dot_products,
     refuse_double_backward,
     without_autocast,
@@ -34,7 +36,7 @@ KEPT = (
 def log_sum_exp(
     first: Rows,
     second: Rows,
-    temperature: float,
+    temperature: float | Scalar,
     *,
     across: bool = False,
     group_size: int | None = None,
@@ -44,7 +46,8 @@ def log_sum_exp(
     The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
     view's, or with `group_size` only those of its own group of so many consecutive images (no other pairs are
     computed). Rows are raw embeddings and normalised here. Differentiable once with respect to both views, in
-    O(batch * dim) memory. Results are float32, or float64 if an input is.
+    O(batch * dim) memory, and with respect to a temperature that is a tensor. Results
+    are float32, or float64 if an input is.
 
     Raises ValueError for a batch of one, views of different shape, and a batch that is not made of whole groups.
 
@@ -53,39 +56,53 @@ def log_sum_exp(
     >>> positive, negative[0]  # 1, log(4)
     (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
-    positive, sums = _LogSumExp.apply(
-        first, second, cosine(temperature), {"across": across, "group_size": group_size}
-    )
+    pairs = {"across": across, "group_size": group_size}
+    scale = None
+    if isinstance(temperature, Tensor):
+        scale = 1 / temperature.to(first.device, accumulation_dtype(first, second))
+        temperature = 1 / scale.detach()
+    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), pairs, scale)
     return positive, sums
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, first: Tensor, second: Tensor, kernel: Kernel, pairs: dict[str, Any]
+        ctx: Any,
+        first: Tensor,
+        second: Tensor,
+        kernel: Kernel,
+        pairs: dict[str, Any],
+        scale: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, shared=True, **pairs)
-            bounded = kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
+            # the size of a tensor is not asked for: on a GPU that would wait
+            bounded = scale is None and kernel.scale <= LARGEST_EXPONENT[blocks.dtype]
             keep = bounded and any(ctx.needs_input_grad) and blocks.elements() <= KEPT
             kept: list[Tensor] = []
+            exponents = None if scale is None else blocks.statistic()
             result = (
                 _sums(blocks, kernel, kept if keep else None).log_()
                 if bounded
-                else _stable(blocks, kernel)
+                else _stable(blocks, kernel, exponents)
             )
             result = blocks.completed(result)
             positive = blocks.positives(kernel)
-        ctx.save_for_backward(first, second, result)
+            slopes = (
+                None  # of both results with respect to the scale: cosines, and their weighted means
+            )
+            if scale is not None and exponents is not None:
+                mean = blocks.completed(exponents).div_(kernel.tile_scale)
+                slopes = torch.stack([positive / scale, *mean])
+        ctx.save_for_backward(first, second, result, slopes)
         ctx.kernel, ctx.blocks, ctx.bounded, ctx.kept = kernel, blocks, bounded, kept
         return positive, result
 
     @staticmethod
-    def backward(
-        ctx: Any, positive_grad: Tensor, grad: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, positive_grad: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        *_, result = ctx.saved_tensors
+        *_, result, slopes = ctx.saved_tensors
         kernel, blocks = ctx.kernel, ctx.blocks
         with without_autocast(result):
             gradients = blocks.gradients()
@@ -94,7 +111,10 @@ class _LogSumExp(torch.autograd.Function):
             else:
                 _spread_stable(blocks, kernel, grad, result, gradients)
             blocks.finish(gradients, kernel.scale, positive_grad)
-            return *blocks.as_inputs(gradients), None, None
+            of_scale = None
+            if slopes is not None:
+                of_scale = (slopes * torch.stack([positive_grad.to(grad.dtype), *grad])).sum()
+            return *blocks.as_inputs(gradients), None, None, of_scale
 
 
 def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
@@ -127,8 +147,11 @@ def _spread(
         blocks.accumulate(gradients, None, tile, kernel.times_slope_(weights, similarity))
 
 
-def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
-    """log sum_j q_ij with a running maximum per row, for exponents beyond the range of the dtype."""
+def _stable(blocks: Blocks, kernel: Kernel, exponents: Tensor | None = None) -> Tensor:
+    """log sum_j q_ij with a running maximum per row, for exponents beyond the range of the dtype.
+
+    `exponents`, zeros, becomes the mean of factor * u_ij over j with weights q_ij.
+    """
     highest, sums = blocks.statistic(LOWEST), blocks.statistic()
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
@@ -137,13 +160,15 @@ def _stable(blocks: Blocks, kernel: Kernel) -> Tensor:
         for block, along in blocks.ends(tile):
             old, mass = blocks.part(highest, block), blocks.part(sums, block)
             new = torch.maximum(old, exponent.amax(along))
-            share = (
-                torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile))
-                .exp2_()
-                .sum(along)
-            )
-            mass.mul_(old.sub_(new).exp2_()).add_(share)
+            weights = torch.sub(exponent, new.unsqueeze(along), out=shaped(buffer, tile)).exp2_()
+            shrink = old.sub_(new).exp2_()
+            mass.mul_(shrink).add_(weights.sum(along))
+            if exponents is not None:
+                seen = weights.mul_(exponent).sum(along)
+                blocks.part(exponents, block).mul_(shrink).add_(seen)
             old.copy_(new)
+    if exponents is not None:
+        exponents.div_(sums)
     return highest.div_(kernel.factor).add_(sums.log_())
 
 

@@ -21,7 +21,7 @@ class Kernel:
     """
 
     unit: bool
-    scale: float
+    scale: float | Tensor
     constant: float = 0.0
 
     @property
@@ -30,12 +30,12 @@ class Kernel:
         return LOG2_E if self.unit else 1.0
 
     @property
-    def tile_scale(self) -> float:
+    def tile_scale(self) -> float | Tensor:
         """What dot products are multiplied by in a tile of factor * u."""
         return self.scale * self.factor
 
     @property
-    def at_zero(self) -> float:
+    def at_zero(self) -> float | Tensor:
         """u of two equal rows."""
         return self.constant + (self.scale if self.unit else 0.0)
 
@@ -53,7 +53,7 @@ class Kernel:
         return u if self.unit else -u.log()
 
 
-def cosine(temperature: float) -> Kernel:
+def cosine(temperature: float | Tensor) -> Kernel:
     """q = exp(s_ij / temperature) on unit rows.
 
     >>> cosine(temperature=0.5).scale

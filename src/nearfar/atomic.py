@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import hashlib
 import os
+import platform
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 PAGES = (".html",)
+ABANDONED = 24 * 60 * 60.0  # seconds without a change
 PROBE = 2**16  # bytes, about the smallest page or picture
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -19,16 +24,19 @@ class NotWrittenError(OSError):
     """A file could not be written: the disk is full or fails, or the file is larger than files may be."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, and move what was written there to `path` in one step.
 
     The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before. A folder
     may be written instead of a file; one that is there is then removed first, so that replacing it takes two steps.
+    What processes that were killed had begun for `path`, with whatever ending, is removed first.
     Raises NotWrittenError for a full disk, and other errors as they are.
     """
     path = Path(path)
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
+    remove_abandoned(path)
+    name = f".{path.stem}.{_machine()}-{os.getpid()}.partial{path.suffix}"
+    unfinished = path.with_name(name)
     try:
         with told_clearly(path):
             yield unfinished
@@ -46,13 +54,61 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def remove_abandoned(path: Path) -> None:
+    """Remove the temporary files and folders beside `path` that `replacing` left when its process was killed.
+
+    Those of a process that still runs here stay, and those of other machines, which may share the folder, for a day
+    after their last change.
+    """
+    own = re.compile(rf"\.{re.escape(path.stem)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.partial(?:\..*)?")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as there:
+        found = [(Path(one.path), match) for one in there if (match := own.fullmatch(one.name))]
+        for left, match in found:
+            machine, process = match[1], int(match[2])
+            gone = not _runs(process) if machine == _machine() else _age(left) > ABANDONED
+            if gone and left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            elif gone:
+                left.unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    """Eight digits for the machine and the space of process numbers, in which a number means one process."""
+    try:
+        space = os.stat(
+            "/proc/self/ns/pid"
+        ).st_ino  # of a container, which may bear its machine's name
+    except OSError:
+        space = 0
+    return hashlib.blake2b(f"{platform.node()} {space}".encode(), digest_size=4).hexdigest()
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this machine runs; where that cannot be told, it does."""
+    if process <= 0 or not hasattr(os, "fork"):
+        return True
+    try:
+        os.kill(process, 0)
+    except (OSError, OverflowError) as error:
+        return isinstance(error, OSError) and not isinstance(error, ProcessLookupError)
+    return True
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file, or anything right inside a folder, last changed."""
+    times = [path.lstat().st_mtime]
+    if path.is_dir() and not path.is_symlink():
+        times += [one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path)]
+    return time.time() - max(times)
+
+
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write bytes, or text as UTF-8, to a file: whole or not at all, see `replacing`."""
     with replacing(path) as unfinished:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-@contextmanager
+@contextlib.contextmanager
 def told_clearly(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.
 

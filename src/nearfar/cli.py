@@ -29,12 +29,34 @@ from nearfar.arguments import (
     with_signature,
 )
 from nearfar.atomic import NotWrittenError
-from nearfar.messages import READ, RunsFailed, as_json, did_you_mean, first_line
+from nearfar.messages import (
+    READ,
+    Outlet,
+    RunsFailed,
+    as_json,
+    did_you_mean,
+    first_line,
+    lacking,
+    lasting_streams,
+)
+
+SHORT_OF = {
+    "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or --image-size, or end other programs",
+    "threads": "the machine gives no more threads or processes: raise its limit (ulimit -u), or end other programs",
+    "open files": "the machine opens no more files: raise its limit (ulimit -n), or end other programs",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns 0, 1 for a failed run, 2 for a mistake or 130 for one that was stopped."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with lasting_streams() as out:
+        code = _answered(words)
+    return _ended(code, out)
+
+
+def _answered(words: list[str]) -> int:
+    """Carry out a command, and with --json print its one object."""
     asked = _ahead(words, json=bool, help=bool, help_all=bool)
     with warnings.catch_warnings():
         warnings.showwarning = _warn  # type: ignore[assignment]
@@ -49,6 +71,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if processes is None or not processes.is_follower():  # else the first process prints it
         print(as_json(result, **({"read": read} if read else {})))
     return code
+
+
+def _ended(code: int, out: Outlet) -> int:
+    """Return the exit code of a command whose files are all written, where stdout may have failed."""
+    if out.error is None:
+        return code
+    with contextlib.suppress(
+        OSError, ValueError, AttributeError
+    ):  # else Python tries again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.stream.fileno())
+    if isinstance(
+        out.error, BrokenPipeError
+    ):  # of `| head`: nobody reads on, so that nothing is said either
+        return code or 141
+    why = getattr(out.error, "strerror", None) or first_line(out.error)
+    return code or _complain(f"cannot write to stdout: {why}", 1)[0]
 
 
 def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
@@ -92,11 +130,6 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 def _failed(error: Exception) -> tuple[int, Any]:
     """Report an error of a verb in one line, with its exit code; what nobody foresaw below its traceback."""
-    if isinstance(
-        error, BrokenPipeError
-    ):  # of `| head`: nobody reads on, so that nothing is said either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141, None
     try:
         from nearfar.training.loop import TrainingDiverged, TrainingStopped
         from nearfar.training.processes import ProcessLost, is_follower
@@ -109,15 +142,14 @@ def _failed(error: Exception) -> tuple[int, Any]:
         return _complain(f"{first_line(broken)}; {how}", 1)
     if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | RunsFailed):
         return _complain(error, 1)
+    if not isinstance(error, ValueError) and (what := lacking(error)):
+        return _complain(f"{SHORT_OF[what]} ({first_line(error)[:200]})", 1)
     if isinstance(error, ValueError | OSError):
         return _complain(error, 2)
     if isinstance(error, TrainingStopped):  # all processes stop together; the first one says so
         return (130, None) if is_follower() else _complain(error, 130)
-    said = f"{type(error).__name__}: {first_line(error)[:200]}"
-    if isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said:
-        advice = "try --micro-batch auto, or a smaller --batch-size or --image-size"
-        return _complain(f"out of memory ({said}); {advice}", 1)
     traceback.print_exception(error)
+    said = f"{type(error).__name__}: {first_line(error)[:200]}"
     return _complain(
         f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with the above",
         1,
@@ -183,8 +215,7 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     if piped:
         from nearfar.pages.lists import for_pipes
 
-        sys.stdout.flush()
-        sys.stdout.buffer.write(for_pipes(result, end))
+        sys.stdout.write_bytes(for_pipes(result, end))  # type: ignore[union-attr]  # an `Outlet`
     return result
 
 

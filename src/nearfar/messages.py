@@ -1,14 +1,17 @@
-"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON, YAML."""
+"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON, YAML, stdout."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import logging
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from numbers import Integral, Real
 from os import PathLike, fspath
@@ -16,6 +19,13 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
+OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "unable to allocate",
+)
+OF_THREADS = ("can't start new thread", "cannot start new thread", "thread creation failed")
 _told: set[str] = set()
 
 
@@ -72,16 +82,41 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def lacking(error: BaseException | None) -> str:
+    """What the machine lacked when an error was raised, "memory", "threads" or "open files"; "" for other errors.
+
+    The causes of an error count too: libraries raise errors of their own on top of that of the system.
+    """
+    while error is not None:
+        said = str(error).lower()
+        number = error.errno if isinstance(error, OSError) else None
+        if (
+            isinstance(error, MemoryError)
+            or number == errno.ENOMEM
+            or any(map(said.__contains__, OF_MEMORY))
+        ):
+            return "memory"
+        if number in (errno.EMFILE, errno.ENFILE) or "too many open files" in said:
+            return "open files"
+        if isinstance(error, BlockingIOError) or any(map(said.__contains__, OF_THREADS)):
+            return "threads"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 @contextmanager
 def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
     """Turn errors of these kinds into a ValueError of one line that begins with `what`.
 
-    kinds: default: any, for decoders, networks and code of the user's, which raise anything.
+    kinds: default: any, for decoders, networks and code of the user's, which raise anything. Errors of a machine that
+    lacks memory, threads or open files stay as they are, unless the kinds name MemoryError: they say nothing of `what`.
     """
-    kinds = kinds or (Exception,)
+    caught = kinds or (Exception,)
     try:
         yield
-    except kinds as error:
+    except caught as error:
+        if lacking(error) and MemoryError not in kinds:
+            raise
         raise ValueError(f"{what}: {first_line(error)}") from error
 
 
@@ -135,6 +170,67 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy or torch
         return plain(value.tolist())
     return [plain(one) for one in value]
+
+
+class Outlet:
+    """A text stream, stdout or stderr, that never ends what writes to it.
+
+    After an error, such as that of a pipe whose reader has gone, `error` holds it and all that follows is dropped.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or drop it."""
+        self._try(lambda: self.stream.write(text))
+        return len(text)
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write bytes after the text so far, or drop them."""
+        self.flush()
+        self._try(lambda: self.stream.buffer.write(content))
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand over what has been written."""
+        self._try(self.stream.flush)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        if self.error is None:
+            try:
+                act()
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed
+                self.error = error
+
+
+@contextmanager
+def lasting_streams() -> Iterator[Outlet]:
+    """Let no error of stdout or stderr end a verb whose files are not written yet; yields stdout.
+
+    Where a shell has closed one of the first three files (>&-), it is opened as nothing first: else the next file that
+    is opened would take its number, and all that C writes to stdout would end up in that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    streams = [
+        Outlet(stream or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr)
+    ]
+    out, err = streams
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield out
+        finally:
+            out.flush()
+            err.flush()
 
 
 def load_yaml(path: Path) -> Any:

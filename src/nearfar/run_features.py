@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from nearfar.atomic import replacing
 from nearfar.data import Images, describe, open_images, scan
+from nearfar.data.cache import FORMAT as READING
 from nearfar.data.decoding import pixels_of
 from nearfar.data.images import joined, sample
 from nearfar.data.labels import numbered
@@ -43,6 +44,8 @@ from nearfar.training.progress import say_read, shown
 from nearfar.training.seeding import stream
 
 FILE = "features.safetensors"
+FEATURES = 1  # raise it when the same encoder gives an image other features
+PIECE = 8192  # rows that are hashed at a time
 LISTS = (".txt", ".list")
 SIDE = 128  # pixels at which images are opened where no run says so
 COMPARED = 20_000  # names that a misspelt one is compared with
@@ -74,20 +77,10 @@ class Featured:
         if self.folder is None:
             return features_shown(self.encoder, self.images, self.console, "computing features")
         images, path = self.images, self.folder / FILE
-        # features depend on the encoder's files and on how images are opened
-        opened = json.dumps([images.image_size, images.channels, images.value_range]).encode()
-        key = digest([*((self.folder / file).read_bytes() for file in (WEIGHTS, CONFIG)), opened])
-        digests = images.table["digest"].take(images.table_rows).to_pylist()
-        saved = torch.zeros(0, self.encoder.num_features)
-        before: dict[str, int] = {}
-        with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("key") == key:
-                saved = file.get_tensor("features")
-                before = {
-                    bytes(one).hex(): row
-                    for row, one in enumerate(file.get_tensor("digests").numpy())
-                }
-        rows, some = np.array([before.get(one, -1) for one in digests]), images
+        key = _key(self.folder, images)
+        digests = images.digests
+        saved, before = _known(path, key, self.encoder.num_features, self.console)
+        rows, some = np.array([before.get(one or "", -1) for one in digests]), images
         new = np.flatnonzero(rows < 0)
         if not len(new):
             return saved[rows]
@@ -104,13 +97,8 @@ class Featured:
         known = {one: int(row) for one, row in zip(digests, rows, strict=True) if one is not None}
         others = [one for one in before if one not in known][: len(images)]
         known |= {one: before[one] for one in others}
-        tensors = {
-            "features": features[list(known.values())],
-            "digests": torch.tensor([list(bytes.fromhex(one)) for one in known], dtype=torch.uint8),
-        }
         try:
-            with replacing(path) as unfinished:
-                save_file(tensors, unfinished, metadata={"key": key})
+            _save_known(path, key, features, known)
         except (OSError, SafetensorError) as error:  # which a full disk raises too
             self.console.print(
                 Text(f"the features are not saved for the next time: {first_line(error)}")
@@ -147,6 +135,61 @@ class Featured:
     def files(self, rows: list[int]) -> dict[str, list[str]]:
         """A column "path" with the files of these images; no column where they are no files."""
         return {} if self.paths is None else {"path": [self.paths[row] for row in rows]}
+
+
+def _key(folder: Path, images: Images) -> str:
+    """What features of an image depend on beside its content: the encoder's files, how it is read, and our code."""
+    opened = [FEATURES, READING, images.image_size, images.channels, images.value_range]
+    files = [(folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
+    return digest([*files, json.dumps(opened).encode()])
+
+
+def _known(
+    path: Path, key: str, dim: int, console: Console
+) -> tuple[Float[Tensor, "known dim"], dict[str, int]]:
+    """The features that a run folder holds by this key, and the row of each digest of an image.
+
+    None where there is no such file, or one by another key. One that holds anything else than what `_save_known` wrote
+    is not believed, and a line says so.
+    """
+    nothing: tuple[Tensor, dict[str, int]] = (torch.zeros(0, dim), {})
+    if not os.path.lexists(path):
+        return nothing
+    try:
+        if not path.is_file():
+            raise ValueError("it is not a regular file")
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            if about.get("key") != key:
+                return nothing
+            features, digests = file.get_tensor("features"), file.get_tensor("digests")
+        shapes = (len(features), dim), (len(features), 16)
+        if (tuple(features.shape), tuple(digests.shape)) != shapes:
+            raise ValueError(f"its features are not [images, {dim}]")
+        if (features.dtype, digests.dtype) != (torch.float32, torch.uint8):
+            raise ValueError(f"its features are {features.dtype}")
+        if about.get("content") != _content(features, digests) or not features.isfinite().all():
+            raise ValueError("its content has changed")
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        why = first_line(error)[:200]
+        console.print(Text(f"{path} is damaged, and its features are computed anew: {why}"))
+        return nothing
+    return features, {bytes(one).hex(): row for row, one in enumerate(digests.numpy())}
+
+
+def _save_known(path: Path, key: str, features: Tensor, rows: Mapping[str, int]) -> None:
+    """Write the features at these rows by the digests of their images, whole or not at all."""
+    kept = features[list(rows.values())]
+    marks = [list(bytes.fromhex(one)) for one in rows]
+    digests = torch.tensor(marks, dtype=torch.uint8).reshape(len(rows), 16)
+    about = {"key": key, "content": _content(kept, digests)}
+    with replacing(path) as unfinished:
+        save_file({"features": kept, "digests": digests}, unfinished, metadata=about)
+
+
+def _content(features: Tensor, digests: Tensor) -> str:
+    parts = [*features.split(PIECE), *digests.split(PIECE)]
+    return digest(part.contiguous().numpy().tobytes() for part in parts)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
     weights = load_file(run / "encoder.safetensors")
     weights["conv.weight"][0] = torch.nan
     save_file(weights, run / "encoder.safetensors")
-    with pytest.raises(ValueError, match="80 of 80 images are not finite"):
+    with pytest.raises(ValueError, match=r"conv\.weight holds numbers that are not finite"):
         nearfar.embed(run, out=tmp_path / "rows.csv", console=quiet)
     assert not (tmp_path / "rows.csv").exists()
     with pytest.raises(ValueError, match="not finite"):

@@ -28,12 +28,12 @@ def test_a_projector_places_alike_after_it_was_saved(groups, tmp_path):
     weights = {"conv.weight": torch.ones(2, 3)}
     save_map(
         tmp_path / "map.safetensors",
-        Map(projector, coordinates, {"layout": "projector", "images": 3}, weights),
+        Map(projector, coordinates, {"layout": "projector", "images": 60}, weights),
     )
     found = load_map(tmp_path / "map.safetensors")
     assert torch.equal(found.function(groups[1]), projector(groups[1]))
     assert torch.equal(found.coordinates, coordinates)
-    assert found.about == {"layout": "projector", "images": 3}
+    assert found.about == {"layout": "projector", "images": 60}
     assert torch.equal(found.backbone["conv.weight"], weights["conv.weight"])
 
 

@@ -109,7 +109,7 @@ def test_a_resumed_run_takes_the_steps_that_it_had_come_to():
         pace.change(step, pace.fit(step))
     assert 49 <= pace.steps <= 51
     again = Pace(100, seconds=100.0, clock=clock)
-    again.load(pace.state())
+    again.load(pace.state(), 30)
     clock.now += 1000.0
     assert again.fit(31) == pace.steps
     assert [again.position(s) for s in range(30, 51)] == [pace.position(s) for s in range(30, 51)]

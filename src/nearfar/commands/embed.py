@@ -21,7 +21,7 @@ from nearfar.generators import generators_kept
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow
-    from torch import nn
+    from torch import Tensor, nn
 
     from nearfar.run import Run
 
@@ -95,17 +95,15 @@ def embed(
             raise ValueError(
                 f"the encoder of {run.path} changed since {file} was drawn: draw the map again"
             )
-        if now["names"] == saved.about.get("names"):
-            coordinates = saved.coordinates
-        else:
-            assert known.encoder is not None
-            own = saved.encoder(known.encoder)
-            of_map = (
-                features
-                if own is known.encoder
-                else features_shown(own, images, console, "features")
-            )
-            coordinates = saved.function(of_map)
+        assert known.encoder is not None
+        own = saved.encoder(known.encoder)
+
+        def on_the_map(rows: list[int]) -> Tensor:
+            if own is known.encoder:
+                return features[rows]
+            return features_shown(own, images.subset(rows), console, "features")
+
+        coordinates = saved.place(images, on_the_map)
         with shown(console, "comparing images") as progress:
             added, pictures = table_columns(images, features, coordinates, progress), IMAGE
     labels: Any = images.labels

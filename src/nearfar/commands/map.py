@@ -83,7 +83,7 @@ def map_images(
     """
     from nearfar.data.opening import shown_positions
     from nearfar.device import find_device
-    from nearfar.maps import LAYOUTS, check_layout, lay_out, map_quality, origin
+    from nearfar.maps import LAYOUTS, check_layout, digests_of, lay_out, map_quality, origin
     from nearfar.maps.cluster_embedding import ATTRACTING
     from nearfar.maps.columns import columns_of, neighbour_columns, read_table, retrieval_column
     from nearfar.neighbours import find_nearest
@@ -176,7 +176,7 @@ def map_images(
     about = {"data": None if isinstance(known, Described) else known, "split": split}
     about |= origin(run.path, images) if of_run else {}
     about |= {"sample": seed} if len(images) < len(whole.images) else {}
-    made = replace(made, about={**made.about, **about})
+    made = replace(made, about={**made.about, **about}, digests=digests_of(images))
     note = "" if quality is None else f"The map {quality.words}"
     ending = ".html" if len(images) <= MOST_IMAGES else ""
     page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.stem}-map{ending}"))

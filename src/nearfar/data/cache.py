@@ -43,7 +43,7 @@ FORMAT = 6  # raise it when decoding or this layout changes: older caches are th
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 _NAME = re.compile(
-    r"[.]?([0-9a-f]{32})([.]\d+[.]partial|[.]arrow|[.]range)?"
+    r"[.]?([0-9a-f]{32})([.](?:[0-9a-f]{8}-)?\d+[.]partial|[.]arrow|[.]range)?"
 )  # partial: of killed builds
 used: set[Path] = set()  # the data sets that this process has opened
 

@@ -22,6 +22,8 @@ import torch
 from jaxtyping import Shaped
 from PIL import Image, UnidentifiedImageError
 
+from nearfar.messages import Outlet
+
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
 # containers whose Pillow plugins are stubs.
 _FORMATS: tuple[str, ...] = (
@@ -393,16 +395,20 @@ def only_python_writes() -> Iterator[None]:
     except OSError:  # it is closed: nothing can appear
         yield
         return
-    with open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1) as shown:
+    shown = open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    try:
         with contextlib.suppress(
             OSError, ValueError, AttributeError
         ):  # it has no number, as in a notebook
             if sys.stderr.fileno() == 2:
                 sys.stderr.flush()
-                of_python.enter_context(contextlib.redirect_stderr(shown))
+                of_python.enter_context(contextlib.redirect_stderr(Outlet(shown)))
         with of_python, open(os.devnull, "wb") as nothing:
             os.dup2(nothing.fileno(), 2)
             try:
                 yield
             finally:
                 os.dup2(stderr, 2)
+    finally:
+        with contextlib.suppress(OSError):  # its reader has gone, and something is left to write
+            shown.close()

@@ -219,6 +219,12 @@ class Images:
         return rows if self._read is None else rows[self._read]
 
     @property
+    def digests(self) -> list[str | None]:
+        """The digest of each encoded image, or of its pixels in memory; None where it is not known."""
+        known = self.table["digest"].take(self.table_rows).to_pylist()
+        return [one or None for one in known]
+
+    @property
     def mean(self) -> list[float]:
         return self._moments[0]
 

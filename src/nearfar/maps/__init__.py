@@ -6,6 +6,7 @@ from nearfar.maps.layouts import (
     LAYOUTS,
     Map,
     check_layout,
+    digests_of,
     find_map,
     lay_out,
     load_map,

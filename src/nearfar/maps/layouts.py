@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -22,16 +23,21 @@ from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
-from nearfar.messages import check_known, first_line
+from nearfar.messages import check_known, first_line, one_line
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
-from nearfar.networks.encoder import WEIGHTS
+from nearfar.networks.encoder import WEIGHTS, load_weights
 from nearfar.training.seeding import stream
 from nearfar.views import Views
 
 LAYOUTS = ("cluster-embedding", "projector", "finetune")  # the default first
 NUM_VIEWS = 8
 FUNCTION, BACKBONE = "function.", "backbone."  # prefixes of tensors in a file
+DIGESTS = "digests"
+ABOUT: dict[str, Any] = {"images": int, "sample": int, "data": (str, list)}
+ABOUT |= dict.fromkeys(("names", "encoder", "layout", "split"), str)
+"""What a file may say of a map, as far as it is used, and of which kind it is."""
+log = logging.getLogger("nearfar")
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,8 @@ class Map:
 
     function: features [images, dim] -> coordinates [images, 2]. coordinates: of the images that the map was made of.
     about: further facts, as JSON has them: "layout", "data", ... backbone: weights of the encoder whose features the
-    function takes; None: those of the run.
+    function takes; None: those of the run. digests: of the images of the map, 16 bytes each; None where they are not
+    known, and images can be compared by their names alone.
 
     >>> made = load_map("runs/photos/map.safetensors")
     >>> made.coordinates.shape, made.function(torch.rand(3, 128)).shape
@@ -51,17 +58,68 @@ class Map:
     coordinates: Float[Tensor, "images 2"]
     about: Mapping[str, Any]
     backbone: Mapping[str, Tensor] | None = None
+    digests: UInt8[Tensor, "images bytes"] | None = None
 
     def encoder(self, encoder: Encoder) -> Encoder:
         """The run's encoder with the weights of the map; ValueError if they do not fit."""
         if self.backbone is None:
             return encoder
         encoder = copy.deepcopy(encoder)
-        try:
-            encoder.backbone.net.load_state_dict(dict(self.backbone))
-        except RuntimeError as error:
-            raise ValueError("the map holds weights of another encoder than the run") from error
+        with one_line("the map holds weights of another encoder than the run", ValueError):
+            load_weights(encoder.backbone.net, self.backbone)
         return encoder
+
+    def place(
+        self, images: Images, features_of: Callable[[list[int]], Tensor]
+    ) -> Float[Tensor, "images 2"]:
+        """Coordinates of images, those of the map among them; a log line counts the others.
+
+        An image with the digest of one on the map keeps that one's place; several with one digest share out theirs in
+        order. All others, such as one that was replaced under its old name, get coordinates by the function, from
+        `features_of` their positions. Where digests are not known, the images count as those of the map if all names
+        are the same, and a log line says so. Raises ValueError for features of another width than the map's.
+        """
+        rows = self._rows_of(images)
+        if rows is None:
+            log.info(
+                "images are compared with those of the map by their names, since the digests of their content are not "
+                "known: one that was replaced keeps its old place"
+            )
+            same = names_of(images) == self.about.get("names") and len(images) == len(
+                self.coordinates
+            )
+            rows = list(range(len(images))) if same else [-1] * len(images)
+        new = [place for place, row in enumerate(rows) if row < 0]
+        coordinates = self.coordinates[rows].clone()  # a row of -1 is overwritten
+        if new:
+            features, dim = features_of(new), self._dim
+            if features.shape[1] != dim:
+                raise ValueError(
+                    f"the map takes features of {dim} numbers, and the encoder gives {features.shape[1]}"
+                )
+            coordinates[new] = self.function(features)
+        if 0 < len(new) < len(images):
+            log.info(
+                "%d of %d images are not on the map as it was drawn, and get new coordinates",
+                len(new),
+                len(images),
+            )
+        return coordinates
+
+    @property
+    def _dim(self) -> int:
+        if isinstance(self.function, Projector):
+            return len(self.function.centre)
+        return self.function.features.shape[1]
+
+    def _rows_of(self, images: Images) -> list[int] | None:
+        """The row of the map of each image, by its digest, -1 for one that is not on it; None where none is known."""
+        if self.digests is None or digests_of(images) is None:
+            return None
+        left: dict[str | None, list[int]] = {}
+        for row, one in reversed(list(enumerate(self.digests.numpy()))):
+            left.setdefault(bytes(one).hex(), []).append(row)
+        return [left[one].pop() if left.get(one) else -1 for one in images.digests]
 
 
 def check_layout(layout: str, num_views: int | None) -> None:
@@ -129,6 +187,7 @@ def save_map(path: str | os.PathLike[str], saved: Map) -> None:
     >>> save_map("copied.safetensors", load_map("runs/photos/map.safetensors"))
     """
     tensors = {"coordinates": saved.coordinates}
+    tensors |= {} if saved.digests is None else {DIGESTS: saved.digests}
     tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
     if isinstance(saved.function, NeighbourPlacement):
         tensors[FUNCTION + "features"] = saved.function.features.half()
@@ -155,20 +214,65 @@ def load_map(path: str | os.PathLike[str]) -> Map:
         coordinates = tensors.pop("coordinates")
         if not isinstance(about, dict) or coordinates.ndim != 2 or coordinates.shape[1] != 2:
             raise ValueError("it has no coordinates on a plane")
+        digests = tensors.pop(DIGESTS, None)
+        _check(about, coordinates, digests, tensors)
         function = _function(_within(tensors, FUNCTION), coordinates)
-        return Map(function, coordinates, about, _within(tensors, BACKBONE) or None)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        return Map(
+            function, coordinates.float(), about, _within(tensors, BACKBONE) or None, digests
+        )
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        RecursionError,
+    ) as error:
         raise ValueError(
             f"{path} is not a map of nearfar, or damaged: {first_line(error)[:200]}"
         ) from error
 
 
+def _check(
+    about: Mapping[str, Any],
+    coordinates: Tensor,
+    digests: Tensor | None,
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Raise ValueError where facts, digests or numbers of a file cannot be those of a map."""
+    for name, kinds in ABOUT.items():
+        value = about.get(name)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise ValueError(f"its {name!r} cannot be {value!r:.40}")
+    if len(coordinates) != about.get("images", len(coordinates)):
+        raise ValueError("its coordinates are not those of as many images as it names")
+    kind = torch.uint8, (len(coordinates), 16)
+    if digests is not None and (digests.dtype, tuple(digests.shape)) != kind:
+        raise ValueError("its digests are not those of its images")
+    places = {name: value for name, value in tensors.items() if name.startswith(FUNCTION)}
+    for name, value in {**places, "coordinates": coordinates}.items():
+        if not value.is_floating_point() or not value.isfinite().all():
+            raise ValueError(f"its {name} are not finite numbers")
+
+
+def digests_of(images: Images) -> UInt8[Tensor, "images bytes"] | None:
+    """The digest of each image, 16 bytes; None where that of one is not known."""
+    known = [bytes.fromhex(one) for one in images.digests if one is not None]
+    if not known or len(known) < len(images):
+        return None
+    return torch.tensor([list(one) for one in known], dtype=torch.uint8)
+
+
+def names_of(images: Images) -> str:
+    """One digest of the names of images, in their order."""
+    return digest("\n".join(images.names).encode("utf-8", "surrogatepass"))
+
+
 def origin(folder: Path, images: Images) -> dict[str, Any]:
     """What a map is made of: the number of images, and digests of their names and of the encoder in a run folder."""
-    names = "\n".join(images.names).encode("utf-8", "surrogatepass")
     return {
         "images": len(images),
-        "names": digest(names),
+        "names": names_of(images),
         "encoder": digest((folder / WEIGHTS).read_bytes()),
     }
 

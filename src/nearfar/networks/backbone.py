@@ -48,6 +48,13 @@ class Architecture:
     arguments: dict[str, Any] = field(default_factory=dict)
     small_stem: bool = False
 
+    def check_size(self, most: int) -> None:
+        """Raise ValueError where the net has more than `most` weights, before memory is taken for them."""
+        with torch.device("meta"):
+            net = _create(self.name, self.arguments)
+        if (count := sum(weights.numel() for weights in net.parameters())) > most:
+            raise ValueError(f"the net would have {count} weights, and the file has {most} bytes")
+
     def build(self, image_size: int) -> Backbone:
         """Build the backbone with random weights; raises ValueError for images that it cannot take."""
         return _finished(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import timm
 import torch
 from jaxtyping import Float, Shaped
@@ -25,6 +27,9 @@ from nearfar.networks.starting import CONFIG, WEIGHTS
 from nearfar.networks.timm_entries import own_name, timm_name
 from nearfar.views import from_range, resize_square, with_channels
 
+SIDES = ("img_size", "image_size")
+USUAL = {"in_chans", "dynamic_img_size", *SIDES}  # arguments that widen no net
+LARGEST_SIDE, MOST_CHANNELS = 2**14, 2**12  # of an input; files that say more are damaged
 OF_OTHERS = {"tag", "license", "origin_url", "paper_name", "paper_ids", "notes", "description"}
 """Entries of a pretrained_cfg about timm's own weights, which these are not."""
 
@@ -57,7 +62,8 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         mean, std = [float(x) for x in mean], [float(x) for x in std]
-        if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        fitting = len(mean) == len(std) == channels and all(map(isfinite, [*mean, *std]))
+        if not fitting or min(std) <= 0:
             raise ValueError(
                 f"{channels} channels need as many means and stds (above 0), got {mean} and {std}"
             )
@@ -216,13 +222,12 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         ValueError,
         RuntimeError,
         ArithmeticError,
-        MemoryError,
     )
     with one_line(wrong if own is None else "the encoder given here fails", *kinds):
-        encoder = _described(about, backbone)
+        encoder = _described(about, backbone, (folder / WEIGHTS).stat().st_size)
     try:
-        encoder.backbone.net.load_state_dict(load_file(folder / WEIGHTS))
-    except (SafetensorError, RuntimeError, OSError) as error:
+        load_weights(encoder.backbone.net, load_file(folder / WEIGHTS))
+    except (SafetensorError, ValueError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"{folder / WEIGHTS} is damaged or not of {encoder.name}: {reason}"
@@ -230,14 +235,57 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     return encoder.eval()
 
 
-def _described(about: dict[str, Any], own: nn.Module | None) -> Encoder:
+def load_weights(net: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load a state_dict from a file into a net, in place.
+
+    Raises ValueError, which names a tensor, for names, shapes or kinds of numbers other than the net's, and for
+    numbers that are not finite where the net's own are.
+    """
+    own = net.state_dict()
+    if others := sorted(own.keys() ^ state.keys()):
+        what = "missing" if others[0] in own else "not of this net"
+        raise ValueError(f"{others[0]} is {what} ({len(others)} such tensors)")
+    for name, value in state.items():
+        here = own[name]
+        if value.shape != here.shape:
+            raise ValueError(f"{name} is {list(value.shape)} and not {list(here.shape)}")
+        if value.layout != torch.strided or value.is_meta or kind_of(value) != kind_of(here):
+            raise ValueError(f"{name} holds {value.dtype} and not {here.dtype}")
+        if not (value.isfinite() | ~here.isfinite().to(value.device)).all():
+            raise ValueError(f"{name} holds numbers that are not finite")
+    net.load_state_dict(dict(state))
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Whether a tensor holds real, complex or whole numbers, or truth values."""
+    if tensor.is_floating_point():
+        return "real"
+    if tensor.is_complex():
+        return "complex"
+    return "truth" if tensor.dtype == torch.bool else "whole"
+
+
+def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> Encoder:
+    """The encoder of a config.json, with random weights; `weights`: the bytes of their file."""
     preprocessing = about["pretrained_cfg"]
     channels, size, _ = preprocessing["input_size"]
-    if isinstance(size, bool) or isinstance(channels, bool):
-        raise TypeError("the input size must be whole numbers")
+    for what, number, most in (("size", size, LARGEST_SIDE), ("channels", channels, MOST_CHANNELS)):
+        if type(number) is not int or not 1 <= number <= most:
+            raise ValueError(f"the {what} of its input must be 1 to {most}, not {number!r:.40}")
+    value_range = about.get("value_range")
+    if value_range is not None and not (
+        len(value_range) in (2, 2 * channels) and all(map(isfinite, value_range))
+    ):
+        raise ValueError(f"the value range must be pairs of numbers, not {value_range!r:.60}")
     if own is None:
         name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
-        backbone = Architecture(name, arguments, bool(small_stem)).build(size)
+        sides = np.ravel([arguments[key] for key in SIDES if arguments.get(key) is not None])
+        if arguments.get("in_chans", 3) != channels or max(sides, default=0) > LARGEST_SIDE:
+            raise ValueError(f"its net is for other images: {arguments}"[:200])
+        form = Architecture(name, arguments, bool(small_stem))
+        if any(not isinstance(one, str) for key, one in arguments.items() if key not in USUAL):
+            form.check_size(weights)
+        backbone = form.build(size)
     else:
         backbone = own_backbone(own, size, channels)
     return Encoder(
@@ -246,5 +294,5 @@ def _described(about: dict[str, Any], own: nn.Module | None) -> Encoder:
         channels,
         preprocessing["mean"],
         preprocessing["std"],
-        about.get("value_range"),
+        value_range,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nearfar.data import Images
 from nearfar.data.table import stacked
@@ -75,8 +76,17 @@ def transform(
     columns = stacked([old.columns, new.columns], [len(old), len(new)])
     columns = columns_of(columns, table, [*old.names, *new.names], labelled=True)
     features = [features_shown(trained, images, console, "features") for images in (old, new)]
-    own = features[1] if placing is trained else features_shown(placing, new, console, "features")
-    coordinates = torch.cat([saved.coordinates, saved.function(own)])
+
+    def on_the_map(images: Images, known: Tensor, rows: list[int]) -> Tensor:
+        if placing is trained:
+            return known[rows]
+        return features_shown(placing, images.subset(rows), console, "features")
+
+    placed = [
+        saved.place(images, partial(on_the_map, images, known))
+        for images, known in zip((old, new), features, strict=True)
+    ]
+    coordinates = torch.cat(placed)
     with shown(console, "comparing images") as progress:
         near = find_nearest(
             torch.cat(features), k=min(NEAREST, len(coordinates) - 1), progress=progress

@@ -14,6 +14,7 @@ from rich.console import Console
 from torch import nn
 
 from nearfar.data import Images, Stream, open_images, open_stream
+from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.threads import use_threads
@@ -179,6 +180,13 @@ def _work(
 ) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
     processes.end_with_parent()
+    with lasting_streams():
+        return _work_shown(fabric, job, resume, quiet, stderr, level)
+
+
+def _work_shown(
+    fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None
+) -> Exception | None:
     console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
     if level is not None and fabric.is_global_zero:
         log.addHandler(logging.StreamHandler(console.file))

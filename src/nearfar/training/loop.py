@@ -117,7 +117,7 @@ def fit(
                 state["loss_sum"].to(fabric.device),
                 state["loss_count"],
             )
-            pace.load(state["pace"])
+            pace.load(state["pace"], step)
 
     def save() -> None:
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -90,10 +90,20 @@ class Pace:
             "from_position": self.from_position,
         }
 
-    def load(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint, with the number of steps that the run had come to; it is not fitted again."""
-        self.steps, self.from_step = int(state["steps"]), int(state["from_step"])
-        self.from_position, self.seconds = float(state["from_position"]), None
+    def load(self, state: dict[str, float], step: int) -> None:
+        """Go on from a checkpoint after `step` steps, with the number that the run had come to; it is not fitted again.
+
+        Raises ValueError for numbers that no run comes to.
+        """
+        steps, since, position = (state[name] for name in ("steps", "from_step", "from_position"))
+        whole = all(type(one) is int for one in (steps, since, step))
+        most = max(self.scheduled, self.most) if self.most < inf else inf
+        if not whole or not 0 <= since <= step <= steps <= most or steps < 1:
+            raise ValueError(f"step {step} of {steps}, fitted at {since}, is on no schedule")
+        if isinstance(position, bool) or not 0 <= position <= self.scheduled:
+            raise ValueError(f"its position {position} is not on a schedule of {self.scheduled}")
+        self.steps, self.from_step = int(steps), int(since)
+        self.from_position, self.seconds = float(position), None
 
 
 class TrainingProgress:

@@ -38,6 +38,8 @@ def owned(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # comes with torch
 
     lock, note = FileLock(folder / LOCK), folder / LOCK
+    if os.path.lexists(note) and not note.is_file():
+        raise ValueError(f"{note} is not a regular file, which a lock needs: remove it")
     try:
         lock.acquire(timeout=_PATIENCE if _is_gone(*_owner(note)) else 0)
         note.write_text(f"{os.getpid()} {platform.node()}\n")
@@ -123,8 +125,9 @@ def _is_ours(name: str) -> bool:
 def _owner(note: Path) -> tuple[int, str]:
     """Process and machine that hold a lock; 0 where that is not known."""
     with suppress(OSError, ValueError):
-        number, host = note.read_text().split()
-        return int(number), host
+        if note.is_file():  # a pipe may never end
+            number, host = note.read_text().split()
+            return int(number), host
     return 0, ""
 
 
@@ -183,10 +186,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             f"the checkpoint {path} is damaged or not a checkpoint of nearfar"
         ) from error
     ours = isinstance(state, dict) and all(
-        isinstance(state.get(name), kind) for name, kind in PARTS.items()
+        isinstance(state.get(name), kind) and not isinstance(state[name], bool)
+        for name, kind in PARTS.items()
     )
     if not ours or state["loss_sum"].ndim or min(state["step"], state["loss_count"]) < 0:
         raise ValueError(f"{path} is not a checkpoint of nearfar")
+    for name, value in {**state["model"], "loss_sum": state["loss_sum"]}.items():
+        plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+        if not plain or value.is_meta or value.is_quantized:
+            raise ValueError(f"the checkpoint {path} is damaged: {name} is no plain tensor")
+    if not state["loss_sum"].is_floating_point() or not state["loss_sum"].isfinite():
+        raise ValueError(f"the checkpoint {path} is damaged: its loss is not a finite number")
     return state
 
 
@@ -237,6 +247,9 @@ def load_optimizer(
     Raises ValueError where a state does not fit its parameter.
     """
     own = optimizer.state_dict()
+    count = sum(len(group["params"]) for group in own["param_groups"])
+    if not all(type(number) is int and 0 <= number < count for number in state):
+        raise ValueError("the state of the optimiser is that of other weights")
     optimizer.load_state_dict(own | {"state": state})
     for weights, values in optimizer.state.items():
         if not all(
@@ -297,7 +310,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             values = json.loads(line)
         except (ValueError, RecursionError):
             break
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        if isinstance(values, dict) and type(values.get("step")) is int:
             lines.append(values)
     return lines
 

@@ -154,7 +154,7 @@ def as_json(result: Any, **also: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in lists, dictionaries, strings, numbers, booleans and None; a `Run` gives its summary."""
+    """Return a value in lists, dictionaries, strings, numbers, booleans and None; what has a summary gives that."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -163,10 +163,10 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, PathLike):
         return fspath(value)
-    if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
     if hasattr(value, "summary"):
         return plain(value.summary())
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
     if hasattr(value, "tolist"):  # of NumPy or torch
         return plain(value.tolist())
     return [plain(one) for one in value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +14,16 @@ from torch import nn
 
 import nearfar
 from nearfar.atomic import write_file
+from nearfar.data.table import digest_of_file
+from nearfar.evaluation.results import ENCODERS, Measurement
 from nearfar.messages import first_line
 from nearfar.networks import Encoder, load_encoder
+from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.health import Health, Verdict, verdict
 from nearfar.training.run_folder import read_metrics
 from nearfar.training.settings import Settings
 
-PREDICTIONS, TRUTH = "predictions.npz", "truth"
+RESULTS, PREDICTIONS, TRUTH = "results.json", "predictions.npz", "truth"
 """What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""
 
 
@@ -91,39 +94,74 @@ class Run:
         return read_metrics(self.path)
 
     @property
-    def results(self) -> dict[str, dict[str, float]]:
-        """What `evaluate` wrote, empty before: accuracies of the encoder and the baselines."""
-        return {row: numbers for row, numbers in self._written.items() if row != "detection"}
+    def results(self) -> list[Measurement]:
+        """What `evaluate` and `transfer` measured, the last at the end; empty before.
+
+        Each is a mapping of rows (the encoder and the baselines) to accuracies, and says what they were measured on:
+        the data, the split, the limit, the seed and the encoder. Running a protocol again on the same replaces it.
+
+        >>> nearfar.Run("runs/photos").results
+        []
+        """
+        listed = self._written.get("measurements", [])
+        try:
+            if not isinstance(listed, list):
+                raise ValueError("its measurements are no list")
+            return [Measurement.from_json(one) for one in listed]
+        except ValueError as error:
+            raise self._damaged(error) from error
 
     @property
     def detection(self) -> dict[str, dict[str, Any]]:
-        """What `evaluate` wrote of detectors by task, empty before: settings, and "results" by where they started."""
-        return self._written.get("detection", {})
+        """What `transfer` wrote of detectors by task, empty before: settings, and "results" by where they started."""
+        found = self._written.get("detection", {})
+        if not isinstance(found, dict) or not all(map(_is_detection, found.values())):
+            raise self._damaged(ValueError("what it says of detectors is not complete"))
+        return found
 
     @property
     def _written(self) -> dict[str, Any]:
-        path = self.path / "results.json"
+        path = self.path / RESULTS
         try:
-            return json.loads(path.read_text()) if path.is_file() else {}
+            found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            if not isinstance(found, dict):
+                raise ValueError("it is no JSON object")
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged: {first_line(error)}; evaluate again") from error
+            raise self._damaged(error) from error
+        if found.keys() & ENCODERS.keys():
+            raise ValueError(
+                f"{path} is of an earlier version, which did not note what its numbers were measured on: "
+                "remove it and evaluate again"
+            )
+        return found
+
+    def _damaged(self, error: Exception) -> ValueError:
+        said = f"{self.path / RESULTS} is damaged: {first_line(error)}"
+        return ValueError(f"{said}; remove it and evaluate again")
 
     def write_results(
         self,
-        rows: dict[str, dict[str, float]] | None = None,
+        measured: Sequence[Measurement] | None = None,
         detection: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         """Write results.json; what is not given stays as it is."""
-        whole: dict[str, Any] = dict(self.results if rows is None else rows)
+        listed = self.results if measured is None else measured
+        whole: dict[str, Any] = {"measurements": [one.to_json() for one in listed]}
         if of_detectors := self.detection if detection is None else detection:
             whole["detection"] = of_detectors
-        write_file(self.path / "results.json", json.dumps(whole, indent=2) + "\n")
+        write_file(self.path / RESULTS, json.dumps(whole, indent=2) + "\n")
+
+    @property
+    def weights(self) -> str:
+        """The digest of the encoder's weights, which changes when a run is trained further; empty without any."""
+        return digest_of_file(self.path / WEIGHTS)
 
     def summary(self) -> dict[str, Any]:
         """Return in plain values what the run came to: None or empty for what there is not, or not yet.
 
         "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words"; "health" as measured
-        last; "metrics", the last line of them; "results" and "detection", what `evaluate` wrote.
+        last; "metrics", the last line of them; "results", a list of what `evaluate` measured, each with what it was measured
+        "on", its "results" by row and a "sentence"; "detection", what `transfer` wrote of detectors.
         """
         lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
         return {
@@ -133,7 +171,7 @@ class Run:
             "verdict": None if verdict is None else asdict(verdict),
             "health": next((line["health"] for line in reversed(lines) if "health" in line), None),
             "metrics": next((line for line in reversed(lines) if "loss" in line), None),
-            "results": self.results,
+            "results": [one.summary() for one in self.results],
             "detection": self.detection,
         }
 
@@ -167,6 +205,16 @@ class Run:
             raise ValueError(
                 f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}"
             ) from error
+
+
+def _is_detection(about: Any) -> bool:
+    """Whether it is what `transfer` notes of detectors on one task."""
+    known = isinstance(about, dict) and {"detector", "train_images", "test_images"} <= about.keys()
+    rows = about.get("results") if known else None
+    return isinstance(rows, dict) and all(
+        isinstance(row, dict) and all(isinstance(one, (int, float)) for one in row.values())
+        for row in rows.values()
+    )
 
 
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:

@@ -5,35 +5,56 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64, Shaped
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from nearfar.data import Images, list_splits
+from nearfar.data import Images, describe, list_splits
 from nearfar.data.images import sample
+from nearfar.data.table import digest
 from nearfar.device import find_device
 from nearfar.evaluation import (
     Accuracies,
+    Probe,
+    are_gray,
     colour_histogram,
     draw_labels,
     extract,
     finetune_accuracies,
     hog,
     listed_rows,
+    percent_of,
     raw_pixels,
     tuning,
     usual_probe,
 )
-from nearfar.evaluation.results import ENCODERS, accuracies, best_rows, sentence
+from nearfar.evaluation.evaluate import FEW, largest_class
+from nearfar.evaluation.labelled import balanced_accuracy
+from nearfar.evaluation.results import (
+    BALANCED,
+    ENCODERS,
+    MeasuredOn,
+    Measurement,
+    accuracies,
+    added,
+    best_rows,
+    column_of,
+    gray_words,
+    sentence,
+)
 from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
+from nearfar.run_check import labels_of
 from nearfar.run_features import features_shown, open_shown, sampled_shown
 from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
@@ -46,9 +67,15 @@ Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by
 
 @dataclass(frozen=True)
 class LabelledSets:
-    """The splits "train", "test" and perhaps "validation": `Images`, or others with a length that can be sampled."""
+    """The splits "train", "test" and perhaps "validation": `Images`, or others with a length that can be sampled.
+
+    data: the source in words. test: which of its images are tested on, in words. limit: of the training images.
+    """
 
     splits: Mapping[str, Any]
+    data: str = ""
+    test: str = "the test split"
+    limit: int | None = None
 
     def count(self, split: str) -> int:
         """Images of a split."""
@@ -57,9 +84,9 @@ class LabelledSets:
     def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
         """The same with a random sample of this many training images."""
         train = self.splits["train"]
-        return LabelledSets(
-            {**self.splits, "train": sampled_shown(train, limit or len(train), seed, console)}
-        )
+        some = sampled_shown(train, limit or len(train), seed, console)
+        limit = limit if limit is not None and limit < len(train) else None
+        return replace(self, splits={**self.splits, "train": some}, limit=limit)
 
     def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
         """Features and labels of every split, encoder by encoder."""
@@ -98,7 +125,7 @@ def open_labelled(
     )
     source = settings.given("data") if data is None else data
     reading = {**settings.reading, "label_column": label_column}
-    there = set(list_splits(source))
+    there, tested = set(list_splits(source)), "the test split"
     if {"train", "test"} <= there:
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
         opened = {part: open_shown(source, console, split=part, **reading) for part in parts}
@@ -107,6 +134,7 @@ def open_labelled(
         opened = dict(
             zip(("train", "test"), _stratified(images, share, seed, console), strict=True)
         )
+        tested = f"a random {share:.0%} of each class, seed {seed}"
     splits = {part: _with_labels(images, console) for part, images in opened.items()}
     train = splits["train"]
     if held_out is not None:
@@ -115,8 +143,30 @@ def open_labelled(
             raise ValueError(
                 f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit"
             )
-        splits["test"] = train.subset(left[-held_out:])
-    return LabelledSets(splits).limited(limit, drawn_by, console)
+        tested = f"training images held out at random, seed {seed}"
+        said = f"--held-out: {held_out} of {len(left)} other training images"
+        console.print(Text(f"{said}, a random share of each class (seed {seed})"))
+        assert train.labels is not None
+        splits["test"] = train.subset(left[stratified_sample(train.labels[left], held_out, seed)])
+    return LabelledSets(splits, describe(source), tested).limited(limit, drawn_by, console)
+
+
+def stratified_sample(
+    labels: Shaped[np.ndarray, " images"], count: int, seed: int
+) -> Int64[np.ndarray, " chosen"]:
+    """Positions of `count` random images, in order, with each class in its share, to within one image.
+
+    >>> labels = np.array([0] * 90 + [1] * 10)
+    >>> np.bincount(labels[stratified_sample(labels, 20, seed=0)])
+    array([18,  2])
+    """
+    generator = np.random.default_rng(seed)
+    _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    place = np.empty(len(labels))
+    for one, size in enumerate(counts):  # evenly spaced in 0..1, in a random order
+        of_class = np.flatnonzero(number == one)
+        place[of_class] = (generator.permutation(size) + generator.random()) / size
+    return np.sort(np.argsort(place, kind="stable")[:count])
 
 
 def _with_labels(images: Images, console: Console) -> Images:
@@ -253,23 +303,99 @@ def usual_probe_of(settings: Settings) -> str:
     )
 
 
-def add_to_results(run: Run, results: Mapping[str, dict[str, float]]) -> None:
-    """Write results beside those that are there already, rows in the order of every table."""
-    there = run.results
-    merged = {row: there.get(row, {}) | results.get(row, {}) for row in ENCODERS}
-    run.write_results({row: numbers for row, numbers in merged.items() if numbers})
+def measured_on(
+    run: Run, sets: LabelledSets, train_y: np.ndarray, test_y: np.ndarray, seed: int
+) -> MeasuredOn:
+    """Say what results are measured on: these sets with these labels, and the encoder of the run as it is now."""
+    settings, train = run.settings, sets.splits["train"]
+    several = train_y.ndim > 1  # labels an image
+    counts = np.unique(test_y, return_counts=True)[1]
+    unequal = not several and balanced_accuracy(test_y, test_y) is not None
+    pictures = isinstance(train, Images)
+    return MeasuredOn(
+        data=sets.data,
+        test=sets.test,
+        train_images=len(train_y),
+        test_images=len(test_y),
+        classes=0 if several else len(np.union1d(train_y, test_y)),
+        largest=0.0 if several else largest_class(train_y, test_y)["accuracy"],
+        seed=seed,
+        images=digest(chain(*(_identity(part) for part in sets.splits.values()))),
+        encoder=run.weights,
+        even_images=float(len(counts) ** 2 / (1 / counts).sum()) if unequal else None,
+        limit=sets.limit,
+        epoch=max((line["epoch"] for line in run.metrics if "epoch" in line), default=None),
+        image_size=settings.image_size,
+        channels=settings.channels,
+        gray=pictures and settings.channels == 3 and are_gray(train),
+        keep_colour=settings.keep_colour or 0.0,
+    )
 
 
-def show_results(results: dict[str, dict[str, float]], sets: Any, console: Console) -> None:
-    """Print results as a table, the best of each column in bold, and in one sentence.
+def _identity(images: Any) -> Iterator[bytes]:
+    """What tells a split from others: its images by their digests, or names, with their labels; else its length."""
+    if not isinstance(images, Images):
+        yield f"{len(images)}\n".encode()
+        return
+    digests = images.table["digest"].take(images.table_rows).to_pylist()
+    labels = labels_of(images)
+    for name, known, label in zip(images.names, digests, labels, strict=True):
+        yield f"{known or name}\t{label}\n".encode("utf-8", "surrogateescape")
 
-    sets: `LabelledSets`, or others with a `count` of the images of each split.
+
+def options_of(
+    protocols: Sequence[str], probe: Probe, knn_temperature: float, labels: str | None
+) -> dict[str, str]:
+    """Describe the options of each protocol's columns, those that a user can choose: numbers of others are no rivals."""
+    rates = ", ".join(f"{rate:g}" for rate in probe.lrs)
+    how = {}
+    for name in protocols:
+        percent = percent_of(name)
+        listed = labels is not None and percent is not None and percent < 100
+        said = f"labels of {Path(labels or '').name}" if listed else ""
+        if name.startswith("knn"):
+            said = f"temperature {knn_temperature:g}"
+        if name == "linear-sgd":
+            said = f"{probe.source}; learning rate {rates}"
+        columns = FEW if name == "few" else (name.replace("-", "_"),)
+        how |= dict.fromkeys(columns, said)
+    return how
+
+
+def add_to_results(
+    run: Run, on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
+) -> Measurement:
+    """Write results beside others on the same data and encoder, and return them with what they were measured on.
+
+    how: the options of columns that have some.
     """
-    columns = accuracies(results)
-    best = {column: best_rows(results, column) for column in columns}
-    title = f"{sets.count('train')} images to fit, {sets.count('test')} to test"
-    table = Table("", *(name.replace("_", " ") for name in columns), title=title)
-    for row, numbers in results.items():
+    rows = {row: results[row] for row in ENCODERS if results.get(row)}
+    columns = dict.fromkeys(map(column_of, rows["trained"]))
+    measured = Measurement(on, rows, {column: how.get(column, "") for column in columns})
+    run.write_results(added(run.results, measured))
+    return measured
+
+
+def show_results(measured: Measurement, console: Console) -> None:
+    """Print what was measured on what, as a table with the best of each column in bold, and in one sentence."""
+    console.print(Text(measured.on.words()))
+    console.print(_table(measured, accuracies(measured), "accuracy"))
+    if columns := accuracies(measured, balanced=True):
+        console.print(_table(measured, columns, "balanced accuracy: the mean over the classes"))
+    said = sentence(measured)
+    gray = gray_words(measured.on)
+    for line in (said, gray if gray and "--channels 1" not in said else ""):
+        if line:
+            console.print(Text(line))
+
+
+def _table(measured: Measurement, columns: Sequence[str], title: str) -> Table:
+    best = {column: best_rows(measured, column) for column in columns}
+    names = (column.removesuffix(BALANCED).replace("_", " ") for column in columns)
+    table = Table("", *names, title=title)
+    for row, numbers in measured.items():
+        if not set(columns) & numbers.keys():
+            continue
         cells = []
         for column in columns:
             cell = f"{numbers[column]:.3f}" if column in numbers else "-"
@@ -277,5 +403,4 @@ def show_results(results: dict[str, dict[str, float]], sets: Any, console: Conso
                 cell += f" ± {numbers[f'{column}_std']:.3f}"
             cells.append(f"[bold]{cell}[/]" if row in best[column] else cell)
         table.add_row(row.replace("_", " "), *cells)
-    console.print(table)
-    console.print(Text(sentence(results)))
+    return table

@@ -20,6 +20,7 @@ from nearfar.messages import check_range, check_seed
 if TYPE_CHECKING:
     from torch import nn
 
+    from nearfar.evaluation.results import Measurement
     from nearfar.run import Run
 
 
@@ -41,7 +42,7 @@ def evaluate(
     label_column: str | None = None,
     encoder: nn.Module | None = None,
     console: Console | None = None,
-) -> dict[str, dict[str, float]]:
+) -> Measurement:
     """Evaluate the encoder against untrained baselines, on labelled images.
 
     Args:
@@ -52,10 +53,11 @@ def evaluate(
             trials); the papers' protocols "linear-sgd", "finetune" (all labels) and "finetune-P" (P per cent of them),
             see docs/evaluation.md. `nearfar transfer` has those of the papers' transfer tables.
         limit: use a random sample of this many training images. Default: as in the run.
-        held_out: test on this many training images beyond the limit instead of the test images, to choose settings.
+        held_out: test on this many training images beyond the limit instead of the test images, to choose settings: a
+            random share of each class.
         test_share: share of the images for the test if the data has no test split.
         seed: random seed of that split and of the trials.
-        baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training.
+        baselines: also evaluate the largest class, raw pixels, a colour histogram, HOG and the encoder before training.
         probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
         probe_lr: learning rates of linear-sgd; several are compared on a fifth of the training images.
         knn_temperature: of the neighbours' votes, exp(cosine / temperature); 0.1 in MoCo's CIFAR-10 notebook.
@@ -65,9 +67,12 @@ def evaluate(
         console: console for progress and the table.
 
     Returns:
-        Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
-        and "trained"; also written into results.json, beside those of other protocols, and into the report. The
-        predicted labels of kNN, linear and few (of each trial) are in predictions.npz.
+        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels", "colour_histogram", "hog",
+        "untrained" ("starting_weights" for a run with `init`) and "trained", with what they were measured `on`. Where
+        the test images are of classes of unequal size, each accuracy has a balanced one, such as "knn_balanced". They
+        are also written into results.json, beside those of other protocols on the same data, split, limit, seed and
+        encoder, and into the report. The predicted labels of kNN, linear and few (of each trial) are in
+        predictions.npz.
 
     Raises:
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
@@ -81,6 +86,7 @@ def evaluate(
     from nearfar.data.sources.files import special
     from nearfar.device import find_device
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
+    from nearfar.evaluation.evaluate import largest_class
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
     from nearfar.training.progress import shown
@@ -120,7 +126,11 @@ def evaluate(
     where: dict[str, Any] = dict(
         share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
     )
+    _ = run.results  # refused before anything is computed, where it cannot be read
     sets = run_evaluation.open_labelled(settings, data, console, **where)
+    train_y, test_y = sets.splits["train"].labels, sets.splits["test"].labels
+    on = run_evaluation.measured_on(run, sets, train_y, test_y, seed)
+    options = run_evaluation.options_of(protocol, chosen, knn_temperature, labels)
     encoders = run_evaluation.encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     predictions: dict[str, np.ndarray] = {}
@@ -138,16 +148,19 @@ def evaluate(
             )
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
-    run_evaluation.add_to_results(run, results)
-    for one, percent in tuned.items():
-        for row, found in run_evaluation.finetuned(
-            encoders, sets, settings, percent, listed, seed, console
-        ).items():
-            results[row] |= found.named(one)
-        run_evaluation.add_to_results(run, results)
-    results = {row: numbers for row, numbers in results.items() if numbers}
+    steps: list[tuple[str, float] | None] = [*([None] if frozen else []), *tuned.items()]
+    for step in steps:  # what is measured is written at once, before the next training
+        if step is not None:
+            name, percent = step
+            for row, found in run_evaluation.finetuned(
+                encoders, sets, settings, percent, listed, seed, console
+            ).items():
+                results[row] |= found.named(name)
+        if baselines:
+            results["largest_class"] = largest_class(train_y, test_y, results["trained"])
+        measured = run_evaluation.add_to_results(run, on, results, options)
     write_report(run.path)
-    run_evaluation.show_results(results, sets, console)
+    run_evaluation.show_results(measured, console)
     if leaks:
         console.print(Text(leaks))
-    return results
+    return measured

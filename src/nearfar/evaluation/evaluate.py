@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
 from nearfar.evaluation.finetune import FINETUNE
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, vote
-from nearfar.evaluation.labelled import Features, Labels, accuracy, labelled, numbered, training_set
+from nearfar.evaluation.labelled import (
+    Features,
+    Labels,
+    accuracy,
+    balanced_accuracy,
+    labelled,
+    numbered,
+    training_set,
+)
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
 from nearfar.messages import did_you_mean
 from nearfar.neighbours import nearest_rows
 
 PROTOCOLS = ("knn", "knn_K", "linear", "linear-sgd", "few")
 KNN_DEFAULT = 20
+FEW = ("one_label", "five_labels")
 
 
 def evaluate_features(
@@ -38,8 +47,9 @@ def evaluate_features(
     protocol's own name. linear: key "linear". few: keys "one_label", "one_label_std", "five_labels", "five_labels_std"
     over 20 trials. linear-sgd, the papers' protocol: key "linear_sgd", from 100 classes on "linear_sgd_top5" too. Test
     images of a class without training images count as wrong in all of them; images with the label -1 (missing) are left
-    out. probe, device: of linear-sgd. knn_temperature: of the votes. progress: called with (steps done, in all), for
-    each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN, linear
+    out. Where the classes of the test images are of unequal size, each accuracy has a balanced one, the mean over the
+    classes, whose key ends with "_balanced". probe, device: of linear-sgd. knn_temperature: of the votes. progress:
+    called with (steps done, in all), for each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN, linear
     and few (of each trial), and with the true labels as "truth".
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
 
@@ -65,9 +75,10 @@ def evaluate_features(
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
         predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
-    results |= {
-        name: accuracy(guesses, truth) for name, guesses in predicted.items() if name != "truth"
-    }
+    for name, guesses in predicted.items():
+        if name != "truth":
+            results[name] = accuracy(guesses, truth)
+            _add_balanced(results, name, guesses, truth)
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:
@@ -80,9 +91,46 @@ def evaluate_features(
         )
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
             results[key], results[f"{key}_std"] = scores[per_class]
+            _add_balanced(results, key, tried[per_class], truth)
             if predictions is not None:
                 predictions[key] = tried[per_class]
     return {key: results[key] for key in result_names(protocols) if key in results}
+
+
+def _add_balanced(
+    results: dict[str, float], name: str, predicted: np.ndarray, truth: np.ndarray
+) -> None:
+    balanced = balanced_accuracy(predicted, truth)
+    if balanced is not None:
+        results[f"{name}_balanced"] = balanced
+
+
+def largest_class(
+    train_y: Labels, test_y: Labels, keys: Iterable[str] = ("accuracy",)
+) -> dict[str, float]:
+    """Accuracies 0..1 of always answering the class that most training images have, by the keys of results.
+
+    Keys of accuracies with few labels per class, whose classifiers know nothing of the sizes, are left out, and those
+    of deviations and top-5 accuracies. A key of a balanced accuracy ends with "_balanced". Of classes of one size the
+    first is taken. Images with a negative label (missing) are left out.
+
+    >>> largest_class([0, 0, 0, 1], [0, 0, 1, 1], ["knn", "knn_balanced", "one_label"])
+    {'knn': 0.5, 'knn_balanced': 0.5}
+    """
+    train, truth = (_known(labels) for labels in (train_y, test_y))
+    classes, counts = np.unique(train, return_counts=True)
+    right = truth == classes[counts.argmax()]
+    balanced = float(right.any()) / len(np.unique(truth))
+    return {
+        key: balanced if key.endswith("_balanced") else float(right.mean())
+        for key in keys
+        if not key.startswith(FEW) and not key.endswith(("_std", "_top5"))
+    }
+
+
+def _known(labels: Labels) -> np.ndarray:
+    found = np.asarray(labels)
+    return found[found >= 0] if np.issubdtype(found.dtype, np.number) else found
 
 
 def check_protocols(protocols: Sequence[str]) -> None:
@@ -101,12 +149,11 @@ def result_names(protocols: Sequence[str]) -> list[str]:
     names = []
     for protocol in protocols:
         if protocol == "few":
-            names += ["one_label", "one_label_std", "five_labels", "five_labels_std"]
+            names += [f"{few}{end}" for few in FEW for end in ("", "_std", "_balanced")]
         else:
             name = protocol.replace("-", "_")
-            names += (
-                [name, f"{name}_top5"] if name.startswith(("linear_sgd", "finetune")) else [name]
-            )
+            fifth = [f"{name}_top5"] if name.startswith(("linear_sgd", "finetune")) else []
+            names += [name, *fifth, f"{name}_balanced"]
     return names
 
 

@@ -20,6 +20,8 @@ from nearfar.views import Views, eight_bits, make_views, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
 RAW_SIDE, HOG_SIDE = 32, 64  # pixels, at most
+LOOKED_AT = 64  # images
+ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
 
 
 def extract(
@@ -160,6 +162,16 @@ def colour_histogram(
     first = number * torch.arange(batch, device=pixels.device)[:, None]
     counts = torch.bincount((bins + first).flatten(), minlength=batch * number).view(batch, number)
     return (counts / bins.shape[1]).sqrt()
+
+
+def are_gray(images: Images) -> bool:
+    """Whether 64 images at random are gray, though they have three channels, which agree but for JPEG's rounding."""
+    if images.channels != 3 or not len(images):
+        return False
+    rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
+    pixels = eight_bits(images.gather(rows)).int()
+    apart = (pixels.amax(1) - pixels.amin(1)).flatten(1)
+    return bool(((apart > ROUNDING).float().mean(1) < 0.01).all())
 
 
 def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:

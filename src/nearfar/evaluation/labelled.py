@@ -14,21 +14,25 @@ from nearfar.data.labels import negative_is_class, plain_labels
 
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
+UNEQUAL = 1.5  # times the smallest class: from here on classes are of unequal size
 MANY = 100  # classes from which top-5 accuracy is given too, as the papers do on ImageNet and ImageNet100
 
 
 class Accuracies(NamedTuple):
-    """Shares of images, 0..1, whose label is a classifier's first, or among its first five (None: few classes)."""
+    """Shares of images, 0..1, whose label is a classifier's first, or among its first five (None: few classes).
+
+    balanced: the mean over classes of the first; None where all classes have about the same size.
+    """
 
     top1: float
     top5: float | None
+    balanced: float | None = None
 
     def named(self, protocol: str) -> dict[str, float]:
         """Return them by their keys in results.json."""
         name = protocol.replace("-", "_")
-        return (
-            {name: self.top1} if self.top5 is None else {name: self.top1, f"{name}_top5": self.top5}
-        )
+        found = {name: self.top1, f"{name}_top5": self.top5, f"{name}_balanced": self.balanced}
+        return {key: share for key, share in found.items() if share is not None}
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
@@ -112,14 +116,30 @@ def accuracy(
     return float(np.mean(predicted == labels))
 
 
+def balanced_accuracy(
+    predicted: Shaped[np.ndarray, "*trials images"], labels: Shaped[np.ndarray, " images"]
+) -> float | None:
+    """Mean over the classes of the share of their images whose predicted label is right, 0..1.
+
+    Of several trials the mean. None where the largest class has less than 1.5 times the images of the smallest, so that
+    this would say what the accuracy does.
+    """
+    _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if counts.max() < UNEQUAL * counts.min():
+        return None
+    right = (predicted == labels).reshape(-1, len(labels)).mean(0)
+    return float(np.mean(np.bincount(number, right) / counts))
+
+
 def top_accuracies(
     scores: Float[Tensor, "images classes"],
     classes: np.ndarray,
     labels: Shaped[np.ndarray, " images"],
 ) -> Accuracies:
-    """Top-1 accuracy of a classifier's scores, and top-5 where there are at least 100 classes."""
-    top1 = accuracy(classes[scores.argmax(1).numpy()], labels)
+    """Top-1 accuracy of a classifier's scores, balanced too, and top-5 where there are at least 100 classes."""
+    predicted = classes[scores.argmax(1).numpy()]
+    top1, balanced = accuracy(predicted, labels), balanced_accuracy(predicted, labels)
     if len(classes) < MANY:
-        return Accuracies(top1, None)
+        return Accuracies(top1, None, balanced)
     five = classes[scores.topk(5).indices.numpy()]
-    return Accuracies(top1, float(np.mean((five == labels[:, None]).any(1))))
+    return Accuracies(top1, float(np.mean((five == labels[:, None]).any(1))), balanced)

@@ -1,10 +1,13 @@
-"""The verdict on a table of results: its best rows, and one sentence on whether to keep the encoder."""
+"""Measurements: results with what they were measured on, and one sentence on whether to keep the encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
 
-Results = dict[str, dict[str, float]]
+Rows = dict[str, dict[str, float]]
 
 PROTOCOLS = {
     "knn": "kNN",
@@ -18,6 +21,7 @@ PROTOCOLS = {
     "five_labels": "5 labels per class",
 }
 ENCODERS = {
+    "largest_class": "the largest class",
     "raw_pixels": "raw pixels",
     "colour_histogram": "a colour histogram",
     "hog": "HOG",
@@ -26,15 +30,136 @@ ENCODERS = {
     "trained": "the trained encoder",
 }
 """The rows of a table of results, and their names in a sentence."""
-COLOURS = " Colours tell these classes apart: try --keep-colour 1, whose views change none (docs/views.md)."
+BALANCED, DEVIATION, TOP5 = "_balanced", "_std", "_top5"
+"""Ends of the keys of balanced accuracies, of deviations over trials, and of top-5 accuracies."""
+TRIALS = 20  # of the protocols with few labels
+CLEAR = 2.0  # standard errors beyond which two accuracies differ
+SMALL = 48  # pixels: grayscale images up to here have views of their own
+
+COLOURS = "pretrain with --keep-colour 1, whose views change no colours (docs/views.md)"
+LONGER = "pretrain longer, with more --minutes"
+START = "keep the weights that you started from"
 
 
-def accuracies(results: Results) -> list[str]:
-    """List the columns of a table of results: its accuracies, without their deviations."""
-    return [key for key in results["trained"] if not key.endswith("_std")]
+@dataclass(frozen=True)
+class MeasuredOn:
+    """What numbers were measured on: they are only compared with numbers of the same data and encoder.
+
+    data: as the user named it. test: which images were tested on, in words. train_images, test_images: how many.
+    classes, largest: how many classes there are, and the share of the test images in the one that most training images
+    have. even_images: test images in equal classes that would give balanced accuracies of the same standard error; None
+    where the classes are of equal size. limit: of the training images. seed: of all that was drawn. images: digest of
+    both sets and their labels. encoder: digest of the weights. epoch: how long it had been trained, where that is known.
+    image_size, channels: as the encoder sees the images. gray: whether their three channels are the same. keep_colour:
+    as the encoder was trained.
+    """
+
+    data: str
+    test: str
+    train_images: int
+    test_images: int
+    classes: int
+    largest: float
+    seed: int
+    images: str
+    encoder: str
+    even_images: float | None = None
+    limit: int | None = None
+    epoch: float | None = None
+    image_size: int = 0
+    channels: int = 3
+    gray: bool = False
+    keep_colour: float = 0.0
+
+    def same(self, other: MeasuredOn) -> bool:
+        """Whether numbers of both may stand in one row: whatever the data was called, it is the same."""
+        return replace(self, data=other.data, epoch=other.epoch) == other
+
+    def words(self) -> str:
+        """Return the data and the numbers of images in one line."""
+        sizes = f"{self.train_images} images to fit, {self.test_images} to test ({self.test})"
+        most = f"{self.classes} classes, the largest with {self.largest:.1%} of the test images"
+        return f"{self.data}: {sizes}, {most if self.classes else 'several labels an image'}"
 
 
-def best_rows(results: Results, column: str) -> list[str]:
+@dataclass(frozen=True, eq=False)
+class Measurement(Mapping[str, dict[str, float]]):
+    """Results 0..1 by row and column, as a mapping of rows, with what they were measured on.
+
+    how: the options of each column's protocol, in words; "" where there are none.
+
+    >>> measured = nearfar.evaluate("runs/photos", protocol=["knn"])
+    >>> measured["trained"].keys(), measured.on.test_images
+    (dict_keys(['knn']), 4)
+    """
+
+    on: MeasuredOn
+    rows: Rows
+    how: dict[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, row: str) -> dict[str, float]:
+        return self.rows[row]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def summary(self) -> dict[str, Any]:
+        """Return it in plain values: "on", "results" by row, "how" by column, and the "sentence" on the encoder."""
+        return self.to_json() | {"sentence": sentence(self)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as results.json holds it."""
+        return {"on": asdict(self.on), "results": self.rows, "how": self.how}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Measurement:
+        """Return what `to_json` gave; ValueError for anything else."""
+        if not isinstance(value, dict) or not {"on", "results", "how"} <= value.keys():
+            raise ValueError("a measurement has no on, results or how")
+        return cls(_measured_on(value["on"]), _rows(value["results"]), _words(value["how"]))
+
+    def joined(self, new: Measurement) -> Measurement:
+        """Return both in one: `new` replaces its columns, as a whole where its protocol has other options now."""
+        changed = {column for column, how in new.how.items() if self.how.get(column, how) != how}
+        rows: Rows = {}
+        for row in ENCODERS:
+            before = {
+                key: number
+                for key, number in self.rows.get(row, {}).items()
+                if column_of(key) not in changed
+            }
+            if numbers := before | new.rows.get(row, {}):
+                rows[row] = numbers
+        return Measurement(new.on, rows, self.how | new.how)
+
+
+def added(measured: Sequence[Measurement], new: Measurement) -> list[Measurement]:
+    """Return all measurements with a new one as the last; one on the same data and encoder takes it in."""
+    same = [one for one in measured if one.on.same(new.on)]
+    others = [one for one in measured if not one.on.same(new.on)]
+    return [*others, same[0].joined(new) if same else new]
+
+
+def column_of(key: str) -> str:
+    """Return the column whose protocol a number belongs to: a deviation or a top-5 accuracy has that of its accuracy."""
+    for end in (DEVIATION, TOP5, BALANCED):
+        key = key.removesuffix(end)
+    return key
+
+
+def accuracies(results: Mapping[str, dict[str, float]], *, balanced: bool = False) -> list[str]:
+    """List the columns of a table of results: its accuracies, without their deviations; or its balanced accuracies."""
+    return [
+        key
+        for key in results["trained"]
+        if not key.endswith(DEVIATION) and key.endswith(BALANCED) == balanced
+    ]
+
+
+def best_rows(results: Mapping[str, dict[str, float]], column: str) -> list[str]:
     """List the rows with the largest accuracy of a column; those that agree in three digits share the place."""
     shown = {
         row: round(numbers[column], 3) for row, numbers in results.items() if column in numbers
@@ -42,45 +167,116 @@ def best_rows(results: Results, column: str) -> list[str]:
     return [row for row, accuracy in shown.items() if accuracy == max(shown.values())]
 
 
-def sentence(results: Results) -> str:
-    """Say whether to keep the trained encoder: whether it beats the other rows in the first column.
+def chance(measured: Measurement, row: str, column: str) -> float:
+    """Return the standard error of an accuracy: binomial, of the images tested on; and of the trials with few labels."""
+    numbers, on = measured[row], measured.on
+    count = (on.even_images or on.test_images) if column.endswith(BALANCED) else on.test_images
+    accuracy = numbers[column]
+    variance = max(0.0, accuracy * (1 - accuracy)) / max(count, 1)
+    return math.sqrt(variance + numbers.get(f"{column}{DEVIATION}", 0.0) ** 2 / TRIALS)
 
-    Columns that disagree with the first are named. A tie counts against the encoder. Where a colour histogram wins in
-    some column, a second sentence says what to try. Empty without other rows.
+
+def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
+    """Return whether the trained encoder is clearly better (1) or worse (-1) than another row, or neither (0).
+
+    Clearly: by more than two standard errors of the difference. All rows are tested on the same images, which makes
+    the true error smaller. What agrees in three digits is never clear.
     """
-    rows = [numbers for row, numbers in results.items() if row != "trained"]
+    ours, theirs = measured["trained"][column], measured[row][column]
+    errors = [chance(measured, one, column) for one in ("trained", row)]
+    if round(ours, 3) == round(theirs, 3) or abs(ours - theirs) <= CLEAR * math.hypot(*errors):
+        return 0
+    return 1 if ours > theirs else -1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a measurement says of an encoder: whether it is better than what costs nothing, in a few words and whole."""
+
+    state: Literal["better", "partly better", "no better", "worse"]
+    badge: str
+    words: str
+
+
+def outcome(measured: Measurement) -> Outcome | None:
+    """Judge the trained encoder by the other rows, which cost nothing; None where there are none to compare with.
+
+    The first column decides; others that disagree are named. Words name all rows that are as good or better, and one
+    thing to do.
+    """
     columns = [
-        column for column in accuracies(results) if any(column in numbers for numbers in rows)
+        column
+        for column in measured["trained"]
+        if not column.endswith(DEVIATION) and _rivals(measured, column)
     ]
     if not columns:
-        return ""
+        return None
     first = columns[0]
-    others = {
-        row: numbers for row, numbers in results.items() if row != "trained" and first in numbers
-    }
-    won = [column for column in columns if best_rows(results, column) == ["trained"]]
-    lost = [column for column in columns if column not in won]
-    advice = (
-        COLOURS if any("colour_histogram" in best_rows(results, column) for column in lost) else ""
-    )
+    rivals = _rivals(measured, first)
+    won = [
+        column
+        for column in columns
+        if all(lead(measured, row, column) > 0 for row in _rivals(measured, column))
+    ]
+    others = [column for column in columns if column not in won]
     if first in won:
-        where = "every column" if won[1:] and not lost else _listed(PROTOCOLS, won)
-        exceptions = f", but not in {_listed(PROTOCOLS, lost)}" if lost else ""
-        return (
-            f"The encoder beats {_listed(ENCODERS, list(others))} in {where}{exceptions}.{advice}"
-        )
-    rival = max(others, key=lambda row: others[row][first])
-    theirs, own = others[rival][first], results["trained"][first]
+        where = "every column" if won[1:] and not others else _columns(won)
+        exceptions = f", but not clearly in {_columns(others)}" if others else ""
+        words = f"The encoder beats {_encoders(rivals)} in {where}{exceptions}."
+        if others:
+            return Outcome("partly better", f"Better in {_columns(won)}", words)
+        return Outcome("better", "Better than the baselines", words)
+    worse = [row for row in rivals if lead(measured, row, first) < 0]
+    level = [row for row in rivals if lead(measured, row, first) == 0]
+    named = _ranked(measured, worse or level, first)
+    numbers = ", ".join(f"{measured[row][first]:.3f}" for row in named)
+    where = f"{_columns([first])} ({numbers} against {measured['trained'][first]:.3f})"
+    plural = len(named) > 1 or ENCODERS[named[0]].endswith("s")
+    verb = ("do" if plural else "does") + (" better" if worse else " about as well")
     if won:
-        verdict = f"keep this encoder for {_listed(PROTOCOLS, won)} only"
-    elif rival == "starting_weights":
-        verdict = "keep the weights that you started from"
+        advice = f"keep this encoder for {_columns(won)} only"
+    elif "starting_weights" in named:
+        advice = START
     else:
-        verdict = "do not keep this encoder"
-    verb = "do" if rival.endswith("s") else "does"
-    better = "as well" if "trained" in best_rows(results, first) else "better"
-    where = f"{_listed(PROTOCOLS, [first])} ({theirs:.3f} against {own:.3f})"
-    return f"{capital(ENCODERS[rival])} {verb} {better} in {where}: {verdict}.{advice}"
+        advice = f"do not keep this encoder; {_to_do(measured, named, first)}"
+    words = f"{capital(_encoders(named))} {verb} in {where}: {advice}."
+    if won:
+        return Outcome("partly better", f"Better in {_columns(won)} only", words)
+    badge = f"{'Worse' if worse else 'No better'} than {_encoders(named[:1])}"
+    return Outcome("worse" if worse else "no better", badge, words)
+
+
+def sentence(measured: Measurement) -> str:
+    """Say whether to keep the trained encoder, as `outcome` does; empty without other rows."""
+    found = outcome(measured)
+    return found.words if found else ""
+
+
+def gray_words(on: MeasuredOn) -> str:
+    """Say how to pretrain on gray images that are stored as red, green and blue; empty for all others."""
+    return f"the images are gray, stored in three channels: {_in_gray(on)}" if on.gray else ""
+
+
+def _in_gray(on: MeasuredOn) -> str:
+    views = "" if on.image_size <= SMALL else " --views scans"
+    return f"pretrain with --channels 1{views}"
+
+
+def _to_do(measured: Measurement, winners: Sequence[str], column: str) -> str:
+    """One thing to do about the rows that win."""
+    on = measured.on
+    if on.gray:
+        return _in_gray(on)
+    histogram = "colour_histogram" in winners and lead(measured, "colour_histogram", column) < 0
+    return COLOURS if histogram and on.channels == 3 and on.keep_colour < 1 else LONGER
+
+
+def _rivals(measured: Measurement, column: str) -> list[str]:
+    return [row for row in measured if row != "trained" and column in measured[row]]
+
+
+def _ranked(measured: Measurement, rows: Sequence[str], column: str) -> list[str]:
+    return sorted(rows, key=lambda row: -measured[row][column])
 
 
 def capital(words: str) -> str:
@@ -88,6 +284,58 @@ def capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _listed(names: dict[str, str], keys: Sequence[str]) -> str:
-    words = [names.get(key, key.replace("_", " ")) for key in keys]
+def column_name(key: str) -> str:
+    """Return the name of a column in a sentence or a table."""
+    name = PROTOCOLS.get(key.removesuffix(BALANCED), key.removesuffix(BALANCED).replace("_", " "))
+    return f"{name} by balanced accuracy" if key.endswith(BALANCED) else name
+
+
+def _columns(keys: Sequence[str]) -> str:
+    return _listed([column_name(key) for key in keys])
+
+
+def _encoders(rows: Sequence[str]) -> str:
+    return _listed([ENCODERS[row] for row in rows])
+
+
+def _listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _measured_on(value: Any) -> MeasuredOn:
+    kinds: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (int, float),
+        "bool": (bool,),
+        "float | None": (int, float, type(None)),
+        "int | None": (int, type(None)),
+    }
+    if not isinstance(value, dict):
+        raise ValueError("it is not said what numbers were measured on")
+    for one in fields(MeasuredOn):
+        given = value.get(one.name)
+        if not isinstance(given, kinds[str(one.type)]) or (
+            isinstance(given, bool) and one.type != "bool"
+        ):
+            raise ValueError(f"{one.name} of what numbers were measured on is {str(given)[:20]!r}")
+    return MeasuredOn(**{one.name: value[one.name] for one in fields(MeasuredOn)})
+
+
+def _rows(value: Any) -> Rows:
+    if not isinstance(value, dict) or not value.keys() <= ENCODERS.keys() or "trained" not in value:
+        raise ValueError("the rows of its results are not those that evaluate writes")
+    for row in value.values():
+        if not isinstance(row, dict) or not all(_is_number(number) for number in row.values()):
+            raise ValueError("a row of its results holds something else than numbers")
+    return value
+
+
+def _words(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise ValueError("the options of its protocols are no words")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

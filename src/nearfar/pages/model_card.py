@@ -44,8 +44,9 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
     name: "owner/name" on the Hub, or a folder. Nothing tells where the data lies. What a run folder does not hold
     (results, a verdict) is left out.
     """
-    settings, results = run.settings, run.results
-    shown = results_shown(results) if results else {"columns": {}}
+    settings, measured = run.settings, run.results
+    results = measured[-1] if measured else {}
+    shown = results_shown(measured[-1]) if measured else {"columns": {}}
     method = method_class(settings.method) if settings.method in method_names() else None
     init, images, start = settings.init or "", None, _start(settings)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a missing or damaged file

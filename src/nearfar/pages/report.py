@@ -14,12 +14,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from nearfar.atomic import write_file
 from nearfar.data import Images, describe
 from nearfar.device import find_device
 from nearfar.evaluation import extract, raw_pixels
-from nearfar.evaluation.results import ENCODERS, PROTOCOLS, accuracies, best_rows, capital, sentence
+from nearfar.evaluation.results import (
+    ENCODERS,
+    Measurement,
+    accuracies,
+    best_rows,
+    capital,
+    column_name,
+    sentence,
+)
 from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
 from nearfar.messages import first_line
 from nearfar.neighbours import nearest_rows
@@ -65,10 +74,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict)),
-        (
-            "results.json",
-            lambda: section("evaluation", **results_shown(run.results)) if run.results else "",
-        ),
+        ("results.json", lambda: _evaluations(run)),
         ("results.json", lambda: _detection(run.detection)),
         (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
         ("map.html", lambda: _map(folder)),
@@ -131,18 +137,32 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     return " · ".join(facts)
 
 
-def results_shown(results: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _evaluations(run: Run) -> str:
+    """A table for each data set, split, limit, seed and encoder that was measured, the last one first."""
+    parts = [
+        section("evaluation", **results_shown(one), earlier=one.on.encoder != run.weights)
+        for one in reversed(run.results)
+    ]
+    return Markup("").join(parts)
+
+
+def results_shown(measured: Measurement) -> dict[str, Any]:
     """Return what a table of results shows: the numbers, names of rows and columns, the best rows, and a sentence."""
-    columns = accuracies(results)
+    columns = accuracies(measured)
+    balanced = accuracies(measured, balanced=True)
     return {
-        "results": results,
+        "results": measured.rows,
         "names": {
             row: capital(name.removeprefix("a ").removeprefix("the "))
             for row, name in ENCODERS.items()
         },
-        "columns": {key: PROTOCOLS.get(key, key.replace("_", " ")) for key in columns},
-        "best": {key: best_rows(results, key) for key in columns},
-        "sentence": sentence(results),
+        "columns": {key: column_name(key) for key in columns},
+        "balanced": {
+            key: column_name(key).removesuffix(" by balanced accuracy") for key in balanced
+        },
+        "best": {key: best_rows(measured, key) for key in [*columns, *balanced]},
+        "about": measured.on.words(),
+        "sentence": sentence(measured),
     }
 
 

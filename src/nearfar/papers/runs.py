@@ -35,7 +35,7 @@ from nearfar.papers.protocols import PROTOCOLS
 from nearfar.papers.protocols import result_names as protocol_names
 from nearfar.papers.standard_sets import PREFIX, name_with, standard_set
 from nearfar.papers.transfer import transfer
-from nearfar.run import PREDICTIONS, TRUTH
+from nearfar.run import PREDICTIONS, TRUTH, Run
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
 from nearfar.training.plan import chosen_method
@@ -339,6 +339,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         began = time.perf_counter()
     numbers: dict[str, Any] = {}
     right: dict[str, dict[str, Any]] = {}
+    measured = Run(folder)
     if cell.measure in ("run", "detect"):
         same = [one for one in task.cells if _how(one) == _how(cell)]
         words = ["nearfar", verb_of(cell), str(folder)]
@@ -355,9 +356,8 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         ]
         words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
         run(["-m", *words])
-        results = json.loads((folder / "results.json").read_text())
         if cell.measure == "detect":
-            results = results["detection"][cell.protocol[0]]["results"]
+            numbers = measured.detection[cell.protocol[0]]["results"]["trained"]
         elif (path := folder / PREDICTIONS).is_file():
             with np.load(path) as saved:
                 right = {
@@ -365,7 +365,8 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
                     for name in saved.files
                     if name != TRUTH
                 }
-        numbers = results["trained"]
+        if cell.measure != "detect":
+            numbers = measured.results[-1]["trained"]  # what the command has just measured
         values = {
             one.metric: (one.reading, 100 * numbers[one.metric])
             for one in same

@@ -7,7 +7,7 @@ nearfar transfer runs/cells annotated/ --protocol detect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ def transfer(
     epochs: float | None = None,
     encoder: nn.Module | None = None,
     console: Console | None = None,
-) -> dict[str, dict[str, float]]:
+) -> Mapping[str, dict[str, float]]:
     """Evaluate the encoder on other data by the protocols of the papers' transfer tables.
 
     Args:
@@ -60,9 +60,10 @@ def transfer(
         console: where progress is shown.
 
     Returns:
-        Results 0..1 by "raw_pixels", "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`)
-        and "trained"; also written into results.json and the report, beside what other protocols wrote. Columns of a
-        data set of torchvision end with its name.
+        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels", "colour_histogram", "hog",
+        "untrained" ("starting_weights" for a run with `init`) and "trained", with what they were measured `on`; also
+        written into results.json and the report, beside those of other protocols on the same data and encoder. Columns
+        of a data set of torchvision end with its name. Of detectors a plain dictionary of such rows.
 
     Raises:
         ValueError: for data without labels or annotations, unknown names, and what a protocol cannot be measured on.
@@ -71,9 +72,11 @@ def transfer(
     >>> nearfar.transfer("runs/photos", baselines=False)["trained"].keys()
     dict_keys(['transfer'])
     """
+    import numpy as np
     from rich.console import Console
 
     from nearfar.atomic import check_folder
+    from nearfar.evaluation.evaluate import largest_class
     from nearfar.messages import check_known, check_range, check_seed
     from nearfar.pages.report import write_report
     from nearfar.papers.detection import evaluate_detectors
@@ -91,6 +94,7 @@ def transfer(
         LabelledSets,
         add_to_results,
         encoders_by_row,
+        measured_on,
         open_labelled,
         show_results,
     )
@@ -119,7 +123,8 @@ def transfer(
     if standard.metric == "eleven_point_map" and "transfer-sgd" in protocols:
         raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
     if name:
-        sets = LabelledSets(open_standard(standard, root, seed)).limited(limit, seed, console)
+        opened = LabelledSets(open_standard(standard, root, seed), f"torchvision:{name}")
+        sets = opened.limited(limit, seed, console)
     elif root is not None:
         raise ValueError(
             "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
@@ -133,13 +138,20 @@ def transfer(
         features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
     )
     for row, found in pieces or sets.features(encoders, console):
+        train_y, test_y = (np.asarray(found[part][1]) for part in ("train", "test"))
         for one in protocols:
             with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
                 numbers = protocol_results(
                     one, found, standard.metric, standard.steps, seed, progress
                 )
             results[row] |= {name_with(key, name): value for key, value in numbers.items()}
-    add_to_results(run, results)
+    keys = [key for key in results["trained"] if key.startswith("transfer")]
+    if baselines and keys and train_y.ndim == 1:
+        balanced = "_balanced" if standard.metric == "mean_per_class" else ""
+        [share] = largest_class(train_y, test_y, [f"accuracy{balanced}"]).values()
+        results["largest_class"] = dict.fromkeys(keys, share)
+    on = measured_on(run, sets, train_y, test_y, seed)
+    measured = add_to_results(run, on, results, {})
     write_report(run.path)
-    show_results(results, sets, console)
-    return results
+    show_results(measured, console)
+    return measured

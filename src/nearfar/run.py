@@ -160,8 +160,8 @@ class Run:
         """Return in plain values what the run came to: None or empty for what there is not, or not yet.
 
         "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words"; "health" as measured
-        last; "metrics", the last line of them; "results", a list of what `evaluate` measured, each with what it was measured
-        "on", its "results" by row and a "sentence"; "detection", what `transfer` wrote of detectors.
+        last; "metrics", the last line of them; "results", a list of what `evaluate` measured, each with what
+        it was measured "on", its "results" by row and a "sentence"; "detection", what `transfer` wrote of detectors.
         """
         lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
         return {

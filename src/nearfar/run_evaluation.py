@@ -346,9 +346,9 @@ def _identity(images: Any) -> Iterator[bytes]:
 def options_of(
     protocols: Sequence[str], probe: Probe, knn_temperature: float, labels: str | None
 ) -> dict[str, str]:
-    """Describe the options of each protocol's columns, those that a user can choose: numbers of others are no rivals."""
+    """Describe the options of each protocol's columns, as far as a user chooses them."""
     rates = ", ".join(f"{rate:g}" for rate in probe.lrs)
-    how = {}
+    how: dict[str, str] = {}
     for name in protocols:
         percent = percent_of(name)
         listed = labels is not None and percent is not None and percent < 100

@@ -1,6 +1,5 @@
 """`nearfar evaluate`, end to end: protocols, splits, and mistakes."""
 
-import json
 import shutil
 
 import numpy as np
@@ -12,10 +11,10 @@ from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.evaluation.results import sentence
 from nearfar.papers.runs import packed, unpacked
-from nearfar.run_evaluation import open_labelled
+from nearfar.run_evaluation import open_labelled, stratified_sample
 from nearfar.training.settings import Settings
 
-ROWS = ["raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
+ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +51,9 @@ def test_the_temperature_of_knn_reaches_the_votes(run, quiet, monkeypatch):
 def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet):
     before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
     results = nearfar.evaluate(run, protocol=("finetune-10", "finetune"), console=quiet)
-    assert list(results) == ["untrained", "trained"]
+    assert list(results) == ["largest_class", "untrained", "trained"]
     assert all(set(numbers) == {"finetune_10", "finetune"} for numbers in results.values())
-    written = json.loads((run.path / "results.json").read_text())
+    written = run.results[-1]
     assert list(written) == ROWS
     for row, numbers in written.items():
         assert numbers["knn"] == before[row]["knn"]
@@ -140,7 +139,8 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, qui
         truth = saved["truth"]
     train = open_images("digits", split="train")
     left = np.setdiff1d(np.arange(len(train)), sample(len(train), 400, 0))
-    assert len(truth) == 1000 and (truth == train.labels[left[-1000:]]).all()
+    expected = stratified_sample(train.labels[left], 1000, 0)
+    assert len(truth) == 1000 and (truth == train.labels[left[expected]]).all()
     with pytest.raises(
         ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"
     ):
@@ -196,3 +196,85 @@ def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path, quiet):
     ):
         opened(tmp_path / "b.npz", quiet)
     assert len(opened(tmp_path / "b.npz", quiet, share=0.5).splits["test"]) == 6
+
+
+def test_held_out_images_have_the_classes_of_a_set_that_is_sorted_by_class():
+    labels = np.repeat([0, 1, 2, 3], [400, 200, 100, 3])
+    first, again, other = (stratified_sample(labels, 140, seed) for seed in (0, 0, 1))
+    assert (first == again).all() and not np.array_equal(first, other)
+    assert len(set(first.tolist())) == 140
+    counts = np.bincount(labels[first], minlength=4)
+    assert np.abs(counts - 140 * np.array([400, 200, 100, 3]) / 703).max() <= 1
+    assert (np.diff(np.flatnonzero(np.isin(np.arange(400), first))) > 1).any()  # not a run of them
+    assert stratified_sample(labels, 703, 0).tolist() == list(range(703))
+
+
+def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_path, quiet):
+    """Each is a measurement of its own; the same again, under another name, replaces its numbers."""
+    (run.path / "results.json").unlink(missing_ok=True)
+    chance = np.random.default_rng(1)
+    images, labels = chance.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    for name in ("one.npz", "same.npz"):
+        np.savez(tmp_path / name, images=images, labels=labels)
+    np.savez(tmp_path / "labels.npz", images=images, labels=labels[::-1])
+    how = dict(protocol=("knn_3",), console=quiet)
+    own = nearfar.evaluate(run, **how)
+    alone = nearfar.evaluate(run, tmp_path / "one.npz", baselines=False, **how)
+    assert list(alone) == ["trained"] and list(run.results[-1]) == ["trained"]  # none of the others
+    assert len(run.results) == 2 and run.results[0] == own
+    nearfar.evaluate(run, tmp_path / "same.npz", baselines=False, **how)
+    assert len(run.results) == 2 and run.results[-1].on.data.endswith("same.npz")
+    for data, options in (("labels.npz", {}), ("one.npz", {"seed": 1}), ("one.npz", {"limit": 9})):
+        before = len(run.results)
+        nearfar.evaluate(run, tmp_path / data, baselines=False, **options, **how)
+        assert len(run.results) == before + 1
+    assert run.results[-1].on.limit == run.results[-1].on.train_images == 9
+    page = (run.path / "report.html").read_text()
+    assert page.count("<h2>Evaluation</h2>") == 5 and "one.npz: 9 images to fit" in page
+    assert {one.on.encoder for one in run.results} == {run.weights}
+
+
+def test_a_column_with_other_options_is_replaced_as_a_whole(run, quiet):
+    (run.path / "results.json").unlink(missing_ok=True)
+    fresh = nearfar.Run(shutil.copytree(run.path, run.path.with_name("options")))
+    nearfar.evaluate(fresh, protocol=("knn_3", "linear"), console=quiet)
+    nearfar.evaluate(
+        fresh, protocol=("knn_3",), knn_temperature=0.5, baselines=False, console=quiet
+    )
+    [measured] = fresh.results
+    assert "knn_3" not in measured["hog"] and "linear" in measured["hog"]
+    assert measured.how["knn_3"] == "temperature 0.5"
+
+
+def test_results_of_an_earlier_version_are_one_line(run, complaint, tmp_path):
+    for text, said in (
+        ('{"trained": {"knn": 0.5}}', "is of an earlier version"),
+        ('{"measurements": [{"on": 1}]}', "is damaged"),
+        ('{"measurements": 3}', "is damaged"),
+        ("[]", "is damaged"),
+    ):
+        folder = tmp_path / said[-8:] / str(len(text))
+        shutil.copytree(run.path, folder)
+        (folder / "results.json").write_text(text)
+        assert said in complaint("evaluate", folder, "--protocol", "knn_3")
+
+
+def test_classes_of_unequal_size_have_a_balanced_accuracy_and_the_largest_is_a_row(
+    trained, tmp_path, quiet
+):
+    folder = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
+    chance = np.random.default_rng(0)
+    images, labels = chance.integers(0, 256, (200, 8, 8), dtype=np.uint8), np.arange(200) % 10 > 7
+    np.savez(tmp_path / "a.npz", images=images, labels=labels.astype(int))
+    found = nearfar.evaluate(
+        folder, tmp_path / "a.npz", protocol=("knn_3", "linear", "few"), console=quiet
+    )
+    assert found["largest_class"] == pytest.approx(
+        {"knn_3": 0.8, "knn_3_balanced": 0.5, "linear": 0.8, "linear_balanced": 0.5}
+    )
+    assert found.on.largest == pytest.approx(0.8) and found.on.classes == 2
+    with np.load(folder.path / "predictions.npz") as saved:
+        right, truth = saved["knn_3"] == saved["truth"], saved["truth"]
+    expected = np.mean([right[truth == one].mean() for one in (0, 1)])
+    assert found["trained"]["knn_3_balanced"] == pytest.approx(expected)
+    assert "encoder beats" not in sentence(found)  # noise

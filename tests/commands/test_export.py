@@ -144,7 +144,7 @@ def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub, quiet
     assert 'create_model("hf-hub:someone/halves", pretrained=True)' in card
     assert "80 images of 8 px" in card and "16 of them were held out" in card
     assert run.verdict.words in card
-    knn = run.results["trained"]["knn"]
+    knn = run.results[-1]["trained"]["knn"]
     told = facts["model-index"][0]["results"][0]["metrics"]
     assert {"type": "accuracy", "value": knn, "name": "kNN"} in told
     assert f"{100 * knn:.1f}" in next(

@@ -51,7 +51,7 @@ def test_a_run_tells_what_it_came_to(run):
     assert told["path"] == str(folder) and Path(told["report"]).is_file()
     assert told["verdict"] == asdict(made.verdict)
     assert told["metrics"]["loss"] == [line["loss"] for line in made.metrics if "loss" in line][-1]
-    assert told["health"]["images"] == 16 and told["results"] == {}
+    assert told["health"]["images"] == 16 and told["results"] == []
     [read] = told.pop("read")
     assert read["images"] == 80 and read["left_out"] == {}
     assert told == json.loads(as_json(made))
@@ -61,7 +61,9 @@ def test_tables_paths_and_columns(run, capsys, tmp_path):
     out = str(run[0])
     code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--no-baselines")
     assert [one["images"] for one in table.pop("read")] == [80]
-    assert code == 0 and table == nearfar.Run(run[0]).results and "trained" in err
+    [measured] = nearfar.Run(run[0]).results
+    assert code == 0 and table == measured.summary() and "trained" in err
+    assert table["on"]["data"].endswith("halves.npz")
     file = tmp_path / "features.csv"
     code, written, _ = said(capsys, "embed", out, "--out", str(file))
     assert code == 0 and written["path"] == str(file) and file.is_file()

@@ -13,6 +13,7 @@ import yaml
 from PIL import Image
 
 from nearfar.data import Images, open_images
+from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.networks import Encoder, build_backbone
 from nearfar.pages import report, write_map_page
 from nearfar.pages.report import write_report
@@ -28,6 +29,11 @@ RESULTS = {
     "untrained": {"knn": 0.931, "one_label": 0.55, "one_label_std": 0.041},
     "trained": {"knn": 0.98126, "one_label": 0.7824, "one_label_std": 0.0391},
 }
+
+
+def written(rows):
+    on = MeasuredOn("photos", "the test split", 4000, 1000, 10, 0.1, 0, "i", "e")
+    return json.dumps({"measurements": [Measurement(on, rows).to_json()]})
 
 
 def health(**changes):
@@ -75,7 +81,7 @@ def test_a_healthy_run_with_everything(tmp_path):
     environment = json.dumps({"versions": {"torch": "9.9"}, "hardware": {"cores": 7}})
     folder = write_run(
         tmp_path / "run",
-        results__json=json.dumps(RESULTS),
+        results__json=written(RESULTS),
         skipped__txt=skipped,
         environment__json=environment,
     )

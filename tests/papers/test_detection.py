@@ -11,6 +11,7 @@ from PIL import Image
 from rich.console import Console
 
 import nearfar
+from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
 from nearfar.papers.detection import average_precision
 from nearfar.papers.detector import DETECTORS
@@ -37,7 +38,8 @@ def tiny(monkeypatch):
 
 
 def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet):
-    run.write_results({"trained": {"knn": 0.5}})
+    on = MeasuredOn("digits", "the test split", 9, 9, 10, 0.1, 0, "i", "e")
+    run.write_results([Measurement(on, {"trained": {"knn": 0.5}})])
     results = nearfar.transfer(run, str(coco_folder), protocol=TASKS, epochs=1, console=quiet)
     assert list(results) == ["untrained", "trained"]
     for task in TASKS:
@@ -51,8 +53,8 @@ def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet
             assert results[row][f"{task}_AP"] == numbers["AP"]
         page = (run.path / f"{task}.html").read_text()
         assert page.count("<img") == 2 * 3 and "random weights" in page and "annotated" in page
-    assert run.results == {"trained": {"knn": 0.5}}  # kept, and apart
-    run.write_results({"trained": {"knn": 0.6}})
+    assert run.results == [{"trained": {"knn": 0.5}}]  # kept, and apart
+    run.write_results([Measurement(on, {"trained": {"knn": 0.6}})])
     assert set(Run.of(run.path).detection) == set(TASKS)
     report = (run.path / "report.html").read_text()
     assert "Objects found" in report and "segment: small, 6 images to fit, 2 to test" in report
@@ -68,7 +70,7 @@ def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
     )
     assert once["trained"]["detect_AP"] == again["trained"]["detect_AP"]
     written = json.loads((run.path / "results.json").read_text())
-    assert list(written) == ["detection"] and written["detection"]["detect"]["train_images"] == 4
+    assert written["measurements"] == [] and written["detection"]["detect"]["train_images"] == 4
     assert "Objects found" in (run.path / "report.html").read_text()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import nearfar
 from nearfar.cli import main
+from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.papers.paper import read_paper
 from nearfar.papers.runs import add_tasks, state_of, unpacked
 from nearfar.training.environment import machine
@@ -106,7 +107,7 @@ def test_a_table_is_written_with_paper_and_ours(again):
     first, second = again["own/table-1"], again["own/table-2"]
     (number,) = first["cells"]["simclr/digits"]["seeds"].values()
     run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
-    assert number["value"] == 100 * json.loads((run / "results.json").read_text())["trained"]["knn"]
+    assert number["value"] == 100 * nearfar.Run(run).results[0]["trained"]["knn"]
     assert number["commands"][0].startswith(
         "nearfar pretrain digits --keep-colour 0 --epochs 1 --limit 128"
     )
@@ -276,9 +277,10 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
 
     def run(commands, words, environment, log):
         if words[2] == "evaluate":
-            Path(words[3], "results.json").write_text(
-                json.dumps({"trained": {"finetune_50": 0.5, "linear": 0.25}})
-            )
+            on = MeasuredOn("digits", "the test split", 9, 9, 10, 0.1, 0, "i", "e")
+            rows = {"trained": {"finetune_50": 0.5, "linear": 0.25}}
+            measured = Measurement(on, rows).to_json()
+            Path(words[3], "results.json").write_text(json.dumps({"measurements": [measured]}))
         if "row" in words[-2]:
             log.write_text("nearfar: it is too large\n")
             raise subprocess.CalledProcessError(1, words)

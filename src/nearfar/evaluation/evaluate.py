@@ -49,7 +49,8 @@ def evaluate_features(
     images of a class without training images count as wrong in all of them; images with the label -1 (missing) are left
     out. Where the classes of the test images are of unequal size, each accuracy has a balanced one, the mean over the
     classes, whose key ends with "_balanced". probe, device: of linear-sgd. knn_temperature: of the votes. progress:
-    called with (steps done, in all), for each protocol. predictions: filled with the predicted label of each labelled test image, by the keys of kNN, linear
+    called with (steps done, in all), for each protocol. predictions: filled with the predicted label of each labelled
+    test image, by the keys of kNN, linear
     and few (of each trial), and with the true labels as "truth".
     ValueError for missing labels, unknown protocols, or more neighbours than training images.
 

@@ -49,7 +49,7 @@ class MeasuredOn:
     classes, largest: how many classes there are, and the share of the test images in the one that most training images
     have. even_images: test images in equal classes that would give balanced accuracies of the same standard error; None
     where the classes are of equal size. limit: of the training images. seed: of all that was drawn. images: digest of
-    both sets and their labels. encoder: digest of the weights. epoch: how long it had been trained, where that is known.
+    both sets and their labels. encoder: digest of the weights. epoch: how long it had been trained, where known.
     image_size, channels: as the encoder sees the images. gray: whether their three channels are the same. keep_colour:
     as the encoder was trained.
     """
@@ -144,7 +144,7 @@ def added(measured: Sequence[Measurement], new: Measurement) -> list[Measurement
 
 
 def column_of(key: str) -> str:
-    """Return the column whose protocol a number belongs to: a deviation or a top-5 accuracy has that of its accuracy."""
+    """Return the column that a number belongs to: a deviation or a top-5 accuracy has that of its accuracy."""
     for end in (DEVIATION, TOP5, BALANCED):
         key = key.removesuffix(end)
     return key
@@ -168,7 +168,7 @@ def best_rows(results: Mapping[str, dict[str, float]], column: str) -> list[str]
 
 
 def chance(measured: Measurement, row: str, column: str) -> float:
-    """Return the standard error of an accuracy: binomial, of the images tested on; and of the trials with few labels."""
+    """Return the standard error of an accuracy: binomial, of the test images; and of the trials with few labels."""
     numbers, on = measured[row], measured.on
     count = (on.even_images or on.test_images) if column.endswith(BALANCED) else on.test_images
     accuracy = numbers[column]

@@ -101,7 +101,7 @@ def test_evaluate_compares_with_what_needs_no_training(run):
         "…" not in shown and "colour histogram │" in shown
     )  # nothing is cut off or wrapped at 80 columns
     assert (
-        sentence(results) in shown.replace("\n", " ")
+        sentence(results) in " ".join(shown.split())
         and sentence(results) in (run.path / "report.html").read_text()
     )
     assert "\x1b[1m1.000" in console.export_text(styles=True)  # the best are bold

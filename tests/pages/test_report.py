@@ -32,7 +32,7 @@ RESULTS = {
 
 
 def written(rows):
-    on = MeasuredOn("photos", "the test split", 4000, 1000, 10, 0.1, 0, "i", "e")
+    on = MeasuredOn("photos", "the test split", 4000, 9000, 10, 0.1, 0, "i", "e")
     return json.dumps({"measurements": [Measurement(on, rows).to_json()]})
 
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "neighbours",
         "evaluation",
     },
-    "run": {"networks", "training"},
+    "run": {"data", "evaluation", "networks", "training"},
     "run_features": {"run", "views", "networks", "data", "training", "neighbours", "evaluation"},
     "run_check": {"data", "neighbours", "evaluation"},
     "run_evaluation": {

@@ -54,7 +54,6 @@ from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
-from nearfar.run_check import labels_of
 from nearfar.run_features import features_shown, open_shown, sampled_shown
 from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
@@ -338,7 +337,9 @@ def _identity(images: Any) -> Iterator[bytes]:
         yield f"{len(images)}\n".encode()
         return
     digests = images.table["digest"].take(images.table_rows).to_pylist()
-    labels = labels_of(images)
+    classes = images.class_names or []
+    numbers = [-1] * len(images) if images.labels is None else images.labels.tolist()
+    labels = [classes[one] if 0 <= one < len(classes) else one for one in numbers]
     for name, known, label in zip(images.names, digests, labels, strict=True):
         yield f"{known or name}\t{label}\n".encode("utf-8", "surrogateescape")
 

@@ -266,10 +266,10 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
     (archive / "twice.csv").write_text("path\n" + "\n".join(names) + "\n")
     (archive / "deep").mkdir()
     shutil.move(archive / "3.png", archive / "deep" / "3.png")
-    copies = ["9 again.png", "link.png"]
+    copies = ["9 again.png"]
     for source, expected in (
         ([archive, archive / "deep"], copies),
-        (archive / "twice.csv", copies[1:]),
+        (archive / "twice.csv", []),
     ):
         console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
         (tmp_path / "sub").mkdir(exist_ok=True)
@@ -317,3 +317,21 @@ def test_vectors_alone_have_neither(options, says, tmp_path, quiet):
     vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
     with pytest.raises(ValueError, match=says):
         nearfar.find_duplicates(vectors, out=tmp_path / "page.html", console=quiet, **options)
+
+
+def test_every_name_of_a_file_counts_once(archived, tmp_path):
+    """Hard links, links and folders that are linked name one file: removing "the copy" would lose it."""
+    archive, _ = archived
+    (archive / "link.png").symlink_to("2.png")
+    os.link(archive / "4.png", archive / "hard.png")
+    (tmp_path / "seen twice").symlink_to(archive)
+    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
+    found = nearfar.find_duplicates(
+        [archive, tmp_path / "seen twice"], out=tmp_path / "twice.html", console=console
+    )
+    assert "named more than once" in console.export_text()
+    listed = (tmp_path / "twice.list").read_bytes().split(b"\0")[:-1]
+    assert [os.path.basename(path) for path in listed] == [b"9 again.png"]
+    kept = [path for path, keep in zip(found["path"], found["kept"], strict=True) if keep]
+    left = {(os.stat(path).st_dev, os.stat(path).st_ino) for path in kept}
+    assert not left & {(os.stat(path).st_dev, os.stat(path).st_ino) for path in listed}

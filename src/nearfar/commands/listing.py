@@ -19,7 +19,7 @@ import math
 import os
 import shlex
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -308,18 +308,33 @@ def find_duplicates(
 
 
 def _each_once(known: Featured, console: Console) -> Featured:
-    """The same with each file once: one that is named twice would be listed for removal as a copy of itself."""
-    real = cache(os.path.realpath)  # of folders: a link to a file is another file
-    places = [(real(folder), name) for folder, name in map(os.path.split, known.paths or [])]
-    rows = sorted({place: row for row, place in reversed(list(enumerate(places)))}.values())
-    if len(rows) == len(places):
+    """The same with each file once: one that is seen twice would be listed for removal as a copy of itself.
+
+    Files are told apart by device and inode, so that hard links, symbolic links, bind mounts and names that differ
+    in case count as one file; of these a name that is no link comes first.
+    """
+    paths = known.paths or []
+    order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
+    rows = sorted({_file(paths[row]): row for row in reversed(order)}.values())
+    if len(rows) == len(paths):
         return known
-    console.print(Text(f"{len(places) - len(rows)} files are named more than once, and count once"))
+    said = (
+        f"{len(paths) - len(rows)} files are named more than once (links count too), and count once"
+    )
+    console.print(Text(said))
     vectors = None if known.vectors is None else known.vectors[rows]
     return replace(known, images=known.images.subset(rows), vectors=vectors)
 
 
-@generators_kept()
+def _file(path: str) -> tuple[int, int] | str:
+    """What is the same for all names of a file: its device and inode; its real path where there is no inode."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return path
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+
+
 def select_images(
     run: Any,
     images: Any = (),

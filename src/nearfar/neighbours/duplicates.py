@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
 import torch
 from jaxtyping import Float, Int64
 from scipy.sparse import coo_array
@@ -412,14 +413,41 @@ def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
 
 
 def facts_of(images: Images, row: int) -> Facts:
-    """Size in pixels and bytes of the file of an image; zero bytes for an image that exists as pixels alone."""
+    """Size in pixels and bytes of the file of an image; zero bytes for an image that exists as pixels alone.
+
+    They come from the table of the data set; the file is read only where the table does not say.
+    """
     originals = images.originals
     if originals is None:
         return Facts(images.image_size, images.image_size, 0)
+    known = [_of_table(images, name) for name in ("width", "height", "bytes")]
+    said = [None if column is None else column[int(images.table_rows[row])] for column in known]
+    path = originals[row] if _paths(images) else None
+    link = isinstance(path, str) and os.path.islink(path)
+    if None not in said:
+        return Facts(*(int(one.as_py()) for one in said), link)
     data = originals[row]
     shape = header(data)
-    return Facts(
-        shape.width, shape.height, _size(data), isinstance(data, str) and os.path.islink(data)
+    return Facts(shape.width, shape.height, _size(data), link)
+
+
+def _of_table(images: Images, name: str) -> pyarrow.ChunkedArray | None:
+    """A column of the table of a data set; None where it lacks that or a value in it."""
+    table = images.table
+    if name not in table.column_names:
+        return None
+    column = table[name]
+    return None if column.take(images.table_rows).null_count else column
+
+
+def _paths(images: Images) -> bool:
+    """Whether the images are files of their own; bytes of archives and tables are not read to find out."""
+    return (
+        isinstance(images.originals, list)
+        or "place" not in images.table.column_names
+        or bool(
+            (images.table["place"].take(images.table_rows).to_numpy(zero_copy_only=False) < 0).any()
+        )
     )
 
 
@@ -428,13 +456,21 @@ def _size(data: bytes | str) -> int:
 
 
 def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
-    """For each image the first one with the same bytes. They are compared only if another has the same size."""
+    """For each image the first one with the same bytes, by the digests of the table.
+
+    Without these the encoded images are compared, those alone of which another has the same size.
+    """
     originals, first = images.originals, np.arange(len(images))
     if originals is None:
         return first
+    seen: dict[str, int] = {}
+    digests = _of_table(images, "digest")
+    if digests is not None:
+        for row, mark in enumerate(digests.take(images.table_rows).to_pylist()):
+            first[row] = seen.setdefault(mark, row) if mark else row
+        return first
     sizes = np.array([_size(originals[row]) for row in range(len(images))])
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    seen: dict[str, int] = {}
     doubtful = np.flatnonzero(counts[inverse] > 1).tolist()
     for done, row in enumerate(doubtful, 1):
         data = originals[row]

@@ -324,7 +324,9 @@ def test_every_name_of_a_file_counts_once(archived, tmp_path):
     archive, _ = archived
     (archive / "link.png").symlink_to("2.png")
     os.link(archive / "4.png", archive / "hard.png")
-    (tmp_path / "seen twice").symlink_to(archive)
+    (tmp_path / "seen twice").mkdir()
+    for path in archive.iterdir():
+        (tmp_path / "seen twice" / path.name).symlink_to(path)
     console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
     found = nearfar.find_duplicates(
         [archive, tmp_path / "seen twice"], out=tmp_path / "twice.html", console=console

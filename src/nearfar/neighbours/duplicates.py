@@ -420,12 +420,12 @@ def facts_of(images: Images, row: int) -> Facts:
     originals = images.originals
     if originals is None:
         return Facts(images.image_size, images.image_size, 0)
-    known = [_of_table(images, name) for name in ("width", "height", "bytes")]
-    said = [None if column is None else column[int(images.table_rows[row])] for column in known]
+    columns = [_of_table(images, name) for name in ("width", "height", "bytes")]
+    said = [int(c[images.table_rows[row]].as_py()) for c in columns if c is not None]
     path = originals[row] if _paths(images) else None
     link = isinstance(path, str) and os.path.islink(path)
-    if None not in said:
-        return Facts(*(int(one.as_py()) for one in said), link)
+    if len(said) == len(columns):
+        return Facts(said[0], said[1], said[2], link)
     data = originals[row]
     shape = header(data)
     return Facts(shape.width, shape.height, _size(data), link)

@@ -167,7 +167,9 @@ def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, capsys, monke
         paint(tmp_path / "in" / "test" / f"{number}.png", 3 + number, 32)
     found = nearfar.find_duplicates("in")
     assert found["kind"].count("same file") == 3
-    assert "in, the splits train, test: 12 images read" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "in, the splits train, test: 12 images read" in out
+    assert "3 of 12 images of the splits train, test are copies" in out
 
 
 @pytest.mark.parametrize(

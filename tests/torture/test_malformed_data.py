@@ -354,3 +354,66 @@ def test_odd_labels_are_classes_or_one_line(labels, says):
         assert len(str(error.value)) < 400 and "\n" not in str(error.value)
     items = [(image, label) for image, label in zip(pixels, labels, strict=True)]
     assert len(open_images(items)) == 2  # without labels, where they are none
+
+
+def test_texts_of_files_are_cut(tmp_path):
+    """A camera name of 60 kB in one of many images, and a chunk of EXIF data of 5 MB."""
+    tags = Image.Exif()
+    tags[0x0110] = "\x1b[2J" + "x" * 60_000
+    (tmp_path / "0.jpg").write_bytes(encoded(GREEN, "JPEG", exif=tags))
+    tags[0x0110] = "y" * 5_000_000
+    (tmp_path / "1.png").write_bytes(
+        png(1, 1, content=bytes(4), extra=chunk(b"eXIf", tags.tobytes()))
+    )
+    for number in range(2, 200):
+        (tmp_path / f"{number}.png").write_bytes(png(1, 1, content=bytes(4)))
+    columns = open_images(tmp_path, image_size=4).columns
+    assert all(
+        one is None or (len(one) <= 100 and one.isprintable())
+        for one in columns["camera"].to_pylist()
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_member_of_a_tar_is_read_or_listed(tmp_path, seed):
+    """Names of any form: every image is one, however keys, dots and cases fall, and no label vanishes."""
+    draw = random.Random(seed)
+    members = []
+    for number in range(30):
+        parts = [
+            draw.choice(["a", "b", "20", "x.y", "", "__c__", "é"])
+            for _ in range(draw.randint(1, 3))
+        ]
+        name = ".".join(parts) + draw.choice([".png", ".PNG", "", ".png_large", ".seg.png"])
+        if not name.startswith(".") and name:
+            members.append((name, png(1, 1, content=bytes([0, number, 0, 0]))))
+    labels = [(f"{draw.choice('ab')}.{draw.choice(['cls', 'CLS'])}", b"1") for _ in range(4)]
+    everything = [*members, *labels]
+    draw.shuffle(everything)
+    tar(tmp_path / "a.tar", everything)
+    images = open_images(tmp_path / "a.tar", image_size=1)
+    assert len(images) == len(set(images.names)) == len(members)
+    seen = sorted(images.pixels[:, 0, 0, 0].tolist())
+    assert seen == sorted(content_value(one) for _, one in members)
+    assert {why for _, why in images.skipped} <= {"a label without an image"}
+
+
+def content_value(content):
+    """The red of the only pixel."""
+    import io
+
+    return Image.open(io.BytesIO(content)).getpixel((0, 0))[0]
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"\0", b"\xff\xd8\xff", b"II*\0", b"BM", b"PK\x03\x04", b"\x00" * 128 + b"DICM"]
+)
+@pytest.mark.parametrize("name", ["x", "x.jpg_large", "x.dng", "x.unknown", "x.png"])
+def test_a_broken_file_of_any_name_is_counted_once_or_beside_images(tmp_path, head, name):
+    (tmp_path / "good.png").write_bytes(encoded(GREEN, "PNG"))
+    (tmp_path / name).write_bytes(head)
+    images = open_images(tmp_path)
+    assert images.names == ["good.png"] and len(images.skipped) <= 1
+    if name not in ("x", "x.unknown"):
+        assert [one for one, _ in images.skipped] == [name]
+    assert images.line.count("\n") == 0

@@ -288,7 +288,8 @@ def find_duplicates(
         if archive
         else f"{len({one.group for one in members if one.kind == KINDS[-1]})} groups of"
     )
-    console.print(Text(f"{total} of {len(images) - archive} images are {what}: {said}"))
+    of = f" of {images.of_splits}" if images.of_splits else ""
+    console.print(Text(f"{total} of {len(images) - archive} images{of} are {what}: {said}"))
     console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
     console.print(
         Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pyarrow
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
+from nearfar.data.formats import is_passing
 from nearfar.data.table import cut
 
 LONGEST = 100  # characters of a text
@@ -35,7 +37,7 @@ def exif_of(image: Image.Image) -> Exif:
         return Exif()
     taken, camera = None, ""
     place: list[float | None] = [None, None]
-    with contextlib.suppress(Exception):  # readers raise anything on damaged data
+    with suppress_damage():
         tags = image.getexif()
         camera = cut(str(tags.get(Base.Model, "")), LONGEST)
         own, gps = tags.get_ifd(IFD.Exif), tags.get_ifd(IFD.GPSInfo)
@@ -47,6 +49,16 @@ def exif_of(image: Image.Image) -> Exif:
             _degrees(gps.get(GPS.GPSLongitude), gps.get(GPS.GPSLongitudeRef) == "W", 180),
         ]
     return Exif(taken, camera or None, *(place if None not in place else (None, None)))
+
+
+@contextlib.contextmanager
+def suppress_damage() -> Iterator[None]:
+    """Pass over what readers raise on damaged data, which is anything, but not over what the machine lacks."""
+    try:
+        yield
+    except Exception as error:
+        if is_passing(error):
+            raise
 
 
 def _degrees(parts: Any, negative: bool, most: int) -> float | None:

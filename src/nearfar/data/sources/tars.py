@@ -236,17 +236,17 @@ def _sorted_out(
 ) -> tuple[list[Member], list[tuple[Member, str]]]:
     """The images with those that are some by their first bytes, in order, and what is left out, with the reasons.
 
-    What lies beside an image of its key is part of that example, unless it is of a kind that is known and not read.
+    Arrays and unknown files beside an image of their key are parts of that example.
     """
     keys, found, left = {one.key for one in images}, list(images), []
     for one in others:
         why = left_out.by_name(one.name)
-        if why is None and one.key not in keys and looking:
+        if why is None and looking:
             head = _member(file, one.place._replace(size=min(one.place.size, left_out.LOOKED_AT)))
             why = left_out.by_content(one.name, head)
             if why is None:
                 found.append(one)
-        if why and (one.key not in keys or why != left_out.ARRAYS):
+        if why and (one.key not in keys or why not in (left_out.ARRAYS, left_out.UNKNOWN)):
             left.append((one, why))
     return sorted(found, key=lambda one: one.place.offset), left
 

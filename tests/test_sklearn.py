@@ -99,8 +99,8 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     assert fitted.value_range_ == (0, 16)
     files = sorted(tmp_path.iterdir())
     for same in (
-        images.astype(np.uint8),
-        images.astype(np.uint8)[..., None],
+        digits[0][:6].astype(np.uint8),
+        digits[0][:6].astype(np.uint8)[..., None],
         files,
         list(map(str, files)),
         tmp_path,
@@ -156,10 +156,9 @@ def test_mistakes_get_one_line(fitted, tmp_path):
     of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(
         np.eye(64, dtype=np.uint8).reshape(64, 8, 8)
     )
-    with pytest.raises(
-        ValueError, match="the images of fit were no float64 arrays: set value_range, or give uint8"
-    ):
-        of_bytes.transform(np.zeros((2, 8, 8)))
+    for other in (np.full((2, 8, 8), 0.5), np.full((2, 8, 8), 256), np.full((2, 8, 8), -1)):
+        with pytest.raises(ValueError, match=r"the images of fit were uint8, .*: set value_range"):
+            of_bytes.transform(other)
     with pytest.raises(ValueError, match="there is no method 'simclrr'"):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))
 
@@ -173,3 +172,58 @@ def test_a_map_without_views_or_epochs_is_refused_before_training(
         ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"
     ):
         ContrastiveMap(**numbers).fit(digits)
+
+
+def as_types(numbers):
+    """The same small whole numbers, 0..16, in every type and layout that an array can have."""
+    types = ("u1", "u2", "i1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", ">u2", ">i4", ">f4", "O")
+    found = {kind: numbers.astype(kind) for kind in types}
+    found["fortran"] = np.asfortranarray(numbers)
+    found["strided"] = np.repeat(numbers, 2, axis=1)[:, ::2]
+    found["reversed"] = numbers[:, ::-1].copy()[:, ::-1]
+    found["read-only"] = numbers.copy()
+    found["read-only"].flags.writeable = False
+    found["lists"] = numbers.tolist()
+    return found
+
+
+@pytest.mark.parametrize("of_fit", ["f8", "f2", "u1", "i8", ">u2"])
+def test_equal_numbers_give_equal_features_whatever_their_type(digits, of_fit):
+    few = digits[0][:60]
+    estimator = ContrastiveEncoder(encoder="tiny", epochs=1, batch_size=30, settings=QUICK)
+    estimator.fit(few.astype(of_fit))
+    expected = estimator.transform(few[:4].astype(of_fit))
+    assert np.ptp(expected, axis=0).max() > 1e-3  # it sees the images
+    for name, same in as_types(few[:4]).items():
+        np.testing.assert_array_equal(estimator.transform(same), expected, err_msg=name)
+    if of_fit not in ("u1", ">u2"):
+        assert estimator.value_range_ == (0, 16)
+
+
+@pytest.mark.parametrize("scale", [1 / 16, 255 / 16, 4096, -16])
+def test_numbers_on_another_scale_than_those_of_fit_are_refused(fitted, digits, scale):
+    numbers = digits[0][:4] * scale
+    if scale < 1 and scale > 0:  # they may be dark images
+        assert np.isfinite(fitted.transform(numbers)).all()
+        return
+    with pytest.raises(ValueError, match=r"the images of fit had numbers from 0 to 16, these from"):
+        fitted.transform(numbers)
+
+
+@pytest.mark.parametrize(
+    "given", [(1, 0), (1, 1), (0, np.nan), (0, np.inf), (0,), 5, "ab", (0, 1, 2, 3)]
+)
+def test_a_value_range_that_is_none_is_refused(digits, given, unchecked):
+    with pytest.raises(ValueError, match="value_range"):
+        ContrastiveEncoder(value_range=given, epochs=1).fit(digits[0][:20])
+
+
+def test_a_random_state_is_what_scikit_learn_takes_it_for():
+    seeds = {ContrastiveEncoder(random_state=kind(3))._seed() for kind in (int, np.int64, np.uint8)}
+    assert seeds == {3}
+    one, two = (ContrastiveEncoder(random_state=np.random.RandomState(3)) for _ in range(2))
+    first = one._seed()
+    assert first == two._seed() != one._seed()  # drawn, so that the next one differs
+    for other in (np.random.default_rng(3), "3", 3.0):
+        with pytest.raises(ValueError, match="cannot be used to seed"):
+            ContrastiveEncoder(random_state=other)._seed()

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
 from nearfar.training.progress import shown
+from nearfar.views import check_value_range
 
 
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -45,27 +47,25 @@ class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return Console(quiet=not self.verbose)
 
     def _seed(self) -> int:
-        given = self.random_state
-        return (
-            given
-            if isinstance(given, int)
-            else int(check_random_state(given).randint(LARGEST_SEED // 2))
-        )
+        if isinstance(self.random_state, Integral):  # NumPy's too
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(LARGEST_SEED // 2))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ContrastiveEncoder(_Estimator):
     """Features of images from an encoder that is pretrained on them, without labels.
 
-    X: an array (N, H, W) or (N, H, W, C), rows of flattened images, image files, or a folder. Arrays of uint8 are taken
-    as they are, other numbers by `value_range`.
+    X: an array (N, H, W) or (N, H, W, C), rows of flattened images, image files, or a folder. Where `fit` saw uint8 or
+    uint16 arrays, they are taken as they are; other numbers become pixels by `value_range`. Equal numbers give equal
+    features whatever their type, and numbers on another scale than those of `fit` are refused.
 
     Parameters
     ----------
     method, encoder, image_size, batch_size : as in `nearfar.pretrain`; None: chosen by it
     epochs : passes over the images
     image_shape : of flattened images, (H, W) or (H, W, C); None: square and grayscale
-    value_range : black and white, for numbers other than uint8; None: smallest and largest number seen by `fit`
+    value_range : black and white; None: smallest and largest number seen by `fit`, the whole range of uint8 and uint16
     settings : other settings of `nearfar.pretrain`, by name
     random_state : seed of weights, batches and views
     verbose : show progress
@@ -166,20 +166,45 @@ class ContrastiveEncoder(_Estimator):
                     f"{array.shape[1]} numbers are no square image: give image_shape=(height, width)"
                 )
             array = array.reshape(len(array), *(self.image_shape or (side, side)))
-        whole = self.value_range is None and array.dtype in (np.uint8, np.uint16, np.bool_)
         if fitting:
-            self.value_range_ = (
-                None if whole else tuple(map(float, self.value_range or (array.min(), array.max())))
-            )
-        if whole:
-            return array
-        seen = getattr(self, "value_range_", None)
-        if seen is None:
+            self._fit_range(array)
+        return self._stored(array)
+
+    def _fit_range(self, array: np.ndarray) -> None:
+        """Remember what the numbers of the images mean: a stored type, or the range from black to white."""
+        given = self.value_range
+        if given is not None and len(given := check_value_range(given)) != 2:
+            raise ValueError(f"value_range takes one pair LOW HIGH, not {given}")
+        self.stored_type_ = None
+        if given is None and array.dtype.kind == "u" and array.dtype.itemsize <= 2:
+            self.stored_type_ = f"uint{8 * array.dtype.itemsize}"
+        elif given is None:
+            given = [float(array.min()), float(array.max())]
+        self.value_range_ = None if given is None else tuple(given)
+
+    def _stored(self, array: np.ndarray) -> np.ndarray:
+        """Return images as uint8 or uint16: equal numbers become equal pixels, whatever their type.
+
+        Raises ValueError for numbers that cannot be on the scale of those that `fit` saw.
+        """
+        numbers = array.astype(np.float64)
+        low, high = float(numbers.min()), float(numbers.max())
+        if self.stored_type_ is not None:
+            most = np.iinfo(self.stored_type_).max
+            if low < 0 or high > most or not np.array_equal(numbers, np.rint(numbers)):
+                raise ValueError(
+                    f"the images of fit were {self.stored_type_}, and these hold other numbers than "
+                    f"0, 1 ... {most}: set value_range, or give {self.stored_type_}"
+                )
+            return numbers.astype(self.stored_type_)
+        black, white = self.value_range_
+        width = (white - black) or 1.0
+        if self.value_range is None and not black - width <= low <= high <= white + width:
             raise ValueError(
-                f"the images of fit were no {array.dtype} arrays: set value_range, or give uint8"
+                f"the images of fit had numbers from {black:g} to {white:g}, these from {low:g} to "
+                f"{high:g}: give them on one scale, or set value_range"
             )
-        low, high = seen
-        unit = np.clip((array.astype(np.float64) - low) / ((high - low) or 1.0), 0, 1)
+        unit = np.clip((numbers - black) / width, 0, 1)
         return np.rint(255 * unit).astype(np.uint8)  # as in files of the same images
 
     @property

@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from nearfar.messages import check_range
-from nearfar.views import with_channels
+from nearfar.views import check_value_range, with_channels
 
 PERCENTILES = (0.5, 99.5)
 SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
@@ -47,16 +47,9 @@ def asked(image_size: int | None, channels: int | None, value_range: Any) -> Ask
     """The form that is asked for; ValueError for what no image can have."""
     check_range("image_size", image_size, 1, LARGEST)
     check_range("channels", channels, 1)
-    if value_range is None or value_range in (FULL, EIGHT_BITS):
+    if value_range is None or (isinstance(value_range, str) and value_range in (FULL, EIGHT_BITS)):
         return Asked(image_size, channels, value_range)
-    if isinstance(value_range, str) or len(value_range) < 2 or len(value_range) % 2:
-        raise ValueError(
-            f"value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not {value_range}"
-        )
-    pairs = np.asarray(value_range, dtype=np.float64).reshape(-1, 2)
-    if not np.isfinite(pairs).all() or (pairs[:, 0] >= pairs[:, 1]).any():
-        raise ValueError(f"each LOW of value_range must be below its HIGH, got {list(value_range)}")
-    return Asked(image_size, channels, pairs.reshape(-1).tolist())
+    return Asked(image_size, channels, check_value_range(value_range))
 
 
 def for_channels(value_range: Sequence[float], channels: int) -> list[float]:

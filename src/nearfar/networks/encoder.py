@@ -25,7 +25,7 @@ from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import CONFIG, WEIGHTS
 from nearfar.networks.timm_entries import own_name, timm_name
-from nearfar.views import from_range, resize_square, with_channels
+from nearfar.views import check_value_range, from_range, resize_square, with_channels
 
 SIDES = ("img_size", "image_size")
 USUAL = {"in_chans", "dynamic_img_size", *SIDES}  # arguments that widen no net
@@ -40,7 +40,8 @@ class Encoder(nn.Module):
     backbone: of `build_backbone`. image_size: pixels of a side. channels: that the backbone takes. mean, std: one
     number for each channel, in units of 0..1. value_range: low and high of every channel, the numbers that stand for 0
     and 1 in images of more than 8 bits. Its own state_dict holds the backbone's weights alone.
-    Raises ValueError where mean or std do not have one number for each channel, or a std is not above 0.
+    Raises ValueError where mean or std do not have one number for each channel, a std is not above 0, or a low of the
+    value range is not below its high.
 
     >>> backbone = build_backbone("tiny", image_size=32, channels=3)
     >>> encoder = Encoder(backbone, image_size=32, channels=3, mean=[0.5] * 3, std=[0.25] * 3)
@@ -68,7 +69,7 @@ class Encoder(nn.Module):
                 f"{channels} channels need as many means and stds (above 0), got {mean} and {std}"
             )
         self.backbone, self.image_size, self.channels = backbone, image_size, channels
-        self.value_range = None if value_range is None else [float(x) for x in value_range]
+        self.value_range = None if value_range is None else check_value_range(value_range)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
@@ -272,11 +273,10 @@ def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> En
     for what, number, most in (("size", size, LARGEST_SIDE), ("channels", channels, MOST_CHANNELS)):
         if type(number) is not int or not 1 <= number <= most:
             raise ValueError(f"the {what} of its input must be 1 to {most}, not {number!r:.40}")
-    value_range = about.get("value_range")
-    if value_range is not None and not (
-        len(value_range) in (2, 2 * channels) and all(map(isfinite, value_range))
-    ):
-        raise ValueError(f"the value range must be pairs of numbers, not {value_range!r:.60}")
+    if (value_range := about.get("value_range")) is not None:
+        value_range = check_value_range(value_range)
+        if len(value_range) not in (2, 2 * channels):
+            raise ValueError(f"{channels} channels do not fit the value range {value_range!s:.60}")
     if own is None:
         name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
         sides = np.ravel([arguments[key] for key in SIDES if arguments.get(key) is not None])

@@ -2,7 +2,7 @@
 
 from nearfar.views.geometry import centre_square, resize_square, with_channels
 from nearfar.views.make import ViewFunction, Views, make_views
-from nearfar.views.photometric import eight_bits, from_range, unit
+from nearfar.views.photometric import check_value_range, eight_bits, from_range, unit
 from nearfar.views.plans import PRESETS, compose, fit_views, names_in, plan, plan_names
 from nearfar.views.sampling import sample_boxes
 from nearfar.views.view import View, ViewPlan

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -26,14 +28,32 @@ def eight_bits(pixels: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]:
     )
 
 
+def check_value_range(value_range: Any) -> list[float]:
+    """Return low and high of a value range, one pair or one for each channel; ValueError for what is none."""
+    try:
+        numbers = [float(number) for number in value_range]
+    except (TypeError, ValueError):
+        numbers = []
+    if isinstance(value_range, str) or len(numbers) < 2 or len(numbers) % 2:
+        raise ValueError(
+            "value_range is LOW HIGH, a pair for each channel, 'full' or 'uint8', not "
+            f"{value_range!r:.60}"
+        )
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    if not all(low < high and math.isfinite(high - low) for low, high in pairs):
+        raise ValueError(f"each LOW of value_range must be below its HIGH, got {numbers!s:.60}")
+    return numbers
+
+
 def from_range(
     numbers: Float[Tensor, "*batch channels height width"], value_range: Sequence[float]
 ) -> Float[Tensor, "*batch channels height width"]:
     """Map each channel's range (low, high) to 0..1, and what lies beyond it to 0 and 1.
 
-    value_range: low and high of every channel in turn, or one pair for all. Raises ValueError for another number.
+    value_range: low and high of every channel in turn, or one pair for all. Raises ValueError for another number, and
+    where a low is not below its high.
     """
-    channels = numbers.shape[-3]
+    channels, value_range = numbers.shape[-3], check_value_range(value_range)
     if len(value_range) not in (2, 2 * channels):
         raise ValueError(
             f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}"

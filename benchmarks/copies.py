@@ -432,16 +432,18 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
                 for step in steps:
                     oriented = oriented.transpose(step)
                 how = how_of(row, turn)
-                SAVED[how](oriented).save(
-                    Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}.png"
-                )
+                place = Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}"
+                if how == "JPEG 75":  # as PNG it would count as exact
+                    oriented.save(f"{place}.jpg", quality=75)
+                else:
+                    SAVED[how](oriented).save(f"{place}.png")
         page = Path(folder) / "page.html"
         found = nearfar.find_duplicates(
             folder, orientations=True, out=page, console=Console(quiet=True)
         )
     groups: dict[int, list[tuple[int, int, str, str]]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
-        row, turn, how = name.removesuffix(".png").split(" ", 2)
+        row, turn, how = name.rpartition(".")[0].split(" ", 2)
         if kind != "alike":
             groups.setdefault(group, []).append(
                 (int(row), int(turn), kind, how.replace(" of ", "/"))

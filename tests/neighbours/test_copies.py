@@ -13,6 +13,7 @@ from nearfar.neighbours.copies import (
     COPY,
     LOCAL,
     altered,
+    compared,
     local_difference,
     pixel_difference,
     small_images,
@@ -160,3 +161,50 @@ def test_large_images_are_compared_in_strips(monkeypatch):
     whole = local_difference(first, second)
     monkeypatch.setattr("nearfar.neighbours.copies.ROWS", 50 * 20)
     assert local_difference(first, second) == whole > 0
+
+
+def sprite(colour, side=64, shade=(250, 220, 210)):
+    """A drawing of four flat colours, one of which is given."""
+    page = Image.new("RGB", (side, side), "white")
+    draw, unit = ImageDraw.Draw(page), side / 64
+    draw.ellipse([6 * unit, 6 * unit, 58 * unit, 58 * unit], fill=(20, 10, 10))
+    draw.ellipse([9 * unit, 9 * unit, 55 * unit, 55 * unit], fill=colour)
+    for left in (20, 36):
+        draw.rectangle([left * unit, 22 * unit, (left + 8) * unit, 34 * unit], fill=shade)
+    return page
+
+
+def of_colours():
+    """36 colours, of which some differ by little: 12 reds, greens and blues."""
+    for step in range(12):
+        for hue in range(3):
+            yield tuple(200 - 8 * step if band == hue else 40 + 2 * step for band in range(3))
+
+
+def test_sprites_in_other_colours_are_no_copies_and_their_own_versions_are():
+    colours = list(of_colours())
+    made = [sprite(colour) for colour in colours]
+    for first, second in zip(made, [*made[3:], *made[:3]], strict=True):
+        assert compared(planes(first), planes(second), lossless=True) == "alike"
+        for quality in (75, 90):
+            lossy = saved(second, "JPEG", quality=quality)
+            assert compared(planes(first), planes(lossy)) == "alike"
+            assert compared(planes(saved(first, "JPEG", quality=90)), planes(lossy)) == "alike"
+        half = second.resize((48, 48), Image.Resampling.LANCZOS)
+        assert compared(planes(first), planes(half), lossless=True) == "alike"
+        own = [saved(first, "JPEG", quality=quality) for quality in (75, 85, 95)]
+        own += [first.resize((side, side), Image.Resampling.LANCZOS) for side in (32, 48, 128)]
+        own += [saved(first, "WEBP", quality=80)]
+        for copy in own:
+            assert compared(planes(first), planes(copy)) == "copy"
+        assert compared(planes(first), planes(saved(first, "PNG")), lossless=True) == "same pixels"
+
+
+def test_the_same_page_of_gray_and_of_colour_is_a_copy_and_one_pixel_makes_another():
+    gray = Image.new("L", (64, 64), 255)
+    ImageDraw.Draw(gray).text((8, 8), "No. 7", font=ImageFont.load_default(14), fill=0)
+    assert compared(planes(gray), planes(gray.convert("RGB")), lossless=True) == "copy"
+    for changed in (gray.copy(), gray.convert("RGB")):
+        changed.putpixel((60, 60), 250 if changed.mode == "L" else (255, 255, 250))
+        assert compared(planes(gray), planes(changed), lossless=True) == "alike"
+        assert compared(planes(gray), planes(changed)) == "copy"

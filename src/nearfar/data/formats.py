@@ -15,6 +15,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,8 @@ _OUT_OF_MEMORY = (
 # what tifffile says of codecs, and pydicom of its plug-ins
 _NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 _ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
+_EXACT = {"PNG", "GIF", "BMP", "DIB", "PPM", "PCX", "TGA", "SGI", "ICO", "MSP", "XBM", "SUN", "QOI"}
+_LOSSY_TIFF = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF, by Pillow's names
 _MULTIPLE = {"GIF", "WEBP", "PNG", "TIFF", "AVIF", "HEIF"}  # formats with several frames or pages
 
 
@@ -159,6 +162,38 @@ def raw(data: bytes | str) -> Raw | None:
     if start[4:12] in _HEIF and "HEIF" not in formats():
         raise PackageMissing("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
     return of_pillow(data) if start[:2] == b"P5" or start.startswith(_JPEG2000) else None
+
+
+def is_lossless(data: bytes | str) -> bool:
+    """Whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF without JPEG, and others.
+
+    False where that cannot be told, as of JPEG 2000 and DICOM.
+    """
+    try:
+        with Image.open(opened(data), formats=formats()) as image:
+            if image.format == "TIFF":
+                return image.info.get("compression") not in _LOSSY_TIFF
+            if image.format == "WEBP":
+                return _has_lossless_webp(data)
+            return image.format in _EXACT
+    except (OSError, ValueError, SyntaxError):
+        return False
+
+
+def _has_lossless_webp(data: bytes | str) -> bool:
+    """Whether the first picture of a WebP file is in a chunk of the lossless kind."""
+    whole = data if isinstance(data, bytes) else Path(data).read_bytes()
+    place = 12  # behind "RIFF", a size, "WEBP"
+    while place + 8 <= len(whole):
+        kind, size = (
+            whole[place : place + 4],
+            int.from_bytes(whole[place + 4 : place + 8], "little"),
+        )
+        if kind in (b"VP8 ", b"VP8L"):
+            return kind == b"VP8L"
+        # a frame of an animation holds further chunks behind its place, size and duration
+        place += 8 + (16 if kind == b"ANMF" else size + size % 2)
+    return False
 
 
 def opened(data: bytes | str) -> io.BytesIO | str:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, Shaped, UInt8
 from PIL import Image
-from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter
+from scipy.ndimage import gaussian_filter, maximum_filter, minimum_filter, uniform_filter
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
@@ -54,6 +54,12 @@ PLAIN = 32  # of 255: range of values below which an image shows too little to t
 ROWS = 2**20  # pixels that are compared at a time
 QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measured
 GATHERED = 256  # images in memory at a time
+EVEN, PATCH, BIN = 5, 16, 16  # pixels and range of a flat window; of 255: colours that count as one
+AREA, PORTION = 64, 0.005  # pixels, and part of the image, that a flat colour covers at least
+SHIFT, SHIFT_RESIZED = (
+    3.0,
+    3.5,
+)  # of 255: mean change of a flat colour by JPEG, and by resizing and JPEG
 MIRROR = (
     4  # orientations, each a number of quarter turns; so many more are those of the mirror image
 )
@@ -117,14 +123,26 @@ def inverse(turn: int) -> int:
 def compared(
     first: Shaped[np.ndarray, "channels height width"],
     second: Shaped[np.ndarray, "bands high wide"],
+    lossless: bool = False,
 ) -> str:
-    """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else."""
+    """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else.
+
+    lossless: whether both files hold their pixels exactly. If they are of one size too, a copy differs by nothing but
+    its grayscale being stored as colour.
+    """
     if np.array_equal(first, second):
         return "same pixels"
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
+    if lossless and (height, width) == (high, wide):
+        return "copy" if _equal_in_colour(first, second) else "alike"
     if abs(math.log(width * high / (height * wide))) > STRETCHED:
         return "alike"
     return "copy" if local_difference(first, second) <= LOCAL else "alike"
+
+
+def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether a grayscale image is the other one, which is stored as colour."""
+    return {len(first), len(second)} == {1, 3} and bool((first == second).all())
 
 
 def local_difference(
@@ -142,6 +160,9 @@ def local_difference(
     and has lost sharp detail, as small letters do. A grayscale image becomes RGB for the comparison with an RGB image.
     Images of more than 8 bits are scaled to 8 by the range of both, and again without its ends, since a few bright
     pixels could hide the rest.
+
+    Nor may a flat colour (what covers at least 64 pixels and 0.5 % of the image) change by more than 3 of 255 on
+    average (3.5 for different sizes), in brightness or colour: JPEG changes pixels by more, and whole areas by less.
 
     Infinite for images that cannot be compared so: with other channels or types, such detail at less than half the
     size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
@@ -187,9 +208,10 @@ def _local_difference(
     ):
         return math.inf
     if (tall, broad) == (height, width):
-        return min(
+        found = min(
             _furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0)
         )  # JPEG changes JPEG less
+        return found if found > LOCAL else max(found, LOCAL * _recoloured(first, second) / SHIFT)
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
@@ -198,7 +220,43 @@ def _local_difference(
     nearest = min(
         tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean()
     )
-    return _furthest(nearest, second, FINE, 1) * (FAINT if faint else SMALLER)
+    found = _furthest(nearest, second, FINE, 1) * (FAINT if faint else SMALLER)
+    return (
+        found if found > LOCAL else max(found, LOCAL * _recoloured(nearest, second) / SHIFT_RESIZED)
+    )
+
+
+def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest mean change, of 255, of a flat colour of two images of one size, in brightness or colour.
+
+    Pixels of one colour belong together wherever they are. The colours are those of the image that gives the smaller
+    change: JPEG spreads one colour over several.
+    """
+    planes = [
+        np.stack(_bands(image)).astype(np.int16) for image in (first, second)
+    ]  # [channels, height, width]
+    flat = np.ones(first.shape[1:], dtype=bool)
+    for plane in (*planes[0], *planes[1]):
+        flat &= maximum_filter(plane, EVEN) - minimum_filter(plane, EVEN) <= PATCH
+    change = [(one - other)[flat] for one, other in zip(*planes, strict=True)]
+    least, found = max(AREA, PORTION * flat.size), []
+    for image in planes:
+        key = np.zeros(int(flat.sum()), dtype=np.int64)
+        for plane in image[:3]:
+            key = key * (256 // BIN + 1) + (plane[flat] + BIN // 2) // BIN
+        counts = np.bincount(key)
+        large = np.flatnonzero(counts >= least)
+        sums = [np.abs(np.bincount(key, one)[large]) / counts[large] for one in change]
+        found.append(max((float(one.max()) for one in sums if len(one)), default=0.0))
+    return min(found)
+
+
+def _bands(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
+    """Brightness and colour, or any other channels as they are."""
+    if len(pixels) != 3:
+        return list(pixels)
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    return [np.asarray(one) for one in image.convert("YCbCr").split()]
 
 
 def _furthest(first: np.ndarray, second: np.ndarray, quality: int, least: float) -> float:
@@ -268,12 +326,10 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
 
 def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
     """Brightness, and colour at half the size; any other channels as they are."""
+    light, *colours = _bands(pixels)
     if len(pixels) != 3:
-        return list(pixels)
-    light, *colours = (
-        Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).convert("YCbCr").split()
-    )
-    return [np.asarray(light), *(np.asarray(one.reduce(2)) for one in colours)]
+        return [light, *colours]
+    return [light, *(np.asarray(Image.fromarray(one).reduce(2)) for one in colours)]
 
 
 def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.decoding import header, to_array, to_pil
-from nearfar.data.formats import raw
+from nearfar.data.formats import is_lossless, raw
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
@@ -214,11 +214,9 @@ def _turned_copies(
     """
     small = small_images(images, known, progress)
     own = small if asked is known else small_images(images, asked, progress)
-    full, links, tried = (
-        lru_cache(CACHED)(partial(_full_size, images)),
-        dict[tuple[int, int], Link](),
-        set(),
-    )
+    full = lru_cache(CACHED)(partial(_full_size, images))
+    exact = lru_cache(None)(partial(_is_lossless, images))
+    links, tried = dict[tuple[int, int], Link](), set()
     for turn in range(1, 2 * MIRROR):
         other = torch.from_numpy(turned(own.numpy(), turn))
         count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
@@ -237,7 +235,8 @@ def _turned_copies(
             if first == second or pair in sure or pair in links or (pair, at) in tried:
                 continue
             tried.add((pair, at))
-            if compared(full(pair[0]), turned(full(pair[1]), at)) != KINDS[ALIKE]:
+            lossless = exact(pair[0]) and exact(pair[1])
+            if compared(full(pair[0]), turned(full(pair[1]), at), lossless) != KINDS[ALIKE]:
                 links[pair] = Link(distance, *pair, MIRRORED if at >= MIRROR else TURNED, at)
     return links
 
@@ -289,14 +288,28 @@ def _judged(
     apart = torch.cat(
         [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
     )
-    full, others = (lru_cache(CACHED)(partial(_full_size, images)) for images in (first, second))
+    compare = _comparison(first, second)
     links = []
     for done, (one, other) in enumerate(pairs.tolist()):
-        kind = KINDS.index(compared(full(one), others(other))) if apart[done] <= COPY else ALIKE
+        kind = compare(one, other) if apart[done] <= COPY else ALIKE
         links.append(Link(float(distance[done]), one, other, kind))
         if progress is not None:
             progress(done + 1, len(pairs))
     return links
+
+
+def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
+    """Compares an image of each set at full size: the position in KINDS. The last images read stay in memory."""
+    full, others = (lru_cache(CACHED)(partial(_full_size, images)) for images in (first, second))
+    exact, others_exact = (
+        lru_cache(None)(partial(_is_lossless, images)) for images in (first, second)
+    )
+
+    def compare(one: int, other: int) -> int:
+        lossless = exact(one) and others_exact(other)
+        return KINDS.index(compared(full(one), others(other), lossless))
+
+    return compare
 
 
 def groups_at(
@@ -492,3 +505,8 @@ def _full_size(images: Images, row: int) -> np.ndarray:
         return found.read()
     image = to_pil(originals[row], at_least=2**30)
     return to_array(image, len(image.getbands()))
+
+
+def _is_lossless(images: Images, row: int) -> bool:
+    """Whether the file of an image holds its pixels exactly; pixels alone may come from JPEG files."""
+    return images.originals is not None and is_lossless(images.originals[row])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
+LONGEST_NAME = 100  # characters of a name from a file
 OF_MEMORY = (
     "can't allocate memory",
     "cannot allocate memory",
@@ -68,6 +69,27 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
     near = did_you_mean(str(name), known, otherwise)
     every = "" if otherwise else f"{' T' if near else 't'}here are {', '.join(known)}"
     raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
+
+
+def check_plain_name(kind: str, name: Any) -> str:
+    """Return a name from a file that is to become a part of a path; ValueError for one that could lead elsewhere.
+
+    Plain names are texts of 1 to 100 printable characters, without separators, and neither "." nor "..".
+    """
+    plain = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not plain or set(name) & set("/\\") or name.strip(". ") == "":
+        raise ValueError(
+            f"the {kind} {name!r:.60} is no plain name: it must have 1 to {LONGEST_NAME} printable "
+            "characters, no separators, and more than dots"
+        )
+    return str(name)
+
+
+def check_count(kind: str, value: Any, least: int, most: int) -> int:
+    """Return a whole number from a file; ValueError for anything else, and for one that is not in least..most."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{kind} must be a whole number from {least} to {most}, not {value!r:.60}")
+    return value
 
 
 def say_once(message: str) -> None:
@@ -233,6 +255,24 @@ def lasting_streams() -> Iterator[Outlet]:
             err.flush()
 
 
+def read_regular(path: Path) -> str:
+    """Return the text of a file; ValueError for pipes and devices, which may never end, and for what is no text."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+    return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in a file; ValueError, one line that ends with the remedy, for anything else."""
+    try:
+        found = json.loads(read_regular(path))
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {first_line(error)}; {remedy}") from error
+    return found
+
+
 def load_yaml(path: Path) -> Any:
     """Return what a YAML file holds.
 
@@ -241,9 +281,7 @@ def load_yaml(path: Path) -> Any:
     """
     import yaml
 
-    if path.exists() and not path.is_file():
-        raise ValueError("it is not a regular file")
-    text = path.read_text(encoding="utf-8")
+    text = read_regular(path)
     most, known = 10_000 + 10 * len(text), dict[int, int]()
 
     def size(node: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ import nearfar
 from nearfar.atomic import write_file
 from nearfar.data.table import digest_of_file
 from nearfar.evaluation.results import ENCODERS, Measurement
-from nearfar.messages import first_line
+from nearfar.messages import first_line, read_json
 from nearfar.networks import Encoder, load_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.health import Health, Verdict, verdict
@@ -25,6 +26,8 @@ from nearfar.training.settings import Settings
 
 RESULTS, PREDICTIONS, TRUTH = "results.json", "predictions.npz", "truth"
 """What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""
+
+REMEDY = "remove it and evaluate again"
 
 
 class Verb:
@@ -122,12 +125,9 @@ class Run:
     @property
     def _written(self) -> dict[str, Any]:
         path = self.path / RESULTS
-        try:
-            found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            if not isinstance(found, dict):
-                raise ValueError("it is no JSON object")
-        except (ValueError, RecursionError) as error:
-            raise self._damaged(error) from error
+        if not os.path.lexists(path):
+            return {}
+        found = read_json(path, REMEDY)
         if found.keys() & ENCODERS.keys():
             raise ValueError(
                 f"{path} is of an earlier version, which did not note what its numbers were measured on: "
@@ -136,8 +136,7 @@ class Run:
         return found
 
     def _damaged(self, error: Exception) -> ValueError:
-        said = f"{self.path / RESULTS} is damaged: {first_line(error)}"
-        return ValueError(f"{said}; remove it and evaluate again")
+        return ValueError(f"{self.path / RESULTS} is damaged: {first_line(error)}; {REMEDY}")
 
     def write_results(
         self,

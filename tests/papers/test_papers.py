@@ -105,7 +105,10 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
             "the row z that is to be run is not there or has no run",
         ),
         (lambda table: table.update(measure="curves"), "measure must be one of run, variables"),
-        (lambda table: table.update(seeds=0), "seeds must be 1 or more, not 0"),
+        (
+            lambda table: table.update(seeds=0),
+            "seeds must be a whole number from 1 to 1000, not 0",
+        ),
         (
             lambda table: table["rows"]["x"].update(run=3),
             "row x: run takes names with values, not 3",

@@ -23,6 +23,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import list_splits, open_images
 from nearfar.messages import load_yaml
+from nearfar.papers.paper import read_paper
 from tests.pictures import tar
 
 IMAGE = io.BytesIO()
@@ -283,3 +284,158 @@ def test_an_alias_is_no_harm(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("mean: &one [0.5, 0.5, 0.5]\nstd: *one\ndata: [" + "x, " * 2000 + "x]\n")
     assert load_yaml(path)["std"] == [0.5, 0.5, 0.5]
+
+
+PAPER = """
+title: a paper
+tables:
+  table-1:
+    title: accuracy
+    source: Table 1
+    unit: "%"
+    protocol: [knn]
+    metric: knn
+    seeds: 1
+    first_seed: 0
+    common: {epochs: 1, limit: 64}
+    columns: {digits: {data: digits}}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}}}
+    small: {seeds: 1, columns: {digits: {data: digits}}}
+"""
+ELSEWHERE = [
+    "../x",
+    "../../x",
+    "/x",
+    "a/b",
+    "a\\\\b",
+    "..",
+    ".",
+    "",
+    " ",
+    "a\\nb",
+    "a\\0b",
+    300 * "x",
+]
+ABSURD = ["1000000000", "-1", "0", "1.5", "true", ".inf", "[1]", "'3'", "1e9", "null"]
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize(
+    "place", ["table-1:", "simclr: {", "digits: {data", "{data: digits}", "method: simclr"]
+)
+def test_a_name_in_a_foreign_paper_leads_nowhere_else(tmp_path, capsys, monkeypatch, name, place):
+    inside = tmp_path / "in" / "side"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    word = next(
+        word
+        for word in ("table-1", "simclr: {", "digits: {data", "digits}", "simclr")
+        if word in place
+    )
+    word = word.removesuffix(": {").removesuffix(": {data").removesuffix("}")
+    if place == "method: simclr":
+        text = PAPER.replace(place, f'method: "{name}"')
+    else:
+        text = PAPER.replace(
+            place,
+            place.replace(word, f'"{name}"', 1)
+            if place != "{data: digits}"
+            else f'{{data: "{name}"}}',
+        )
+    assert text != PAPER
+    (inside / "own.yaml").write_text(text)
+    said = refused(capsys, "reproduce", "own.yaml", "--data", "data", "--out", "out")
+    assert (
+        "no plain name" in said
+        or "there is no method" in said
+        or "YAML" in said
+        or "own.yaml" in said
+    )
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in", "own.yaml", "side"]
+
+
+def test_a_paper_whose_own_name_leads_elsewhere_is_refused(tmp_path, capsys):
+    path = tmp_path / "...yaml"
+    path.write_text(PAPER)
+    assert "the paper '..' is no plain name" in refused(capsys, "reproduce", path)
+
+
+def test_a_foreign_paper_does_not_choose_where_runs_are_written(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    path.write_text(PAPER.replace("limit: 64", "limit: 64, out: /tmp/x"))
+    assert "a table sets no out" in refused(capsys, "reproduce", path)
+
+
+@pytest.mark.parametrize("number", ABSURD)
+@pytest.mark.parametrize("place", ["    seeds: 1", "{seeds: 1", "first_seed: 0"])
+def test_absurd_counts_in_a_foreign_paper_are_refused(tmp_path, capsys, place, number):
+    path = tmp_path / "own.yaml"
+    path.write_text(PAPER.replace(place, f"{place[:-1]}{number}"))
+    if (place, number) in {("first_seed: 0", "0"), ("first_seed: 0", "1000000000")}:
+        assert read_paper(path).tables["table-1"].first_seed == int(number)
+    else:
+        assert "must be a whole number from" in refused(capsys, "reproduce", path)
+
+
+NUMBER = {"value": 1.0, "seconds": 1.0, "commands": []}
+OUTCOME = {
+    "paper": "a paper",
+    "table": "table-1",
+    "cells": {"simclr/digits": {"key": "0", "reading": "run knn", "seeds": {"0": NUMBER}}},
+    "claims": [{"text": "x", "section": "", "holds": "yes", "numbers": "1", "p": 0.5}],
+}
+
+
+def variants(value):
+    """A value of JSON, each with one part of another kind, or without it."""
+    for other in (None, 3, "x", [], {}, [1], float("nan"), 1e308, [[]]):
+        if type(other) is not type(value) or isinstance(value, float):
+            yield other
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {name: one for name, one in value.items() if name != key}
+            for one in variants(inner):
+                yield {**value, key: one}
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            for one in variants(inner):
+                yield [*value[:place], one, *value[place + 1 :]]
+
+
+def test_damaged_numbers_beside_a_table_are_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(PAPER)
+    path = tmp_path / "out" / "own" / "table-1.json"
+    path.parent.mkdir(parents=True)
+    texts = ["", "{", "[]", "\0", "[" * 10**5, *map(json.dumps, variants(OUTCOME))]
+    outcomes = set()
+    for text in texts:
+        path.write_text(text)
+        code = main(["reproduce", "own.yaml", "--no-run", "--out", "out"])
+        said = capsys.readouterr().err
+        assert code in (0, 2), text
+        assert said.count("\n") == (code == 2), (text, said)
+        outcomes.add(code)
+    assert outcomes == {0, 2}
+    path.unlink()
+    os.mkfifo(path)
+    assert "not a regular file" in refused(capsys, "reproduce", "own.yaml", "--out", "out")
+    path.unlink()
+    measured = tmp_path / "out" / "runs" / f"simclr-digits-{key_of(tmp_path)}-0" / "measured.json"
+    measured.parent.mkdir(parents=True)
+    for text in [
+        "",
+        "{",
+        "[]",
+        '{"run knn": 3}',
+        '{"pretrain": {}}',
+        '{"run knn": {"value": "x"}}',
+    ]:
+        measured.write_text(text)
+        assert "measured.json is damaged" in refused(
+            capsys, "reproduce", "own.yaml", "--out", "out"
+        )
+
+
+def key_of(folder):
+    return read_paper(folder / "own.yaml").tables["table-1"].cells()[0].key

@@ -25,6 +25,7 @@ from nearfar.papers.runs import (
     Known,
     folder_of,
     found_so_far,
+    outcome_in,
     path_of,
     resolved,
     unpacked,
@@ -250,10 +251,9 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
         ]
 
     found = {
-        path.relative_to(out): json.loads(path.read_text())
-        for path in sorted(out.glob("*/*.json"), key=parts)
+        path.relative_to(out): outcome_in(path) for path in sorted(out.glob("*/*.json"), key=parts)
     }
-    return {path: table for path, table in found.items() if "claims" in table}
+    return {path: table for path, table in found.items() if table}
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:

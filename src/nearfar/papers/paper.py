@@ -14,7 +14,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from nearfar.messages import check_known, load_yaml, one_line
+from nearfar.messages import (
+    LARGEST_SEED,
+    check_count,
+    check_known,
+    check_plain_name,
+    load_yaml,
+    one_line,
+)
 
 Size = Literal["full", "small"]
 Measure = Literal[
@@ -26,6 +33,8 @@ TRAINED = ("run", "plane", "curve", "last", "nuclear", "nuclear-norms", "detect"
 Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
 
+MOST_SEEDS = 1000
+"""Of a cell."""
 KINDS = ("better", "not_worse", "within", "best", "more")
 OF_SMALL = (
     "common",
@@ -277,7 +286,7 @@ def read_paper(name: str | Path) -> Paper:
         check_known("paper", str(name), paper_names())
         path = Path(__file__).parent / f"{name}.yaml"
     with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
-        whole = _named(load_yaml(path)) | {"name": path.stem}
+        whole = _named(load_yaml(path)) | {"name": check_plain_name("paper", path.stem)}
         common = _named(whole.pop("common", {}))
         tables: dict[str, Table] = {}
         for key, one in _named(whole["tables"]).items():
@@ -286,6 +295,7 @@ def read_paper(name: str | Path) -> Paper:
 
 
 def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[str, Table]) -> Table:
+    check_plain_name("table", name)
     given = _named(one)
     if (chosen := given.pop("chosen", None)) is not None:
         if chosen not in tables:
@@ -312,7 +322,24 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
             table, small=replace(table, own={}, **_scale(there, rows, place), size="small")
         )
     _check_names(table)
+    for each in (table, table.small):
+        for cell in each.cells() if each else ():
+            _check_paths(cell, name)
     return table
+
+
+def _check_paths(cell: Cell, place: str) -> None:
+    """Check what of a cell becomes a part of a path; ValueError, which names the cell, for what is no plain name."""
+    with one_line(f"{place}, row {cell.row}, column {cell.column}", ValueError):
+        for name in (cell.row, cell.column):
+            check_plain_name("row or column", name)
+        for settings in (cell.settings, cell.evaluate):
+            if settings.get("data") is not None:
+                check_plain_name("data set", settings["data"])
+        if "method" in cell.settings:
+            check_plain_name("method", cell.settings["method"])
+        if "out" in cell.settings:
+            raise ValueError("nearfar reproduce chooses the run folders, so a table sets no out")
 
 
 def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
@@ -322,8 +349,10 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
     for row in names:
         if row not in rows or rows[row].run is None:
             raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
-    if not isinstance(seeds := given.get("seeds", 1), int) or seeds < 1:
-        raise ValueError(f"{place}: seeds must be 1 or more, not {seeds!r}")
+    check_count(f"{place}: seeds", given.get("seeds", 1), 1, MOST_SEEDS)
+    check_count(
+        f"{place}: first_seed", given.get("first_seed", 0), 0, LARGEST_SEED + 1 - MOST_SEEDS
+    )
     if "columns" in given:
         given["columns"] = {
             name: _part(

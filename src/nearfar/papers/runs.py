@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import datetime
+import glob
 import inspect
 import json
+import math
 import os
 import queue
 import shlex
@@ -28,7 +30,7 @@ from nearfar.atomic import write_file
 from nearfar.commands.evaluate import evaluate
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
-from nearfar.messages import as_words, check_known, first_line, one_line
+from nearfar.messages import as_words, check_known, first_line, one_line, read_json
 from nearfar.papers.detector import TASKS
 from nearfar.papers.paper import TRAINED, Cell, Table
 from nearfar.papers.protocols import PROTOCOLS
@@ -46,6 +48,7 @@ from nearfar.training.settings import Settings
 
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
+REMEDY = "remove it, and the run is measured again"
 ALWAYS_THERE = ("digits",)
 PAPERS = {"keep_colour": 0}
 """Settings of all runs where a table says nothing else: what ours do and no paper's."""
@@ -126,7 +129,7 @@ def verb_of(cell: Cell) -> str:
 
 
 def folder_of(cell: Cell, seed: int | str, out: Path) -> Path:
-    """Return the folder of a cell's run; seed "*" makes a pattern for those of all seeds."""
+    """Return the folder of a cell's run; with the seed "" what the names of those of all seeds begin with."""
     words = (cell.settings.get("method"), cell.settings.get("data"), cell.key, seed)
     return out / "runs" / "-".join(str(word) for word in words if word is not None)
 
@@ -134,7 +137,29 @@ def folder_of(cell: Cell, seed: int | str, out: Path) -> Path:
 def measurements(folder: Path) -> dict[str, Any]:
     """Return what was measured in a run folder by its reading, and its training under `PRETRAINED`."""
     path = folder / DONE
-    return json.loads(path.read_text()) if path.is_file() else {}
+    if not os.path.lexists(path):
+        return {}
+    found = read_json(path, REMEDY)
+    if not all(_is_number(one, name != PRETRAINED) for name, one in found.items()):
+        raise ValueError(f"{path} is damaged: it does not hold what was measured; {REMEDY}")
+    return found
+
+
+def _is_number(one: Any, measured: bool = True) -> bool:
+    """Whether that is a number as `reproduce` writes it, with seconds and commands; not `measured`: of a training."""
+    if not isinstance(one, dict) or not isinstance(one.get("commands"), list):
+        return False
+    value = one.get("value") if measured else 0
+    values = value if isinstance(value, list) and value else [value]
+    try:
+        unpacked(one["right"]) if "right" in one else None
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return False
+    return all(map(_is_finite, [*values, one.get("seconds")]))
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def packed(right: np.ndarray) -> dict[str, Any]:
@@ -410,7 +435,7 @@ def known_in(out: Path) -> Known:
     """Return the numbers of all tables in a folder: what one table has, others with the same runs need not run."""
     known: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted(out.glob("*/*.json")):
-        for cell in _cells_in(path).values():
+        for cell in outcome_in(path).get("cells", {}).values():
             same = known.setdefault((cell["key"], cell["reading"]), {})
             # where two tables have one, that with its versions is newer
             same.update(
@@ -423,14 +448,44 @@ def known_in(out: Path) -> Known:
     return known
 
 
-def _cells_in(path: Path) -> dict[str, Any]:
-    try:
-        cells: dict[str, Any] = json.loads(path.read_text())["cells"] if path.is_file() else {}
-    except (ValueError, KeyError) as error:
+def outcome_in(path: Path) -> dict[str, Any]:
+    """Return what was written of a table, empty before; ValueError, one line, for a damaged file."""
+    if not os.path.lexists(path):
+        return {}
+    found = read_json(path, "remove it, its runs are kept")
+    cells, claims = found.get("cells"), found.get("claims")
+    whole = (
+        isinstance(cells, dict)
+        and all(map(_is_cell, cells.values()))
+        and isinstance(claims, list)
+        and all(map(_is_claim, claims))
+        and all(isinstance(found.get(name), str) for name in ("paper", "table"))
+    )
+    if not whole:
         raise ValueError(
-            f"{path} is damaged: {first_line(error)}; remove it, its runs are kept"
-        ) from error
-    return cells
+            f"{path} is damaged: it is no table of nearfar reproduce; remove it, its runs are kept"
+        )
+    return found
+
+
+def _is_cell(cell: Any) -> bool:
+    return (
+        isinstance(cell, dict)
+        and all(isinstance(cell.get(name), str) for name in ("key", "reading"))
+        and isinstance(seeds := cell.get("seeds"), dict)
+        and all(map(str.isdecimal, seeds))
+        and all(map(_is_number, seeds.values()))
+    )
+
+
+def _is_claim(claim: Any) -> bool:
+    """Whether that is a claim with its verdict; p, if it was tested, is a share."""
+    return (
+        isinstance(claim, dict)
+        and all(isinstance(claim.get(name), str) for name in ("text", "numbers"))
+        and claim.get("holds") in VERDICTS
+        and ("p" not in claim or (_is_finite(claim["p"]) and 0 <= claim["p"] <= 1))
+    )
 
 
 def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
@@ -438,7 +493,7 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
 
     known: numbers of other tables; their own come first.
     """
-    before = _cells_in(path_of(table, out).with_suffix(".json"))
+    before = outcome_in(path_of(table, out).with_suffix(".json")).get("cells", {})
     found: Found = {}
     for cell in table.cells():
         old = before.get(cell.place, {})
@@ -447,8 +502,8 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
             old["seeds"] if same else {}
         )
         found[cell.place] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
-        pattern = folder_of(cell, "*", out)
-        for folder in sorted(pattern.parent.glob(pattern.name)):
+        stem = folder_of(cell, "", out)
+        for folder in sorted(stem.parent.glob(f"{glob.escape(stem.name)}*")):
             there = measurements(folder)
             if number := there.get(cell.reading):
                 if training := there.get(PRETRAINED):
@@ -512,9 +567,7 @@ def _state_in(table: Table, out: Path) -> str:
     for one, word in ((table, "run"), (table.small, "small scale")):
         if one is not None and (path := path_of(one, out).with_suffix(".json")).is_file():
             cells = found_so_far(resolved(one, out), out).values()
-            held = Counter(
-                claim["holds"] for claim in json.loads(path.read_text()).get("claims", ())
-            )
+            held = Counter(claim["holds"] for claim in outcome_in(path).get("claims", ()))
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"
             words.append(word + begun + (f" (claims: {claims})" if claims else ""))

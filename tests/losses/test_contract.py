@@ -1,6 +1,7 @@
 """What every loss keeps: precision, gradient routes, order of the batch, saved state, memory, clear errors."""
 
 import copy
+import inspect
 import math
 from functools import partial
 
@@ -45,6 +46,28 @@ CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed like
     "NNCLR": (L.NNCLR, "koq"),
     "SwAV": (lambda: L.SwAV(DIM, 9, queue_size=20), "O"),
 }
+LEARNED = {
+    name: (partial(loss, *numbers, learn_temperature=True, **options), kinds)
+    for name, loss, numbers, options, kinds in (
+        ("SimCLR", L.SimCLR, [], {}, "oo"),
+        ("SimCLR, in groups", L.SimCLR, [], {"group_size": 2}, "oo"),
+        ("DCL", L.DCL, [], {}, "oo"),
+        ("DCLW", L.DCL, [], {"weighted": True}, "oo"),
+        ("SogCLR", L.SogCLR, [IMAGES], {"gamma": 1.0}, "ooi"),
+        ("MoCo", L.MoCo, [], {}, "okq"),
+        ("MoCoV3", L.MoCoV3, [], {}, "ok"),
+        ("ReSSL", L.ReSSL, [], {}, "okq"),
+        ("SCE", L.SCE, [], {}, "okq"),
+        ("SCE, batch", L.SCE, [], {}, "ok"),
+        ("LORAC", L.LORAC, [], {}, "Okq"),
+        ("LORAC, gaussian", L.LORAC, [], {"prior": "gaussian"}, "Okq"),
+        ("LORAC-bs", L.LORAC, [], {"batchwise": True}, "Okq"),
+        ("MoCo-M", L.LORAC, [], {"beta": math.inf}, "Okq"),
+        ("JCL", L.JCL, [], {}, "oKq"),
+        ("NNCLR", L.NNCLR, [], {}, "koq"),
+    )
+}
+CASES |= {f"{name}, learned": case for name, case in LEARNED.items() if "groups" not in name}
 SYMMETRIC = [
     name for name, (_, kinds) in CASES.items() if kinds.startswith("oo") and "sampled" not in name
 ]
@@ -60,6 +83,7 @@ WITHOUT_BATCH = [
     "LORAC-bs",
     "JCL",
 ]
+WITHOUT_BATCH += [f"{name}, learned" for name in WITHOUT_BATCH if name in LEARNED]
 ACCEPT_ONE = [*WITHOUT_BATCH, "NegativeCosine"]  # their negatives are past keys, or they have none
 every_loss = pytest.mark.parametrize("name", CASES)
 
@@ -431,26 +455,6 @@ def test_the_scale_of_sigclr_is_held_as_clips(log_scale):
     assert abs(loss.log_scale.item()) == pytest.approx(math.log(100))
 
 
-LEARNED = {
-    name: (partial(loss, *numbers, learn_temperature=True, **options), kinds)
-    for name, loss, numbers, options, kinds in (
-        ("SimCLR", L.SimCLR, [], {}, "oo"),
-        ("SimCLR, in groups", L.SimCLR, [], {"group_size": 2}, "oo"),
-        ("DCL", L.DCL, [], {}, "oo"),
-        ("SogCLR", L.SogCLR, [IMAGES], {"gamma": 1.0}, "ooi"),
-        ("MoCo", L.MoCo, [], {}, "okq"),
-        ("MoCoV3", L.MoCoV3, [], {}, "ok"),
-        ("ReSSL", L.ReSSL, [], {}, "okq"),
-        ("SCE", L.SCE, [], {}, "okq"),
-        ("SCE, batch", L.SCE, [], {}, "ok"),
-        ("LORAC", L.LORAC, [], {}, "Okq"),
-        ("LORAC, gaussian", L.LORAC, [], {"prior": "gaussian"}, "Okq"),
-        ("JCL", L.JCL, [], {}, "oKq"),
-        ("NNCLR", L.NNCLR, [], {}, "koq"),
-    )
-}
-
-
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("temperature", [0.05, 0.3])
 def test_a_learned_temperature_has_the_gradient_of_the_value(name, temperature):
@@ -489,3 +493,39 @@ def test_a_learned_temperature_has_the_gradient_of_the_value(name, temperature):
     step, log_scale = 1e-4, -math.log(temperature)
     slope = (at(log_scale + step) - at(log_scale - step)) / (2 * step)
     assert loss.log_scale.grad.item() == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+BEFORE = {  # value, norm of the first gradient, as computed before a temperature could be learned
+    "SimCLR": ("0x1.276c852c64701p+2", "0x1.02f991dc24a4ap-2"),
+    "DCL": ("0x1.24b96416ac532p+2", "0x1.0f62f417882c5p-2"),
+    "DCLW": ("0x1.6fcbdde013917p+2", "0x1.1edc1628bb239p-2"),
+    "SogCLR": ("0x1.6cc99888211c2p-1", "0x1.17bd603e56661p-1"),
+    "MoCo": ("0x1.4069293977812p+2", "0x1.d5d7f09455ca9p-3"),
+    "MoCoV3": ("0x1.93c41dbd700fdp+0", "0x1.8d18ea2506d50p-4"),
+    "ReSSL": ("0x1.ede2ff5d6cf08p+2", "0x1.ac8cdaa4a825ap-2"),
+    "SCE": ("0x1.f4ac751d2bfc8p+2", "0x1.b3b2f6607f877p-2"),
+    "SCE, batch": ("0x1.ce5feba6d2ec0p+2", "0x1.b9de760b4dc68p-2"),
+    "MoCo-M": ("0x1.475c48b4a8dd8p+2", "0x1.0b1427477e0e0p-3"),
+    "LORAC": ("0x1.d93c0947d915ep+2", "0x1.1701ea5f64107p-3"),
+    "LORAC, gaussian": ("0x1.b8a4ac26bf864p+2", "0x1.37a98a56425adp-3"),
+    "LORAC-bs": ("0x1.77aec725ab28ap+2", "0x1.1331664c7d0a0p-3"),
+    "JCL": ("0x1.56ab30716622cp+2", "0x1.cec1991cb2598p-3"),
+    "NNCLR": ("0x1.8c6576f4eda13p+2", "0x1.ecbe81d85fc78p-2"),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_fixed_temperature_gives_what_it_gave_before_one_could_be_learned(name):
+    """Bit for bit on the CPU that computed them; others may round their last digits in another way."""
+    loss = make(name).double()
+    assert not list(loss.parameters()) and loss.log_scale is None
+    value, gradients = evaluate(loss, inputs(name))
+    first = next(gradient for gradient in gradients if gradient is not None)
+    for found, before in zip((value.item(), first.norm().item()), BEFORE[name], strict=True):
+        assert found == pytest.approx(float.fromhex(before), rel=1e-13, abs=0)
+
+
+def test_a_bandwidth_and_the_temperature_of_prototypes_cannot_be_learned():
+    for loss in (L.SACLR, L.SwAV):
+        assert "learn_temperature" not in inspect.signature(loss).parameters
+        assert "cannot be learned" in " ".join(loss.__doc__.split())

@@ -65,7 +65,8 @@ def test_options_and_signatures_are_written_as_they_are_given():
     assert list(options_of("export")) == ["RUN", "--out", "--to"]
     assert (
         signature("SimCLR", nearfar.losses.SimCLR)
-        == "SimCLR(temperature: float = 0.2, gather: bool = False, group_size: int | None = None)"
+        == "SimCLR(\n    temperature: float = 0.2,\n    gather: bool = False,\n"
+        "    group_size: int | None = None,\n    learn_temperature: bool = False,\n)"
     )
 
     def drawn(rows, *, out=None): ...

@@ -26,6 +26,8 @@ class SACLR(nn.Module):
     1 / (1 + |z_i - z_j|^2) on rows as they are.
     Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
     Errors: also ValueError for a batch not larger than M, and for a missing index.
+    The bandwidth cannot be learned: `partition` averages the kernel of earlier batches, which another bandwidth would
+    make another kernel.
     `monitored` holds the mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
     Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
 

@@ -209,6 +209,8 @@ class SwAV(nn.Module):
     [2, queue_size, dim] and number `queued` (rows filled), pushed to in training mode and saved in the state.
     Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
     the queue begins to fill).
+    The temperature cannot be learned: it is chosen with `epsilon`, the sharpness of the codes, and would only adapt the
+    sharpness of the predictions to that.
     Errors: also ValueError for fewer than two views and another dim than the prototypes'.
     Source: Caron et al. 2020 (SwAV), Eq. 1-6.
 

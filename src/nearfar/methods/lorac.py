@@ -45,6 +45,7 @@ class _ManyCrops(Method):
     paper = "Wang et al., A Low Rank Promoting Prior for Unsupervised Contrastive Learning (LORAC), TPAMI 2022"
 
     temperature: float = loss_default(losses.LORAC, "temperature")
+    learn_temperature: bool = loss_default(losses.LORAC, "learn_temperature")
     large_views: int = 3
     small_views: int = 2
     queue_size: int = 4096
@@ -93,7 +94,9 @@ class MoCoM(_ManyCrops):
     recipes = _recipes()
 
     def setup(self, num_images: int) -> Setup:
-        return self._setup(losses.LORAC(self.temperature, beta=math.inf))
+        return self._setup(
+            losses.LORAC(self.temperature, beta=math.inf, learn_temperature=self.learn_temperature)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +140,10 @@ class LORAC(_LowRank):
 
     def setup(self, num_images: int) -> Setup:
         return self._setup_with_prior(
-            losses.LORAC(self.temperature, self.beta, self.prior), ("key", (0, 1))
+            losses.LORAC(
+                self.temperature, self.beta, self.prior, learn_temperature=self.learn_temperature
+            ),
+            ("key", (0, 1)),
         )
 
 
@@ -152,4 +158,11 @@ class LORACbs(_LowRank):
     """
 
     def setup(self, num_images: int) -> Setup:
-        return self._setup_with_prior(losses.LORAC(self.temperature, self.beta, batchwise=True))
+        return self._setup_with_prior(
+            losses.LORAC(
+                self.temperature,
+                self.beta,
+                batchwise=True,
+                learn_temperature=self.learn_temperature,
+            )
+        )

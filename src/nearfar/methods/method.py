@@ -190,6 +190,7 @@ class Method(ABC):
         projector: widths of the projector.
         predictor: widths of the predictor, which the online branch has on top of its projector.
         temperature: of the softmax.
+        learn_temperature: train the temperature from this start, held in 0.01 to 100.
         hidden_norm: normalise the projector's hidden layers over the batch.
         output_norm: normalise the projector's output over the batch.
         view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.

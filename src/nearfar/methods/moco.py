@@ -45,6 +45,7 @@ class _MoCo(Method):
     """
 
     temperature: float = loss_default(losses.MoCo, "temperature")
+    learn_temperature: bool = loss_default(losses.MoCo, "learn_temperature")
     queue_size: int = 4096
     momentum: float = 0.99
     final_momentum: float | None = None
@@ -56,7 +57,7 @@ class _MoCo(Method):
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
-            loss=losses.MoCo(self.temperature),
+            loss=losses.MoCo(self.temperature, learn_temperature=self.learn_temperature),
             pairing=queries_against_keys(
                 both_ways=self.symmetric, queue_per_view=self.queue_per_view
             ),
@@ -141,11 +142,12 @@ class MoCoV3(Method):
 
     predictor: tuple[int, ...] = (512, 128)
     temperature: float = loss_default(losses.MoCoV3, "temperature")
+    learn_temperature: bool = loss_default(losses.MoCoV3, "learn_temperature")
     momentum: float = 0.99
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
-            loss=losses.MoCoV3(self.temperature),
+            loss=losses.MoCoV3(self.temperature, learn_temperature=self.learn_temperature),
             pairing=both_ways("prediction", "key", join="sum"),
             projector=Head(self.projector, output_norm=True, output_affine=False),
             predictor=Head(self.predictor, output_bias=False),
@@ -179,6 +181,7 @@ class JCL(Method):
     }
 
     temperature: float = loss_default(losses.JCL, "temperature")
+    learn_temperature: bool = loss_default(losses.JCL, "learn_temperature")
     lam: float = loss_default(losses.JCL, "lam")
     key_views: int = 3
     queue_size: int = 4096
@@ -194,7 +197,7 @@ class JCL(Method):
         checks.at_least(1, key_views=self.key_views)
         keys = ("key", tuple(range(1, 1 + self.key_views)))
         return Setup(
-            loss=losses.JCL(self.temperature, self.lam),
+            loss=losses.JCL(self.temperature, self.lam, learn_temperature=self.learn_temperature),
             pairing=Pairing(terms=((("projection", 0), keys),), enqueued=(keys,)),
             projector=Head(self.projector, hidden_norm=False),
             momentum=Cosine(self.momentum),
@@ -232,12 +235,13 @@ class NNCLR(Method):
 
     predictor: tuple[int, ...] = (512, 128)
     temperature: float = loss_default(losses.NNCLR, "temperature")
+    learn_temperature: bool = loss_default(losses.NNCLR, "learn_temperature")
     queue_size: int = 4096
     view_statistics: bool = False
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
-            loss=losses.NNCLR(self.temperature),
+            loss=losses.NNCLR(self.temperature, learn_temperature=self.learn_temperature),
             pairing=both_ways("projection", "prediction", enqueued=(("projection", 0),)),
             projector=Head(self.projector, output_norm=True),
             predictor=Head(self.predictor),

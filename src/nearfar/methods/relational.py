@@ -88,6 +88,7 @@ class ReSSL(Method):
     }
 
     temperature: float = loss_default(losses.ReSSL, "temperature")
+    learn_temperature: bool = loss_default(losses.ReSSL, "learn_temperature")
     target_temperature: float = loss_default(losses.ReSSL, "target_temperature")
     queue_size: int = 4096
     momentum: float = 0.99
@@ -105,7 +106,11 @@ class ReSSL(Method):
     def setup(self, num_images: int) -> Setup:
         checks.at_least(0, small_views=self.small_views)
         return Setup(
-            loss=losses.ReSSL(self.temperature, self.target_temperature),
+            loss=losses.ReSSL(
+                self.temperature,
+                self.target_temperature,
+                learn_temperature=self.learn_temperature,
+            ),
             pairing=queries_against_keys(len(self.views), both_ways=self.symmetric),
             projector=Head(self.projector, hidden_norm=self.hidden_norm),
             view_statistics=True,
@@ -218,6 +223,7 @@ class SCE(Method):
     output_norm: bool = False
     predictor: tuple[int, ...] = ()
     temperature: float = loss_default(losses.SCE, "temperature")
+    learn_temperature: bool = loss_default(losses.SCE, "learn_temperature")
     target_temperature: float = loss_default(losses.SCE, "target_temperature")
     lam: float = loss_default(losses.SCE, "lam")
     mu: float | None = loss_default(losses.SCE, "mu")
@@ -242,7 +248,14 @@ class SCE(Method):
         checks.at_least(0, small_views=self.small_views, queue_size=self.queue_size)
         query = "prediction" if self.predictor else "projection"
         return Setup(
-            loss=losses.SCE(self.temperature, self.target_temperature, self.lam, self.mu, self.eta),
+            loss=losses.SCE(
+                self.temperature,
+                self.target_temperature,
+                self.lam,
+                self.mu,
+                self.eta,
+                learn_temperature=self.learn_temperature,
+            ),
             pairing=queries_against_keys(len(self.views), query, both_ways=self._both_ways),
             projector=Head(
                 self.projector,

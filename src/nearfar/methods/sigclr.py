@@ -19,7 +19,6 @@ class SigCLR(Method):
     Args:
         temperature: of the logits.
         bias: bias of the logits at the start; null for none.
-        learn_temperature: train the temperature.
         learn_bias: train the bias.
 
     Differs from the paper: (1) the sum over pairs is divided by the 2B rows, as in the formula, where the

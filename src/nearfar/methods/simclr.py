@@ -63,6 +63,7 @@ class SimCLR(Method):
     }  # fmt: skip
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
+    learn_temperature: bool = loss_default(losses.SimCLR, "learn_temperature")
     hidden_norm: bool = True
     output_norm: bool = False
     view_statistics: bool = False
@@ -70,7 +71,11 @@ class SimCLR(Method):
 
     def setup(self, num_images: int) -> Setup:
         return Setup(
-            loss=losses.SimCLR(self.temperature, group_size=self.group_size),
+            loss=losses.SimCLR(
+                self.temperature,
+                group_size=self.group_size,
+                learn_temperature=self.learn_temperature,
+            ),
             pairing=two_views(),
             projector=Head(
                 self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm
@@ -89,10 +94,15 @@ class DCL(Method):
     recipes = _DCL_RECIPES
 
     temperature: float = loss_default(losses.DCL, "temperature")
+    learn_temperature: bool = loss_default(losses.DCL, "learn_temperature")
     group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
-        loss = losses.DCL(self.temperature, group_size=self.group_size)
+        loss = losses.DCL(
+            self.temperature,
+            group_size=self.group_size,
+            learn_temperature=self.learn_temperature,
+        )
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))
 
 
@@ -110,8 +120,14 @@ class DCLW(Method):
     recipes = _DCL_RECIPES
 
     temperature: float = loss_default(losses.DCL, "temperature")
+    learn_temperature: bool = loss_default(losses.DCL, "learn_temperature")
     sigma: float = loss_default(losses.DCL, "sigma")
 
     def setup(self, num_images: int) -> Setup:
-        loss = losses.DCL(self.temperature, weighted=True, sigma=self.sigma)
+        loss = losses.DCL(
+            self.temperature,
+            weighted=True,
+            sigma=self.sigma,
+            learn_temperature=self.learn_temperature,
+        )
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))

@@ -73,12 +73,19 @@ class SogCLR(Method):
     }  # fmt: skip
 
     temperature: float = loss_default(losses.SogCLR, "temperature")
+    learn_temperature: bool = loss_default(losses.SogCLR, "learn_temperature")
     gamma: float = loss_default(losses.SogCLR, "gamma")
     output_norm: bool = False
     group_size: int | None = None
 
     def setup(self, num_images: int) -> Setup:
-        loss = losses.SogCLR(num_images, self.temperature, self.gamma, group_size=self.group_size)
+        loss = losses.SogCLR(
+            num_images,
+            self.temperature,
+            self.gamma,
+            group_size=self.group_size,
+            learn_temperature=self.learn_temperature,
+        )
         return Setup(
             loss=loss,
             pairing=two_views(),

@@ -54,24 +54,6 @@ class Problem(NamedTuple):
     other: int = -1
 
 
-def splits_of(images: Images) -> list[str]:
-    """The split of each image of a source that was opened whole; "" for none."""
-    if "split" not in images.table.column_names:
-        return [images.split or ""] * len(images)
-    return [split or "" for split in images.table["split"].take(images.table_rows).to_pylist()]
-
-
-def labels_of(images: Images) -> list[str]:
-    """The label of each image in words; "" for none."""
-    if images.labels is None:
-        return [""] * len(images)
-    names = images.class_names or []
-    return [
-        "" if one < 0 else names[one] if one < len(names) else str(one)
-        for one in images.labels.tolist()
-    ]
-
-
 def repeated(
     links: Sequence[Link],
     near: float,

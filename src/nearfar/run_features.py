@@ -34,7 +34,7 @@ from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
 from nearfar.evaluation import AtOnce, Vectors, extract, find_vectors
 from nearfar.messages import did_you_mean, first_line, one_line
-from nearfar.neighbours import Nearest, copy_distance, find_nearest
+from nearfar.neighbours import Nearest, copy_distance, find_nearest, paths_of
 from nearfar.networks import Encoder, build_backbone
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
@@ -124,13 +124,8 @@ class Featured:
     @cached_property
     def paths(self) -> list[str] | None:
         """The images' files; None where they are not files of their own."""
-        originals = self.images.originals
-        if not originals or not isinstance(
-            originals[0], str
-        ):  # others are read when they are asked for
-            return None
-        paths = [path for path in originals if isinstance(path, str)]
-        return paths if len(paths) == len(originals) else None
+        paths = [path for path in paths_of(self.images) if path is not None]
+        return paths if paths and len(paths) == len(self.images) else None
 
     def files(self, rows: list[int]) -> dict[str, list[str]]:
         """A column "path" with the files of these images; no column where they are no files."""

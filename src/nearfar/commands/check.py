@@ -72,10 +72,8 @@ def check(
         class_counts,
         defective,
         doubtful,
-        labels_of,
         next_step,
         repeated,
-        splits_of,
     )
     from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
@@ -88,7 +86,7 @@ def check(
         run, data, split or "all", encoder, console, label_column=label_column, copies=True
     )
     images, features = known.images, normalize(known.features, dim=1)
-    splits, labels = splits_of(images), labels_of(images)
+    splits, labels = images.split_names, images.label_names
     near = alike_distance(features, stream(0, "pairs"))
     with shown(console, "comparing images") as progress:
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -180,8 +181,11 @@ def find_duplicates(
 
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or "mirrored" (perhaps
-        turned, too) in a group of copies, else "alike"; "kept": False for an image with the bytes of an image that is
-        kept; "name", "distance" to the first of the group, "width", "height", "bytes" and, for images in files, "path".
+        turned, too), or "first frame alone" of animations and documents of several pages, in a group of copies, else
+        "alike"; "kept": False for an image with the bytes of an image that is
+        kept, unless removing it could harm: "why" is then "shows nothing", "belongs to another file of that name" (a
+        mask, a second view, a text beside it), "in another class" or "in another split"; "name", "distance" to the
+        first of the group, "width", "height", "bytes" and, for images in files, "path".
         The first of a group has the most pixels, then the largest file, then the shortest name. Groups of copies come
         first. An image that is kept can be in a group that is alike, too. Nothing is removed, and images with other
         bytes are for a person to look at: no list for removal names them.
@@ -201,7 +205,15 @@ def find_duplicates(
     """
     from torch.nn.functional import normalize
 
-    from nearfar.neighbours import KINDS, alike_distance, facts_of, find_links, members_at
+    from nearfar.neighbours import (
+        FRAME,
+        KINDS,
+        Staying,
+        alike_distance,
+        facts_of,
+        find_links,
+        members_at,
+    )
     from nearfar.pages import lists
     from nearfar.run_features import open_against, open_featured, run_or_data
     from nearfar.training.progress import shown
@@ -233,10 +245,9 @@ def find_duplicates(
         how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
         how |= dict(archive=archive, orientations=orientations, pictured=known.pictured)
         links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
-    facts = {
-        row: facts_of(images, row) for row in sorted({row for link in links for row in link[1:3]})
-    }
-    members = members_at(links, facts, images.names, near, archive)
+    facts = facts_of(images, sorted({row for link in links for row in link[1:3]}))
+    stays = Staying(images, links, archive)
+    members = members_at(links, facts, images.names, near, archive, stays.why)
     first = {member.group: member.row for member in reversed(members)}
     listed = [member for member in members if member.row >= archive]
     rows, beside = [member.row for member in listed], [first[member.group] for member in listed]
@@ -255,6 +266,7 @@ def find_duplicates(
     columns |= {
         "kind": [member.kind for member in listed],
         "kept": [member.kept for member in listed],
+        "why": [member.why for member in listed],
     }
     columns |= {"name": [], "distance": apart.tolist(), **described(rows)}
     columns |= (
@@ -277,10 +289,12 @@ def find_duplicates(
     lists.write_duplicates_page(page, known, links, members, facts, **told)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     same, pixels, again, turned, mirrored, alike = (columns["kind"].count(kind) for kind in KINDS)
+    frames = columns["kind"].count(FRAME)
     said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
     said += f", {turned} turned, {mirrored} mirrored" if orientations else ""
+    said += f", {frames} by their first frame alone" if frames else ""
     total, what = (
-        same + pixels + again + turned + mirrored,
+        same + pixels + again + turned + mirrored + frames,
         "in the archive" if archive else "copies of others",
     )
     others = (
@@ -291,6 +305,12 @@ def find_duplicates(
     of = f" of {images.of_splits}" if images.of_splits else ""
     console.print(Text(f"{total} of {len(images) - archive} images{of} are {what}: {said}"))
     console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
+    if stay := [why for why in columns["why"] if why]:
+        counts = Counter(stay).most_common()
+        said = ", ".join(f"{count} {why}" for why, count in counts)
+        console.print(
+            Text(f"{len(stay)} that are the same file are not listed for removal: {said}")
+        )
     console.print(
         Text(f"look first -> {page} and {page.with_suffix(lists.TABLE).name}; nothing was removed")
     )

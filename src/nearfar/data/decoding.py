@@ -254,8 +254,22 @@ def to_pil(data: bytes | str, at_least: int) -> Image.Image:
         return image
 
 
+def on_grounds(data: bytes | str) -> list[Image.Image]:
+    """What `to_pil` makes of an image at its full size; where it is seen through, also on black in place of white.
+
+    Two images that are equal on both are equal on every ground.
+    """
+    with Image.open(opened(data), formats=formats()) as image:
+        clear = _has_alpha(image)
+    white = to_pil(data, _LARGEST)
+    if not clear:
+        return [white]
+    with _opened(data, _LARGEST, "black") as black:
+        return [white] if black.tobytes() == white.tobytes() else [white, black]
+
+
 @contextlib.contextmanager
-def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
+def _opened(data: bytes | str, at_least: int, ground: str = "white") -> Iterator[Image.Image]:
     """What `to_pil` returns, with the memory for it held while entered."""
     with Image.open(opened(data), formats=formats()) as image:
         image.draft(None, (at_least, at_least))
@@ -266,13 +280,17 @@ def _opened(data: bytes | str, at_least: int) -> Iterator[Image.Image]:
                 Exception
             ):  # a damaged EXIF block is no reason to lose the picture
                 orientation = image.getexif().get(ORIENTATION, 1)
-            simple = plain(image)
+            simple = plain(image, ground)
             yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple
 
 
-def plain(image: Image.Image) -> Image.Image:
-    """The same picture in mode L or RGB; see `to_pil` for how."""
-    clear = "transparency" in image.info or image.mode in _ALPHA
+def _has_alpha(image: Image.Image) -> bool:
+    return "transparency" in image.info or image.mode in _ALPHA
+
+
+def plain(image: Image.Image, ground: str = "white") -> Image.Image:
+    """The same picture in mode L or RGB; see `to_pil` for how. ground: colour behind what is see-through."""
+    clear = _has_alpha(image)
     if image.mode == "RGB" and not clear:
         return image
     if image.mode in WIDE:
@@ -280,10 +298,10 @@ def plain(image: Image.Image) -> Image.Image:
     mode = "L" if _is_grayscale(image) else "RGB"
     if not clear:
         return image.convert(mode)
-    on_white = Image.new("RGB", image.size, "white")
+    whole = Image.new("RGB", image.size, ground)
     layer = image.convert("RGBA")
-    on_white.paste(layer, mask=layer)
-    return on_white.getchannel(0) if mode == "L" else on_white
+    whole.paste(layer, mask=layer)
+    return whole.getchannel(0) if mode == "L" else whole
 
 
 def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:

@@ -225,6 +225,24 @@ class Images:
         return [one or None for one in known]
 
     @property
+    def split_names(self) -> list[str]:
+        """The split of each image of a source that was opened whole; "" for none."""
+        if "split" not in self.table.column_names:
+            return [self.split or ""] * len(self)
+        return [split or "" for split in self.table["split"].take(self.table_rows).to_pylist()]
+
+    @property
+    def label_names(self) -> list[str]:
+        """The label of each image in words; "" for none."""
+        if self.labels is None:
+            return [""] * len(self)
+        names = self.class_names or []
+        return [
+            "" if one < 0 else names[one] if one < len(names) else str(one)
+            for one in self.labels.tolist()
+        ]
+
+    @property
     def mean(self) -> list[float]:
         return self._moments[0]
 

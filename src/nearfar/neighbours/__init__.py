@@ -3,6 +3,7 @@
 from nearfar.neighbours.approximate import approximate_rows, find_nearest
 from nearfar.neighbours.copies import COPY, LOCAL, local_difference, pixel_difference
 from nearfar.neighbours.duplicates import (
+    FRAME,
     KINDS,
     Facts,
     Link,
@@ -14,8 +15,10 @@ from nearfar.neighbours.duplicates import (
     find_links,
     groups_at,
     members_at,
+    paths_of,
 )
 from nearfar.neighbours.nearest import Nearest, nearest_rows
+from nearfar.neighbours.removal import Staying
 from nearfar.neighbours.selection import diverse_rows, remote_rows, typical_rows
 
 __all__ = [

@@ -128,7 +128,7 @@ def compared(
     """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else.
 
     lossless: whether both files hold their pixels exactly. If they are of one size too, a copy differs by nothing but
-    its grayscale being stored as colour.
+    its grayscale being stored as colour, or by what is see-through being stored on white.
     """
     if np.array_equal(first, second):
         return "same pixels"
@@ -141,8 +141,11 @@ def compared(
 
 
 def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether a grayscale image is the other one, which is stored as colour."""
-    return {len(first), len(second)} == {1, 3} and bool((first == second).all())
+    """Whether a grayscale image is the other one, which is stored as colour, or a see-through one it on white."""
+    one, other = _on_one_ground(first, second)
+    if (len(one), len(other)) != (len(first), len(second)) and np.ptp(one) < PLAIN:
+        return False  # a white drawing shows nothing on white
+    return {len(one), len(other)} <= {1, 3} and bool((one == other).all())
 
 
 def local_difference(
@@ -168,6 +171,7 @@ def local_difference(
     size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
     below 32 of 255).
     """
+    first, second = _on_one_ground(first, second)
     if {len(first), len(second)} == {1, 3}:
         first, second = (np.broadcast_to(one, (3, *one.shape[1:])) for one in (first, second))
     if len(first) != len(second) or first.dtype != second.dtype:
@@ -187,6 +191,19 @@ def local_difference(
         )
         found.append(_local_difference(*scaled))
     return max(found)
+
+
+def _on_one_ground(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two images to compare: of one that stands on white and on black, that on white if the other has one ground.
+
+    So a drawing is a copy of the see-through one that it was made of, unless that shows nothing on white.
+    """
+    for grounds in (2, 6):  # of grayscale and colour, each on two
+        if len(first) == grounds and len(second) in (1, 3):
+            first = first[: grounds // 2]
+        elif len(second) == grounds and len(first) in (1, 3):
+            second = second[: grounds // 2]
+    return first, second
 
 
 def _local_difference(

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
 import torch
 from jaxtyping import Float, Int64
 from scipy.sparse import coo_array
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nearfar.data import Images
-from nearfar.data.decoding import header, to_array, to_pil
+from nearfar.data.decoding import header, on_grounds, to_array
 from nearfar.data.formats import is_lossless, raw
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
@@ -35,6 +34,9 @@ from nearfar.neighbours.copies import (
 from nearfar.views import eight_bits
 
 KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "alike")
+FRAME = (
+    "first frame alone"  # the relation of animations and documents whose first frames are copies
+)
 SAME_FILE, COPIED, TURNED, MIRRORED, ALIKE = 0, 2, 3, 4, 5  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
 TRIED, SHARE = (
@@ -67,18 +69,20 @@ class Link(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Size of an image in pixels and bytes; whether it is a symbolic link to a file."""
+    """Size of an image in pixels and bytes; whether it is a symbolic link to a file; its pages or frames."""
 
     width: int
     height: int
     bytes: int
     link: bool = False
+    pages: int = 1
 
 
 class Member(NamedTuple):
-    """An image in a group from 1: "first" or one of KINDS; kept: False for the bytes of an image that is kept.
+    """An image in a group from 1: "first", one of KINDS or FRAME; kept: False for the bytes of an image that is kept.
 
-    turn: the orientation in which it shows the first of its group of copies.
+    turn: the orientation in which it shows the first of its group of copies. why: the reason for which it is kept
+    although an image with its bytes is kept, too.
     """
 
     group: int
@@ -86,6 +90,7 @@ class Member(NamedTuple):
     kind: str
     kept: bool
     turn: int = 0
+    why: str = ""
 
 
 def copy_distance(
@@ -214,7 +219,7 @@ def _turned_copies(
     """
     small = small_images(images, known, progress)
     own = small if asked is known else small_images(images, asked, progress)
-    full = lru_cache(CACHED)(partial(_full_size, images))
+    full = lru_cache(CACHED)(partial(full_size, images))
     exact = lru_cache(None)(partial(_is_lossless, images))
     links, tried = dict[tuple[int, int], Link](), set()
     for turn in range(1, 2 * MIRROR):
@@ -300,7 +305,7 @@ def _judged(
 
 def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
     """Compares an image of each set at full size: the position in KINDS. The last images read stay in memory."""
-    full, others = (lru_cache(CACHED)(partial(_full_size, images)) for images in (first, second))
+    full, others = (lru_cache(CACHED)(partial(full_size, images)) for images in (first, second))
     exact, others_exact = (
         lru_cache(None)(partial(_is_lossless, images)) for images in (first, second)
     )
@@ -336,17 +341,20 @@ def members_at(
     names: Sequence[str],
     distance: float,
     archive: int = 0,
+    stays: Callable[[int, int], str] | None = None,
 ) -> list[Member]:
     """The members of all groups at a distance, copies before images that are merely alike.
+
+    stays: of the positions of an image and of the first of its group, why it is kept although another has its bytes;
+    "" for no reason (`removal.Staying`).
 
     The first of a group is of the archive, if there is one (the images before that position), then a file rather than
     a link to one, then has the most pixels, then the largest file, then the shortest name: it is the one to keep.
     """
 
     def order(row: int) -> tuple[bool, bool, int, int, int, int]:
-        width, height, size, link = facts[
-            row
-        ]  # a link that is kept might lead to a file that is removed
+        # a link that is kept might lead to a file that is removed
+        width, height, size, link, _ = facts[row]
         return (
             row >= archive,
             link,
@@ -374,6 +382,7 @@ def members_at(
     members = []
     for number, group in enumerate(copies, 1):
         kept: set[int] = set()
+        best |= dict.fromkeys(group, min(group, key=order))
         for row in sorted(group, key=order):
             turn = turns[row]
             relation = (
@@ -382,8 +391,12 @@ def members_at(
                 else min(kind.get(same[row], COPIED), COPIED)
             )
             words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
-            members.append(Member(number, row, words, same[row] not in kept, turn))
-            best |= {} if kept else dict.fromkeys(group, row)
+            several = facts[row].pages > 1 or facts[best[row]].pages > 1
+            if several and words not in ("first", KINDS[SAME_FILE]):
+                words = FRAME
+            again = same[row] in kept
+            why = stays(row, best[row]) if stays is not None and again else ""
+            members.append(Member(number, row, words, not again or bool(why), turn, why))
             kept.add(same[row])
     for number, group in enumerate(alike, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
@@ -425,43 +438,48 @@ def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def facts_of(images: Images, row: int) -> Facts:
-    """Size in pixels and bytes of the file of an image; zero bytes for an image that exists as pixels alone.
+def facts_of(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
+    """Size in pixels and bytes of the files of images, by position; zero bytes for one that exists as pixels alone.
 
-    They come from the table of the data set; the file is read only where the table does not say.
+    They come from the table of the data set; a file is read only where the table does not say.
     """
     originals = images.originals
     if originals is None:
-        return Facts(images.image_size, images.image_size, 0)
-    columns = [_of_table(images, name) for name in ("width", "height", "bytes")]
-    said = [int(c[images.table_rows[row]].as_py()) for c in columns if c is not None]
-    path = originals[row] if _paths(images) else None
-    link = isinstance(path, str) and os.path.islink(path)
-    if len(said) == len(columns):
-        return Facts(said[0], said[1], said[2], link)
-    data = originals[row]
-    shape = header(data)
-    return Facts(shape.width, shape.height, _size(data), link)
+        return {row: Facts(images.image_size, images.image_size, 0) for row in rows}
+    places = images.table_rows[list(rows)]
+    said = [_of_table(images, name, places) for name in ("width", "height", "bytes", "pages")]
+    paths, found = paths_of(images), {}
+    for row, *known in zip(rows, *said, strict=True):
+        path = paths[row]
+        link = path is not None and os.path.islink(path)
+        if None not in known:
+            width, height, size, pages = map(int, known)
+        else:
+            data = originals[row]
+            shape = header(data)
+            width, height, size, pages = shape.width, shape.height, _size(data), shape.pages
+        found[row] = Facts(width, height, size, link, pages)
+    return found
 
 
-def _of_table(images: Images, name: str) -> pyarrow.ChunkedArray | None:
-    """A column of the table of a data set; None where it lacks that or a value in it."""
+def _of_table(images: Images, name: str, places: Int64[np.ndarray, " rows"]) -> list[Any]:
+    """A column of the table of a data set in these rows of it; None where it does not say."""
     table = images.table
     if name not in table.column_names:
-        return None
-    column = table[name]
-    return None if column.take(images.table_rows).null_count else column
+        return [None] * len(places)
+    return table[name].take(places).to_pylist()
 
 
-def _paths(images: Images) -> bool:
-    """Whether the images are files of their own; bytes of archives and tables are not read to find out."""
-    return (
-        isinstance(images.originals, list)
-        or "place" not in images.table.column_names
-        or bool(
-            (images.table["place"].take(images.table_rows).to_numpy(zero_copy_only=False) < 0).any()
-        )
+def paths_of(images: Images) -> list[str | None]:
+    """The file of each image, None for one that is none of its own; members of archives are not read to find out."""
+    originals = images.originals
+    if originals is None:
+        return [None] * len(images)
+    places = _of_table(images, "place", images.table_rows)
+    found = (
+        originals[row] if place is None or place < 0 else None for row, place in enumerate(places)
     )
+    return [one if isinstance(one, str) else None for one in found]
 
 
 def _size(data: bytes | str) -> int:
@@ -477,17 +495,23 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
     if originals is None:
         return first
     seen: dict[str, int] = {}
-    digests = _of_table(images, "digest")
-    if digests is not None:
-        for row, mark in enumerate(digests.take(images.table_rows).to_pylist()):
+    digests = _of_table(images, "digest", images.table_rows)
+    unknown = [row for row, mark in enumerate(digests) if mark is None]
+    if not unknown:
+        for row, mark in enumerate(digests):
             first[row] = seen.setdefault(mark, row) if mark else row
         return first
-    sizes = np.array([_size(originals[row]) for row in range(len(images))])
+    said = _of_table(images, "bytes", images.table_rows)
+    sizes = np.array(
+        [_size(originals[row]) if size is None else size for row, size in enumerate(said)]
+    )
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     doubtful = np.flatnonzero(counts[inverse] > 1).tolist()
     for done, row in enumerate(doubtful, 1):
-        data = originals[row]
-        mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
+        mark = digests[row]
+        if mark is None:
+            data = originals[row]
+            mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
         first[row] = (
             seen.setdefault(mark, row) if mark else row
         )  # what can no longer be read stays alone
@@ -496,15 +520,16 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
     return first
 
 
-def _full_size(images: Images, row: int) -> np.ndarray:
-    """An image as its file has it, [channels, height, width]."""
+def full_size(images: Images, row: int) -> np.ndarray:
+    """An image as its file has it, [channels, height, width]; see-through ones on white and then on black."""
     originals = images.originals
     if originals is None:
         return images.gather(torch.tensor([row]))[0].numpy()
-    if (found := raw(originals[row])) is not None:
+    data = originals[row]
+    if (found := raw(data)) is not None:
         return found.read()
-    image = to_pil(originals[row], at_least=2**30)
-    return to_array(image, len(image.getbands()))
+    grounds = on_grounds(data)
+    return np.concatenate([to_array(image, len(image.getbands())) for image in grounds])
 
 
 def _is_lossless(images: Images, row: int) -> bool:

@@ -199,7 +199,8 @@ def write_duplicates_page(
     told = []
     for row, figure in zip(place, figures, strict=True):
         one = copies.get(row, Member(0, row, "", True))
-        relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "archived": row < archive}
+        relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "why": one.why}
+        relation |= {"archived": row < archive}
         told.append(
             {
                 "name": figure.name,

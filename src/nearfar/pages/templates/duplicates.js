@@ -82,12 +82,12 @@ function addKeeper(item, row, group) {
 function shown(group, title, copies) {
   const pictures = group.slice(0, MOST_MEMBERS).map((row) => element("img", { src: images[row].url, alt: images[row].name, loading: "lazy" }));
   const figures = pictures.map((picture, place) => {
-    const row = group[place], { name, href, kind, turn, archived } = images[row];
+    const row = group[place], { name, href, kind, turn, archived, why } = images[row];
     const inside = href ? element("a", { href }, [picture]) : picture;
     const difference = element("canvas", { width: 1, height: 1, role: "img" });
     difference.setAttribute("aria-label", `difference of ${name} from the first`);
     picture.addEventListener("load", () => pictures[0].decode().then(() => paint(difference, pictures[0], picture, copies ? turn : 0)));
-    const said = archived ? "in the archive" : copies && place ? kind : "";
+    const said = archived ? "in the archive" : copies && place ? kind + (why ? `, kept: ${why}` : "") : "";
     const caption = element("figcaption", { title: name }, [
       element("b", { textContent: name.split("/").slice(-2).join("/") }), element("br"), facts(images[row]), ...(said ? [element("br"), said] : []),
     ]);

@@ -49,6 +49,9 @@ def page(browser, written):
     browser.wait("window.nearfar && nearfar.settled")
     browser.call("execute/async", script="nearfar.namesOf([0]).then(arguments[0])", args=[])
     assert browser.run("nearfar.painter") == ("plain" if written.name == "map.html" else "webgl")
+    assert browser.run("document.getElementById('pictures').ariaPressed") == "true"
+    click(browser, "pictures")  # to points
+    browser.wait("nearfar.settled")
     yield browser
     assert browser.console() == []
 
@@ -87,6 +90,17 @@ def test_points_are_seen_in_the_colours_of_their_classes(page):
     for i in range(3):
         assert np.abs(colours[i] - colours[i + 3]).max() <= 4
         assert np.abs(colours[i] - colours[(i + 1) % 3]).max() > 60
+
+
+def test_a_map_with_labels_opens_with_images_in_frames_of_their_classes(browser, written):
+    browser.visit(written)
+    browser.wait("window.nearfar && nearfar.settled && nearfar.loaded > 0")
+    settle(browser)
+    screen = browser.screenshot()[60:, :740].reshape(-1, 3).astype(int)
+    seen = {tuple(colour) for colour in np.unique(screen, axis=0).tolist()}
+    assert len(seen & {(4 * i, 255 - 4 * i, 50) for i in range(COUNT)}) >= 40
+    tints = browser.run("[0, 1, 2].map((i) => nearfar.tint(i).slice(0, 3))")
+    assert len({tuple(tint) for tint in tints}) >= 2 and {tuple(tint) for tint in tints} <= seen
 
 
 def pixel_of(page, element):

@@ -136,7 +136,7 @@ element("count").textContent = count < data.total
 if (embedded)
   element("keys").textContent = element("keys").textContent.replace("scroll to zoom", "click and scroll to zoom");
 
-if (!columns.some((one) => one.name === "label")) element("pictures").click(); // without colours, dots say nothing
+element("pictures").click(); // what lies together is seen at once; labels are the colours of the frames
 
 // ---- for scripts and tests ----
 window.nearfar = {

@@ -1,7 +1,10 @@
 """Run folders that somebody else made: what they hold is shown as text and never runs, and each damage is one line."""
 
 import json
+import os
+import random
 import shutil
+import signal
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 import yaml
 
 import nearfar
+from nearfar.cli import main
 from nearfar.pages.report import write_report
 from tests.pages.conftest import browser  # noqa: F401
 from tests.pictures import png
@@ -231,3 +235,137 @@ def test_a_damaged_value_is_one_line(name, key, value, verbs, run, tmp_path, unc
         with pytest.raises(ValueError) as caught:
             VERBS[verb](folder)
         assert len(str(caught.value).splitlines()) == 1, verb
+
+
+WHOLE_FILES = [
+    "config.yaml",
+    "config.json",
+    "model.safetensors",
+    "features.safetensors",
+    "map.safetensors",
+    "data.arrow",
+    "metrics.jsonl",
+    "results.json",
+    "predictions.npz",
+    "neighbours.json",
+    "environment.json",
+    "views.json",
+    "skipped.txt",
+    "report.html",
+    "checkpoints/last.ckpt",
+]
+COMMANDS = {
+    "evaluate": ["evaluate", "RUN", "--protocol", "knn", "--no-baselines"],
+    "embed": ["embed", "RUN", "--out", "RUN/new.npz"],
+    "map": ["map", "RUN", "--epochs", "1"],
+    "search": ["search", "RUN", "IMAGE", "--k", "2"],
+    "duplicates": ["duplicates", "RUN"],
+    "export": ["export", "RUN", "--to", "timm", "--overwrite"],
+    "resume": ["pretrain", "--resume", "RUN"],
+}
+PARTS_OF_RUN = {
+    "config.yaml": ["embed", "resume"],
+    "config.json": ["embed", "export"],
+    "metrics.jsonl": ["evaluate", "resume"],
+    "results.json": ["evaluate", "export"],
+    "neighbours.json": ["export", "evaluate"],
+    "environment.json": ["resume"],
+    "views.json": ["evaluate"],
+}
+
+
+def other_kinds(value, depth=0):
+    """Copies of a value of JSON, each with one part of another kind, out of range, or left out."""
+    others = (None, "x", [], {}, [[1]], float("nan"), 1e308, -1, 10**30, True)
+    for other in others if depth else ("x", [], {}, 3):
+        if type(other) is not type(value) or isinstance(other, (int, float)):
+            yield other
+    if isinstance(value, dict) and depth < 4:
+        for key, inner in value.items():
+            yield {name: one for name, one in value.items() if name != key}
+            for one in other_kinds(inner, depth + 1):
+                yield {**value, key: one}
+    elif isinstance(value, list) and value and depth < 4:
+        for one in other_kinds(value[0], depth + 1):
+            yield [one, *value[1:]]
+
+
+def replaced(path):
+    """Each kind of damage to a whole file, by its name: a function that makes it."""
+    content = path.read_bytes() if path.is_file() else b"x" * 100
+
+    def without(then):
+        path.unlink(missing_ok=True)
+        then()
+
+    return {
+        "empty": lambda: path.write_bytes(b""),
+        "noise": lambda: path.write_bytes(random.Random(0).randbytes(1000)),
+        "cut": lambda: path.write_bytes(content[: len(content) // 2]),
+        "cut late": lambda: path.write_bytes(content[:-7]),
+        "zeros": lambda: path.write_bytes(bytes(len(content))),
+        "text": lambda: path.write_text("[1, 2, 3]\n"),
+        "deep": lambda: path.write_text(DEEP),
+        "pipe": lambda: without(lambda: os.mkfifo(path)),
+        "folder": lambda: without(path.mkdir),
+        "loop": lambda: without(lambda: path.symlink_to(path.name)),
+        "gone": lambda: without(lambda: None),
+    }
+
+
+def bounded(words, capsys, what, seconds=60):
+    """Run a command line: it ends in time, with 0, or with 2 and one line after those of its work."""
+
+    def late(*_):
+        raise BaseException(f"{what}: it does not end")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        code = main(words)
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    said = capsys.readouterr().err
+    errors = [line for line in said.splitlines() if line.startswith("nearfar: ")]
+    assert code in (0, 2), (what, code, said[-500:])
+    assert "Traceback" not in said and "defect" not in said, (what, said[-500:])
+    assert len(errors) == (code == 2), (what, said[-500:])
+
+
+def damaged(run, tmp_path, name):
+    """The cases of one file: the words of each, and a folder with the damage."""
+    data = run.parent / "data"
+    image = str(next(data.rglob("1*.png")))
+    count = 0
+    for kind in replaced(run / name):
+        for verb in COMMANDS:
+            yield f"{name}, {kind}, {verb}", COMMANDS[verb], image, kind, count
+            count += 1
+
+
+@pytest.mark.parametrize("name", WHOLE_FILES)
+def test_a_damaged_file_of_a_run_is_one_line_or_no_harm(name, run, tmp_path, capsys, unchecked):
+    for what, words, image, kind, _ in damaged(run, tmp_path, name):
+        folder = shutil.copytree(run, tmp_path / "run")
+        replaced(folder / name)[kind]()
+        given = [one.replace("RUN", str(folder)).replace("IMAGE", image) for one in words]
+        bounded(given, capsys, what)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", PARTS_OF_RUN)
+def test_a_value_of_another_kind_is_one_line_or_no_harm(name, run, tmp_path, capsys, unchecked):
+    text = (run / name).read_text(encoding="utf-8")
+    read = yaml.safe_load if name.endswith(".yaml") else json.loads
+    first, _, rest = text.partition("\n") if name.endswith(".jsonl") else (text, "", "")
+    cases = list(other_kinds(read(first)))
+    for verb in PARTS_OF_RUN[name]:
+        for case in random.Random(0).sample(cases, min(40, len(cases))):
+            folder = shutil.copytree(run, tmp_path / "run")
+            (folder / name).write_text(f"{json.dumps(case)}\n{rest}", encoding="utf-8")
+            given = [one.replace("RUN", str(folder)) for one in COMMANDS[verb]]
+            bounded(given, capsys, f"{name}, {verb}: {json.dumps(case)[:300]}")
+            shutil.rmtree(folder)

@@ -98,3 +98,11 @@ def no_measurement():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 1000.0)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_pretrained_weights():
+    """Let data without a run have the same features whether a package of weights is installed or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nearfar.run_features.installed_weights", lambda: None)
+        yield

@@ -25,7 +25,9 @@ CALLS = {
     "cluster_images": lambda run, images, out, quiet: nearfar.cluster_images(run, console=quiet),
     "select_images": lambda run, images, out, quiet: nearfar.select_images(run, n=3, console=quiet),
     "check": lambda run, images, out, quiet: nearfar.check(run, console=quiet),
-    "show_views": lambda run, images, out, quiet: nearfar.show_views(run, console=quiet),
+    "show_views": lambda run, images, out, quiet: nearfar.show_views(
+        run, out=out / "views.html", console=quiet
+    ),
     "load": lambda run, images, out, quiet: nearfar.load(run),
     "ContrastiveEncoder": lambda run, images, out, quiet: ContrastiveEncoder(
         epochs=0.5, encoder="tiny"

@@ -32,13 +32,13 @@ from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.text import encoding_of, text_of
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
-from nearfar.evaluation import AtOnce, Vectors, extract, find_vectors
+from nearfar.evaluation import AtOnce, PretrainedAndEdges, Vectors, extract, find_vectors
 from nearfar.messages import did_you_mean, first_line, one_line
 from nearfar.neighbours import Nearest, copy_distance, find_nearest, paths_of
 from nearfar.networks import Encoder, build_backbone
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
-from nearfar.networks.starting import OWN, find_weights
+from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, find_weights, installed_weights
 from nearfar.run import Run, load
 from nearfar.training.progress import say_read, shown
 from nearfar.training.seeding import stream
@@ -315,7 +315,11 @@ def _at_once(
     shape: dict[str, Any] = dict(image_size=images.image_size, channels=images.channels)
     mean, std = images.mean, images.std
     if isinstance(encoder, str):
-        init = encoder if ":" in encoder or encoder == OWN or Path(encoder).exists() else "timm"
+        init = (
+            encoder
+            if ":" in encoder or encoder in (OWN, PRETRAINED) or Path(encoder).exists()
+            else "timm"
+        )
         weights = find_weights(init, encoder if init == "timm" else None)
         backbone = build_backbone(weights.encoder or encoder, init=init, **shape)
         mean, std = weights.moments(images.channels) or (mean, std)
@@ -323,16 +327,10 @@ def _at_once(
     elif not at_once:
         backbone = own_backbone(encoder, **shape)
     else:
-        backbone = own_backbone(encoder or _at_hand(**shape), **shape)
+        encoder = encoder or _at_hand(images.image_size, images.channels)
+        backbone = own_backbone(encoder, **shape)
         mean, std = [0.0] * len(mean), [1.0] * len(std)
-        how = (
-            f"nearfar pretrain {run.path}"
-            if isinstance(run.source, (str, os.PathLike))
-            else "nearfar.pretrain"
-        )
-        console.print(
-            Text(f"features without training on these images: {how} learns better ones in minutes")
-        )
+        _say_at_hand(backbone.net, run, console)
     net = Encoder(
         backbone, images.image_size, images.channels, mean, std, images.value_range
     ).eval()
@@ -352,15 +350,37 @@ def _with(source: Any, data: Any) -> list[Any]:
     return first + others
 
 
-def _at_hand(image_size: int, channels: int) -> AtOnce:
-    """Features of colours and edges, and for grayscale and colour images of the net that comes with the package."""
+def _at_hand(image_size: int, channels: int) -> AtOnce | PretrainedAndEdges:
+    """The best features that need no training here: of installed pretrained weights beside edges.
+
+    Else of colours, edges and the net that comes with this package; of colours and edges alone for
+    images that are neither grayscale nor colour.
+    """
     if channels not in (1, 3):
         return AtOnce()
-    weights = find_weights(OWN)
+    pretrained = installed_weights()
+    weights = pretrained or find_weights(OWN)
+    size = SIDE if pretrained else image_size
     backbone = build_backbone(
-        str(weights.encoder), image_size=image_size, channels=channels, init=OWN
+        str(weights.encoder), image_size=size, channels=channels, init=weights.source
     )
-    return AtOnce(Encoder(backbone, image_size, channels, *(weights.moments(channels) or ())))
+    net = Encoder(backbone, size, channels, *(weights.moments(channels) or ()))
+    return PretrainedAndEdges(net) if pretrained else AtOnce(net)
+
+
+def _say_at_hand(features: nn.Module, run: WithoutRun, console: Console) -> None:
+    """Say which features are taken, and what would give better ones."""
+    path = isinstance(run.source, (str, os.PathLike))
+    pretrain = f"nearfar pretrain {run.path}" if path else "nearfar.pretrain"
+    if isinstance(features, PretrainedAndEdges):
+        said = f"features of {features.net.name}, trained on ImageNet, beside edges"
+    else:
+        said = (
+            f"features without training on these images: {pretrain} learns better ones in minutes"
+        )
+        if isinstance(features, AtOnce) and features.net is not None:
+            said += f", and {INSTALL} has better ones for photographs at once"
+    console.print(Text(said), soft_wrap=True)
 
 
 def _side(source: Any, console: Console) -> int | None:

@@ -152,9 +152,9 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     said = [line for line in err if line.startswith("nearfar: ")]
     assert not [line for line in err if "torch/" in line]
     assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
-    assert json.loads(out) == {
-        "error": said[0].removeprefix("nearfar: ")
-    }  # and no progress beside it
+    told = json.loads(out)  # and no progress beside it
+    assert told["error"] == said[0].removeprefix("nearfar: ")
+    assert [read["images"] for read in told["read"]] == [80]
     assert not multiprocessing.active_children()
 
 

@@ -71,8 +71,10 @@ def search_images(
         k: number of images to find for each query. Default: 10, or all others where they are fewer.
         out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
         split: part of the data. Default: that of the run.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
-            with colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
+            Default: pretrained with edges where those weights are installed, else nearfar with
+            colours and edges. In Python also the trained module of a run, if it was an object of
+            your own.
         console: console for the table.
 
     Returns:
@@ -175,8 +177,8 @@ def find_duplicates(
         split: part of the data. Default: all, since images of one split can be copies of those of another.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: none,
-            features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
+            Default: none, features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -390,8 +392,10 @@ def select_images(
         split: part of the data. Default: that of the run.
         approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
         seed: random seed of the clusters, for --by typical.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
-            with colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
+            Default: pretrained with edges where those weights are installed, else nearfar with
+            colours and edges. In Python also the trained module of a run, if it was an object of
+            your own.
         console: console for progress and messages.
 
     Returns:
@@ -512,8 +516,10 @@ def cluster_images(
             which is replaced.
         split: part of the data. Default: that of the run.
         seed: random seed of the plane and of k-means.
-        encoder: for data without a run: a timm model by name, hf:owner/name, nearfar or a folder. Default: nearfar,
-            with colours and edges. In Python also the trained module of a run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
+            Default: pretrained with edges where those weights are installed, else nearfar with
+            colours and edges. In Python also the trained module of a run, if it was an object of
+            your own.
         console: console for progress and messages.
 
     Returns:

@@ -4,6 +4,7 @@ from nearfar.evaluation.defects import find_defects
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
 from nearfar.evaluation.features import (
     AtOnce,
+    PretrainedAndEdges,
     are_gray,
     colour_histogram,
     extract,

@@ -20,6 +20,7 @@ from nearfar.views import Views, eight_bits, make_views, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
 RAW_SIDE, HOG_SIDE = 32, 64  # pixels, at most
+EDGES_BESIDE = 0.5  # length of the rows of HOG beside those of a pretrained net, of length 1
 LOOKED_AT = 64  # images
 ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
 
@@ -228,3 +229,22 @@ class AtOnce(nn.Module):
         if self.net is None:
             return features
         return torch.cat([F.normalize(features, dim=1), F.normalize(self.net(pixels), dim=1)], 1)
+
+
+class PretrainedAndEdges(nn.Module):
+    """Features of a pretrained net as rows of length 1, and `hog` as rows of length 0.5.
+
+    Where things are is in the edges, what they are in the net. Of the weights of `hog` that were tried on training
+    images, 0.5 gains most on scans and letters and costs flowers least (docs/starting-weights.md).
+    """
+
+    def __init__(self, net: Encoder) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self, pixels: Shaped[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Return the features, those of the net first."""
+        edges = EDGES_BESIDE * F.normalize(hog(pixels), dim=1)
+        return torch.cat([F.normalize(self.net(pixels), dim=1), edges], 1)

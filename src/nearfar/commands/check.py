@@ -48,7 +48,8 @@ def check(
             share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: none, features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
+            Default: none, features of colours and edges. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:

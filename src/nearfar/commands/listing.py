@@ -178,7 +178,8 @@ def find_duplicates(
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
             share of the true nearest neighbours that it finds is reported.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: none, features of colours and edges. In Python also the trained module of a run, if it was an object of your own.
+            Default: none, features of colours and edges. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:

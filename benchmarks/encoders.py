@@ -1,4 +1,4 @@
-"""Views of photographs and others, tried on eight small sets of training images: kNN, linear, 1 and 5 labels a class.
+"""Views of photographs and others, tried on eleven small sets of training images: kNN, linear, 1 and 5 labels a class.
 
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
@@ -7,8 +7,9 @@
 
 Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
 All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
-"weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, and
-"colours and edges" these without the net. Each run appends a line to --out; runs that are in it
+"weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
+"colours and edges" these without the net, and "pretrained" and "pretrained, edges" the weights of the installed
+package alone and beside half of HOG. Each run appends a line to --out; runs that are in it
 already are skipped.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from invariance import AugSelf, TwoSpaces
@@ -35,7 +37,15 @@ from torchvision.transforms.v2.functional import five_crop
 
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import AtOnce, colour_histogram, evaluate_features, extract, linear_accuracy
+from nearfar.evaluation import (
+    AtOnce,
+    PretrainedAndEdges,
+    colour_histogram,
+    evaluate_features,
+    extract,
+    hog,
+    linear_accuracy,
+)
 from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.backbone import own_backbone
@@ -144,6 +154,23 @@ def fashion(data: Path) -> Images:
     )
 
 
+def of_kind(name: str, size: int) -> Callable[[Path], Images]:
+    """Return a function that reads the training images of a set of `kinds`, in a random order."""
+
+    def load(data: Path) -> Images:
+        file = str(data / "kinds" / f"{name}.parquet")
+        images = open_images(file, image_size=size)
+        rows = pq.read_table(file, columns=["split", "label"])
+        _, labels = np.unique(rows["label"].to_pylist(), return_inverse=True)
+        train = np.flatnonzero(np.array(rows["split"].to_pylist()) == "train")
+        chosen = np.random.default_rng(0).permutation(train)
+        if len(images) != len(rows):  # the file is divided, and its training images were opened
+            chosen, labels = np.argsort(np.argsort(chosen)), labels[train]
+        return _images(images.pixels[torch.from_numpy(chosen)].clone(), labels[chosen])
+
+    return load
+
+
 def digits(data: Path) -> Images:
     """Return scikit-learn's digits."""
     return open_images("digits")
@@ -158,6 +185,9 @@ SETS = {
     "cifar10": Kind(cifar10, 24, 40),
     "fashion-mnist": Kind(fashion, 20, 40),
     "digits": Kind(digits, 8, 40),
+    "scans": Kind(of_kind("scans", 96), 64, 60),
+    "letters": Kind(of_kind("letters", 64), 48, 40),
+    "bees": Kind(of_kind("bees", 80), 54, 60),
 }
 
 
@@ -252,6 +282,13 @@ def measure(
         )
     elif contender == "at once":
         encoder = open_featured(run_or_data(train), None, None, None, Console(quiet=True)).encoder
+    elif contender == "hog":
+        encoder = hog
+    elif contender.startswith("pretrained"):
+        frozen = _pretrained(images.channels)
+        shape = images.image_size, images.channels
+        module = PretrainedAndEdges(frozen) if contender.endswith("edges") else frozen
+        encoder = Encoder(own_backbone(module, *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
     elif contender == "frozen":
         backbone = build_backbone(
             "small", image_size=kind.crop, channels=images.channels, init=weights
@@ -300,6 +337,15 @@ def measure(
         gained = evaluate_features(x, train.labels, y, held.labels, seed=0)
         found |= {f"{name}_{key}": value for key, value in gained.items()}
     return found
+
+
+def _pretrained(channels: int) -> Encoder:
+    """Return the net of the installed package of weights, at 128 px."""
+    start = find_weights("pretrained")
+    backbone = build_backbone(
+        str(start.encoder), image_size=128, channels=channels, init="pretrained"
+    )
+    return Encoder(backbone, 128, channels, *(start.moments(channels) or ())).eval()
 
 
 def shifted(pixels: Tensor) -> list[Tensor]:

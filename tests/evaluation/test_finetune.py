@@ -105,11 +105,20 @@ def test_a_list_names_the_labelled_images():
     names = ["n01/a.jpg", "n01/b.jpg", "n02/c.jpg"]
     assert listed_rows(names, ["c.jpg", "n01/a.jpg\n", ""]).tolist() == [0, 2]
     with pytest.raises(
-        ValueError, match=r"1 of the 2 images in the list of labels are not here, such as 'd.jpg'"
+        ValueError,
+        match=r"1 of the 2 images in the list of labels are not here, .* such as 'd.jpg'",
     ):
         listed_rows(names, ["a.jpg", "d.jpg"])
     same = ["cat/1.png", "dog/1.png", "dog/2.png"]  # a whole name means that image alone
     assert listed_rows(same, ["cat/1.png", "2.png"]).tolist() == [0, 2]
+    assert listed_rows(same, ["/old/place/cat/1.png", r"D:\\pets\\dog\\1.png"]).tolist() == [0, 1]
+    assert listed_rows(names, ["n02/c", "a"]).tolist() == [0, 2]  # without endings
+
+
+@pytest.mark.parametrize("listed", [["1.png"], ["bird/1.png"], ["dog/2.png", "1.png"]])
+def test_a_listed_name_that_may_be_several_images_or_another_is_refused(listed):
+    with pytest.raises(ValueError, match=f"1 of the {len(listed)} images .* such as .*1.png"):
+        listed_rows(["cat/1.png", "dog/1.png", "dog/2.png"], listed)
 
 
 def test_what_cannot_be_fine_tuned_is_said(halves, encoder):

@@ -10,6 +10,7 @@ from tests.standin.test_losses import EIGH
 
 MAY_WAIT = {
     "fabric.to_device(model)": "the start of the run",
+    "super()._apply(fn, recurse)": "the same, of the momentum encoder",
     "mean = (loss_sum / loss_count).item()": "a line of metrics",
     "name: float(value)": "the same",
     "if isinstance(value, torch.Tensor) and bool(value.isfinite().all())": "a checkpoint",

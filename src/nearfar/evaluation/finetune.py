@@ -13,10 +13,12 @@ from jaxtyping import Int64, Shaped
 from torch import nn
 
 from nearfar.data import Images
+from nearfar.data.names import match
 from nearfar.device import seeded, send
 from nearfar.evaluation.features import extract
 from nearfar.evaluation.labelled import Accuracies, labelled, numbered, top_accuracies
 from nearfar.evaluation.linear import Progress
+from nearfar.messages import say_once
 from nearfar.networks import Encoder
 from nearfar.views import compose, fit_views, make_views
 
@@ -85,23 +87,23 @@ def draw_labels(
 
 
 def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray, " chosen"]:
-    """Rows of the images that a list names, by the whole name, else by what follows the last "/" (SimCLR's splits).
+    """Rows of the images that a list names, sorted: by the whole name, else by the longest common end of the paths.
 
-    ValueError where the list names no image of these, or the first that is missing.
+    A name without folders, as in SimCLR's splits, means the one image of that name. ValueError names the first that is
+    missing, or that may mean several images.
     """
-    wanted = {name.strip() for name in listed if name.strip()}
-    whole = wanted & set(names)
-    ends = {name.rpartition("/")[2] for name in wanted - whole}
-    rows = [
-        row for row, name in enumerate(names) if name in whole or name.rpartition("/")[2] in ends
-    ]
-    missing = ends - {names[row].rpartition("/")[2] for row in rows}
-    if missing or not rows:
-        example = f", such as {min(missing)!r}" if missing else ""
+    wanted = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
+    found, said = match(wanted, names, None)
+    lost = sorted(set(wanted) - {wanted[place] for place in found.values()})
+    if lost or not found:
+        example = f", such as {lost[0]!r}" if lost else ""
         raise ValueError(
-            f"{len(missing)} of the {len(wanted)} images in the list of labels are not here{example}"
+            f"{len(lost)} of the {len(wanted)} images in the list of labels are not here, or may be several"
+            f"{example}"
         )
-    return np.array(rows, dtype=np.int64)
+    if said:
+        say_once(f"in the list of labels {said}")
+    return np.array(sorted(found), dtype=np.int64)
 
 
 def finetune_accuracies(

@@ -14,9 +14,11 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
 from nearfar.evaluation import doubtful_labels, find_defects
+from nearfar.evaluation.label_errors import WEAK, Predicted
 from nearfar.neighbours import Link, groups_at
 
 APART = 0.5  # a near leak is no farther than so much of the distance to the next image: others are like many images
+USUAL = 1 / 6  # of the images: a defect that more of them have is how the set looks
 HANDFUL = 5  # images: of classes with fewer no label is examined
 ADVICE = {  # by the name of each problem, in the order of their weight
     "leak": "remove from one of the splits the images that are copies across splits",
@@ -118,36 +120,72 @@ def doubtful(
     seed: int,
     approximate: bool,
     progress: Callable[[int, int], None],
-) -> list[Problem]:
-    """Problems of labels that the features contradict, the least probable labels first; none without labels."""
+) -> tuple[list[Problem], Predicted | None]:
+    """Problems of labels that are likely wrong, the least probable labels first, and how well labels can be predicted.
+
+    Neither without labels.
+    """
     if images.labels is None:
-        return []
+        return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
     how: dict[str, Any] = dict(seed=seed, approximate=approximate, progress=progress)
     found = doubtful_labels(features[torch.from_numpy(rows)], images.labels[rows], **how)
     problems = []
-    for place, own, other, chance in zip(*(one.tolist() for one in found), strict=True):
+    for place, own, other, chance in zip(*(one.tolist() for one in found[:4]), strict=True):
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
         problems.append(
             Problem("doubtful label", row, images.names[row], words, own / chance, word[other])
         )
-    return problems
+    return problems, found.predicted
 
 
-def defective(images: Images, progress: Callable[[int, int], None]) -> list[Problem]:
-    """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read."""
+def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
+    """Say how well labels can be predicted, and what to do where the features are too weak to list any."""
+    unequal = abs(predicted.balanced - predicted.accuracy) >= 0.005
+    balanced = f", balanced accuracy {predicted.balanced:.1%}" if unequal else ""
+    said = (
+        f"labels as predicted from the other images: {predicted.accuracy:.1%} right{balanced} "
+        f"(the largest class has {predicted.largest:.1%})"
+    )
+    if listed or predicted.skill >= WEAK:
+        return said
+    return f"{said}: too few to tell wrong labels from hard images, so none is listed; {remedy}"
+
+
+def remedy(run: bool, encoder: object) -> str:
+    """Which encoder would predict labels better: run, whether it is that of a run; encoder: as `check` takes it."""
+    timm = "--encoder with a pretrained model of timm, such as resnet50"
+    if run:
+        return f"train on, or check the data with {timm}"
+    own = "check a run of nearfar pretrain on these images"
+    return f"{own}, or try {'--encoder nearfar or ' if encoder is None else ''}{timm}"
+
+
+def defective(
+    images: Images, progress: Callable[[int, int], None]
+) -> tuple[list[Problem], list[str]]:
+    """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read.
+
+    What more than a sixth of the images have is no anomaly: a line says so, and none of them is listed.
+    """
     problems = [
         Problem("unreadable" if is_damage(why) else "left out", -1, name, why)
         for name, why in images.skipped
     ]
+    usual = []
     for problem, rows in find_defects(images, progress).items():
+        if len(rows) > USUAL * len(images):
+            usual.append(
+                f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so none is listed"
+            )
+            continue
         problems += [
             Problem(problem, row, images.names[row], MEASURED[problem].format(one), one)
             for row, one in rows
         ]
-    return problems
+    return problems, usual
 
 
 def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:

@@ -194,3 +194,35 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
         assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][
             : len(copies)
         ]
+
+
+def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
+    """White ground: 24 of 60 images are nearly white, which is no anomaly; one dark image still is."""
+    chance = np.random.default_rng(0)
+    pixels = chance.integers(90, 160, (60, 32, 32), dtype=np.uint8)
+    pixels[:24] = 255
+    pixels[:24, ::4, ::4] = chance.integers(0, 200, (24, 8, 8))
+    pixels[40] //= 4
+    console = Console(record=True, file=io.StringIO(), width=300)
+    found = nearfar.check(pixels, out=tmp_path / "page.html", console=console)
+    assert "overexposed" not in found["problems"]["problem"]
+    assert "dark" in found["problems"]["problem"]
+    said = "24 of 60 images, which is usual here, so none is listed"
+    assert f"overexposed: {said}" in console.export_text()
+    assert said in (tmp_path / "page.html").read_text()
+
+
+def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path):
+    """Labels that the pixels do not show: nothing is listed, and the line names what would help."""
+    chance = np.random.default_rng(0)
+    pixels, labels = chance.integers(0, 256, (300, 16, 16), dtype=np.uint8), np.arange(300) % 4
+    labels[:100] = 0
+    np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
+    console = Console(record=True, file=io.StringIO(), width=500)
+    found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html", console=console)
+    said = console.export_text()
+    assert "doubtful label" not in found["problems"]["problem"]
+    assert f"(the largest class has {150 / 300:.1%})" in said and "balanced accuracy" in said
+    assert "too few to tell wrong labels from hard images, so none is listed" in said
+    assert "nearfar pretrain" in said and "--encoder nearfar" in said
+    assert "none is listed" in (tmp_path / "page.html").read_text()

@@ -71,3 +71,53 @@ def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_c
     np.testing.assert_allclose(
         label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3
     )
+
+
+def overlapping(seed, spread, images=1200, classes=8):
+    """Rows around eight directions, overlapping more the larger the spread."""
+    chance = np.random.default_rng(seed)
+    truth = np.arange(images) % classes
+    rows = np.eye(classes, 32)[truth] + chance.normal(0, spread, (images, 32))
+    return torch.from_numpy(rows).float(), truth
+
+
+def planted(truth, share, seed):
+    """Labels of which a share is replaced by another class, and which of them are wrong."""
+    chance, labels = np.random.default_rng(seed), truth.copy()
+    wrong = chance.permutation(len(truth))[: round(share * len(truth))]
+    classes = truth.max() + 1
+    labels[wrong] = (labels[wrong] + chance.integers(1, classes, len(wrong))) % classes
+    return labels, wrong
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.3, 0.4])
+def test_most_of_what_is_listed_is_wrong_whether_classes_are_easy_or_hard(spread):
+    """Precision and recall of planted errors, 5 to 20 %; of right labels next to none is listed."""
+    rows, truth = overlapping(0, spread)
+    assert len(doubtful_labels(rows, truth).row) <= 0.01 * len(truth)
+    for share, least in ((0.05, 0.5), (0.1, 0.6), (0.2, 0.65)):
+        labels, wrong = planted(truth, share, 1)
+        found = doubtful_labels(rows, labels).row
+        hits = np.isin(found, wrong).sum()
+        assert hits >= least * len(found)
+        assert hits >= (0.8 if spread == 0.2 else 0.25) * len(wrong)
+
+
+@pytest.mark.parametrize(("spread", "most"), [(0.6, 0.01), (0.8, 0), (1.0, 0)])
+def test_features_that_cannot_tell_the_classes_apart_list_next_to_nothing(spread, most):
+    """As clothing by colours and edges: half of the labels are contradicted, and all are right."""
+    rows, truth = overlapping(0, spread)
+    found = doubtful_labels(rows, truth)
+    assert found.predicted.skill < 0.5 and len(found.row) <= most * len(truth)
+    noise = torch.randn(600, 16, generator=torch.Generator().manual_seed(0))
+    assert len(doubtful_labels(noise, np.arange(600) % 3).row) == 0
+
+
+def test_how_well_labels_are_predicted_stands_beside_the_largest_class():
+    rows, truth = overlapping(0, 0.2)
+    keep = (truth != 3) | (np.arange(len(truth)) % 5 == 0)
+    found = doubtful_labels(rows[torch.from_numpy(keep)], truth[keep]).predicted
+    assert found.largest == pytest.approx(150 / keep.sum()) and found.skill > 0.8
+    assert 0.9 < found.accuracy <= 1 and found.balanced != found.accuracy
+    one_class = doubtful_labels(rows, np.zeros(len(truth), int))
+    assert one_class.predicted is None

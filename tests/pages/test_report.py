@@ -18,6 +18,7 @@ from nearfar.networks import Encoder, build_backbone
 from nearfar.pages import report, write_map_page
 from nearfar.pages.report import write_report
 from nearfar.pages.template import number
+from nearfar.run import Run
 
 SETTINGS = dict(
     data="some/where/photos", out="runs/<out>", method="saclr", encoder="small", init=None
@@ -87,7 +88,8 @@ def test_a_healthy_run_with_everything(tmp_path):
     )
     page = report_of(folder)
     text = text_of(page)
-    assert "saclr on photos" in text and "small encoder · 32 px, 3 channels · 10 epochs" in text
+    assert "<title>photos</title>" in page and "<h1>photos</h1>" in page
+    assert "saclr · small encoder · 32 px, 3 channels · 10 epochs" in text
     assert '<section class="verdict good"' in page and "Healthy" in text and "90.0%" in text
     assert "Raw pixels 95.4 66.1 ± 3.4" in text and "Trained encoder 98.1 78.2 ± 3.9" in text
     assert "kNN 1 label per class" in text
@@ -99,6 +101,33 @@ def test_a_healthy_run_with_everything(tmp_path):
     assert "<h2>Map" not in page
     assert not re.search(r"https?://|<link|@import|<script[^>]+src|src=\"(?!data:)", page)
     assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize(
+    ("trained", "tone", "badge"),
+    [
+        (0.98, "good", "Healthy in training; better than the baselines"),
+        (0.80, "bad", "Healthy in training; worse than"),
+        (0.955, "bad", "Healthy in training; no better than"),
+    ],
+)
+def test_the_badge_says_whether_training_was_healthy_and_whether_features_are_worth_it(
+    trained, tone, badge, tmp_path
+):
+    """A healthy run is no green light above "do not keep this encoder"; numbers of other weights do not count."""
+    rows = {"raw_pixels": {"knn": 0.954}, "trained": {"knn": trained}}
+    folder = write_run(tmp_path / "run")
+    (folder / "results.json").write_text(
+        written(rows).replace('"e"', json.dumps(Run(folder).weights))
+    )
+    page = report_of(folder)
+    assert f'<section class="verdict {tone}"' in page
+    [said] = re.findall(r'<span class="badge">(.*?)</span>', page)
+    assert said.startswith(badge)
+    assert ("do not keep this encoder" in text_of(page).split("Evaluation")[0]) == (tone == "bad")
+    (folder / "results.json").write_text(written(rows))
+    page = report_of(folder)
+    assert '<section class="verdict good"' in page and '<span class="badge">Healthy</span>' in page
 
 
 @pytest.mark.parametrize(

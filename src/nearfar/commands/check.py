@@ -68,12 +68,15 @@ def check(
 
     from nearfar.neighbours import alike_distance, find_links
     from nearfar.pages import lists
+    from nearfar.run import Run
     from nearfar.run_check import (
         ADVICE,
         class_counts,
         defective,
         doubtful,
         next_step,
+        predicted_words,
+        remedy,
         repeated,
     )
     from nearfar.run_features import open_featured, run_or_data
@@ -95,9 +98,16 @@ def check(
         links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
     problems = repeated(links, near, features, images.names, splits, labels)
     with shown(console, "predicting labels") as progress:
-        problems += doubtful(images, features, labels, seed, approximate, progress)
+        doubts, predicted = doubtful(images, features, labels, seed, approximate, progress)
+    said = (
+        []
+        if predicted is None
+        else [predicted_words(predicted, len(doubts), remedy(isinstance(run, Run), encoder))]
+    )
+    problems += doubts
     with shown(console, "measuring images") as progress:
-        problems += defective(images, progress) if known.pictured else []
+        defects, usual = defective(images, progress) if known.pictured else ([], [])
+    problems, said = problems + defects, said + usual
     problems.sort(key=lambda one: list(ADVICE).index(one.problem))
 
     rows = [one.row for one in problems]
@@ -115,7 +125,7 @@ def check(
         columns["path"] = ["" if row < 0 else known.paths[row] for row in rows]
     classes = class_counts(labels, splits)
     following = next_step(problems, classes)
-    lists.write_check_page(page, known, problems, classes, following)
+    lists.write_check_page(page, known, problems, classes, following, said)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     table = Table("problem", "images", "first")
     for name in dict.fromkeys(columns["problem"]):
@@ -124,6 +134,8 @@ def check(
         table.add_row(name, str(columns["problem"].count(name)), Text(words))
     if problems:
         console.print(table)
+    for line in said:
+        console.print(Text(line))
     if images.labels is None:
         console.print("the images have no labels, which are needed to find wrong ones")
     console.print(Text(following))

@@ -8,27 +8,55 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
+from scipy.stats import beta
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from nearfar.evaluation.knn import TEMPERATURE
-from nearfar.evaluation.labelled import Features, features
+from nearfar.evaluation.labelled import Features, balanced_accuracy, features
 from nearfar.evaluation.linear import choose_strength, fit, standardise
 from nearfar.neighbours import find_nearest
 
 FOLDS = 5  # and the fewest images of a class whose labels are examined
 NEIGHBOURS = 20
-FACTOR = 3.0  # by which another class must be more probable than the label
 MOST_FITTED = 50_000  # images beyond which no linear classifier is fitted
+LEAST = 0.5  # estimated precision down to which labels are listed
+FLOOR = 0.2  # share of the contradicted pairs whose labels are all taken for errors
+LOWER = 0.2  # one-sided error of the bound on how many these are
+CLEAR = 1 / 3  # ratio below which a label is clearly contradicted, where few lie between that and 1
+WEAK = 0.5  # of what the largest class leaves: features that predict less of it tell the classes apart badly
+TOO_WEAK = 1 / 3  # of the same: below, right labels are contradicted as often as wrong ones
+
+
+class Predicted(NamedTuple):
+    """How well the labels can be predicted at all, by classifiers that did not see them: shares 0..1.
+
+    accuracy: of images in classes that were examined. largest: share of the largest class, which is the accuracy of
+    always naming it. balanced: mean accuracy of the classes.
+    """
+
+    accuracy: float
+    largest: float
+    balanced: float
+
+    @property
+    def skill(self) -> float:
+        """The share of what always naming the largest class gets wrong that is predicted rightly; 0 is no better."""
+        return (self.accuracy - self.largest) / max(1 - self.largest, 1e-12)
 
 
 class Doubtful(NamedTuple):
-    """Rows whose labels are in doubt, most of all first: their own label's probability, another label and its own."""
+    """Rows whose labels are in doubt, most of all first: their own label's probability, another label and its own.
+
+    predicted: how well labels can be predicted at all; None where fewer than two classes are large enough.
+    """
 
     row: Int64[np.ndarray, " doubtful"]
     own: Float[np.ndarray, " doubtful"]
     suggested: Shaped[np.ndarray, " doubtful"]
     probability: Float[np.ndarray, " doubtful"]
+    predicted: Predicted | None = None
 
 
 def doubtful_labels(
@@ -39,13 +67,12 @@ def doubtful_labels(
     approximate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Doubtful:
-    """Find the labels that the features contradict; x [images, dim], each image with its label.
+    """Find the labels that are more likely wrong than right; x [images, dim], each image with its label.
 
-    A label is in doubt where another class is more than three times as probable; the ratio of the two probabilities
-    gives the order, lowest first. This finds more planted errors than the thresholds of confident learning (Northcutt,
-    Jiang & Chuang 2021), the label's own probability or the margin do (docs/check.md). Probabilities are those of
-    `label_probabilities`, which the other arguments are for. Classes of fewer than five images are left out; with fewer
-    than two others nothing is in doubt.
+    A label is in doubt where another class is more probable; the ratio of the two probabilities gives the order, lowest
+    first. How many of these are listed is decided by `precisions`; none where the features cannot tell the classes
+    apart. Probabilities are those of `label_probabilities`, which the other arguments are for. Classes
+    of fewer than five images are left out; with fewer than two others nothing is in doubt.
     """
     _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     known = np.flatnonzero(counts[number] >= FOLDS)
@@ -59,9 +86,53 @@ def doubtful_labels(
     own, others = chance[every, number], chance.copy()
     others[every, number] = -1
     best, other = others.argmax(1), others.max(1)
-    rows = np.flatnonzero(other > FACTOR * own)
-    rows = rows[np.argsort(own[rows] / other[rows], kind="stable")]
-    return Doubtful(known[rows], own[rows], classes[best[rows]], other[rows])
+    ratio = own / other
+    predicted = predictability(chance.argmax(1), number)
+    likely = precisions(chance, number) >= LEAST
+    rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
+    rows = rows[np.argsort(ratio[rows], kind="stable")]
+    return Doubtful(known[rows], own[rows], classes[best[rows]], other[rows], predicted)
+
+
+def predictability(
+    guessed: Int64[np.ndarray, " images"], number: Int64[np.ndarray, " images"]
+) -> Predicted:
+    """Compare classes that were predicted with the labels."""
+    right, counts = guessed == number, np.bincount(number)
+    balanced = balanced_accuracy(guessed, number)
+    accuracy, largest = float(right.mean()), float(counts.max() / len(number))
+    return Predicted(accuracy, largest, accuracy if balanced is None else balanced)
+
+
+def precisions(
+    chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
+) -> Float[np.ndarray, " images"]:
+    """Estimate for each image the probability that its label is wrong, 0..1, from the labels themselves.
+
+    Each image is paired with each class, and the pairs are ranked by the ratio of the class's probability to the
+    largest of the others. Hard images make labels rarer steadily towards the bottom; wrong labels, spread over the
+    classes, stay about as frequent everywhere. Their frequency is that among the lowest fifth of the pairs with ratios
+    below 1, or rather its lower bound of 80 %. At any rank the precision is this frequency, divided by that of labels
+    there (isotonic regression). Where a class is easy to tell, wrong labels are too few for that: labels with a ratio
+    below a third are listed as well, if at most half as many lie between that and 1.
+    """
+    images = len(chance)
+    second, first = np.sort(chance, 1)[:, -2:].T[:, :, None]
+    ratio = chance / np.where(chance == first, second, first).clip(1e-12)
+    label = np.zeros(chance.shape, bool)
+    label[np.arange(images), number] = True
+    place = np.empty(chance.size, np.int64)
+    place[np.argsort(ratio.ravel(), kind="stable")] = np.arange(chance.size)
+    place = place.reshape(chance.shape)
+    lowest = int(FLOOR * (ratio < 1).sum())
+    wrong = int((place[label] < lowest).sum())
+    floor = float(beta.ppf(LOWER, wrong, lowest - wrong + 1)) if wrong else 0.0
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(place.ravel(), label.ravel())
+    found = np.minimum(1, floor / fitted.predict(place[label]).clip(1e-12))
+    own = ratio[label]
+    clear, between = own < CLEAR, int(((own >= CLEAR) & (own < 1)).sum())
+    share = 1 - between / max(1, int(clear.sum()))
+    return np.where(clear, np.maximum(found, share), found)
 
 
 def label_probabilities(

@@ -232,10 +232,12 @@ def write_check_page(
     problems: Sequence[Problem],
     classes: Mapping[str, Sequence[Any]],
     following: str,
+    said: Sequence[str] = (),
 ) -> None:
     """Write the page of `check`: what to do next, the problems with a few images of each, and the classes.
 
-    problems: those of one kind together. classes: columns "label", "images" and perhaps one of each split.
+    problems: those of one kind together. classes: columns "label", "images" and perhaps one of each split. said: lines
+    on the set as a whole.
     """
     sections = []
     for name, found in groupby(problems, key=lambda one: one.problem):
@@ -257,4 +259,5 @@ def write_check_page(
     images = known.images
     about, labelled = f"{len(images)} images of {images.source}", images.labels is not None
     shown: dict[str, Any] = dict(about=about, sections=sections, classes=classes, labelled=labelled)
-    write_page(path, "check.html", title="Check of the data", following=following, **shown)
+    shown |= dict(following=following, said=said)
+    write_page(path, "check.html", title="Check of the data", **shown)

@@ -23,10 +23,12 @@ from nearfar.evaluation import extract, raw_pixels
 from nearfar.evaluation.results import (
     ENCODERS,
     Measurement,
+    Outcome,
     accuracies,
     best_rows,
     capital,
     column_name,
+    outcome,
     sentence,
 )
 from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
@@ -70,10 +72,10 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
         config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing
     )
     known = {"method", "data"} <= set(settings)
-    title = f"{words(settings['method'])} on {_named(settings['data'])}" if known else folder.name
+    title = _named(settings["data"]) if known else folder.name
     about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
     parts: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict)),
+        ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict, outcome=_outcome(run))),
         ("results.json", lambda: _evaluations(run)),
         ("results.json", lambda: _detection(run.detection)),
         (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
@@ -119,7 +121,7 @@ def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Mad
 
 
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    facts = []
+    facts = [words(settings["method"])] if "method" in settings else []
     if {"encoder", "image_size", "channels", "epochs"} <= set(settings):
         facts.append(f"{words(settings['encoder'])} encoder")
         facts.append(f"{settings['image_size']} px, {in_channels(settings['channels'])}")
@@ -144,6 +146,15 @@ def _evaluations(run: Run) -> str:
         for one in reversed(run.results)
     ]
     return Markup("").join(parts)
+
+
+def _outcome(run: Run) -> Outcome | None:
+    """What the last measurement of these weights says of them; None where there is none, or nothing to compare with."""
+    try:
+        current = [one for one in run.results if one.on.encoder == run.weights]
+    except ValueError:  # the section on results says so
+        return None
+    return outcome(current[-1]) if current else None
 
 
 def results_shown(measured: Measurement) -> dict[str, Any]:

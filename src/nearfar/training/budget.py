@@ -299,8 +299,8 @@ def reason(machine: Machine, settings: Settings, images: int) -> str:
     assert machine.rate is not None
     place = describe_gpu()["name"] if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
     return (
-        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} images "
-        f"at {machine.rate:.0f} images/s on {place}{machine.reason}. "
+        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} training "
+        f"images at {machine.rate:.0f} images/s on {place}{machine.reason}. "
         "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
     )
 

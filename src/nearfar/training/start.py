@@ -74,7 +74,12 @@ def _summary(job: Job, images: Images | Stream) -> str:
         if settings.channels in (1, 3)
         else f" and {settings.channels} channels (views: {job.views.name})"
     )
-    data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}"
+    held_out = (
+        ""
+        if settings.stream or not settings.held_out
+        else f", {settings.held_out} of them for validation"
+    )
+    data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{held_out}"
     return f"{method} on {data}, {encoder}, {settings.epochs:g} epochs, {settings.precision} -> {settings.out}"
 
 

@@ -206,20 +206,29 @@ def describe_leaks(
     train_x: Tensor,
     test_x: Tensor,
     predictions: Mapping[str, np.ndarray],
+    progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """What copies of training images among the test images do to accuracies, in one line; "" without any.
 
-    The features are those of the encoder; predictions as `evaluate_features` fills them.
+    The features are those of the encoder; predictions as `evaluate_features` fills them. Where not all candidates
+    could be compared, the line says how many copies there are at least, and no accuracy without them.
     """
     train, test = sets.splits["train"], sets.splits["test"]
     moved = copy_distance(partial(extract, encoder), train, train_x, stream(0, "altered"))
-    leaks = find_leaks(train, test, train_x, test_x, moved)
+    leaks, complete = find_leaks(train, test, train_x, test_x, moved, progress)
+    if not leaks and not complete:
+        return (
+            "no copy of a training image was found among the test images, but only the nearest "
+            "pairs were compared: nearfar check compares all"
+        )
     if not leaks:
         return ""
     first, rows = leaks[0], {leak.second for leak in leaks}
-    said = f"{len(rows)} of {len(test)} test images have a copy among the training images, "
+    said = "" if complete else "at least "
+    said += f"{len(rows)} of {len(test)} test images have a copy among the training images, "
     said += f"first {test.names[first.second]} (of {train.names[first.first]})"
-    if others := [row for row in range(len(test)) if row not in rows]:
+    others = [row for row in range(len(test)) if row not in rows]
+    if others and complete:
         truth = predictions["truth"]
         right = {
             name: one == truth

@@ -14,7 +14,8 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
-from nearfar.neighbours import Link
+from nearfar.data import open_images
+from nearfar.neighbours import Link, find_leaks
 from nearfar.run_check import repeated
 
 
@@ -176,6 +177,30 @@ def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
     console = Console(record=True, file=io.StringIO(), width=400)
     run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
     assert "copy among" not in console.export_text()
+
+
+def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch):
+    monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 1)
+    for most, said in ((10_000, "3 of 51"), (1, "at least 1 of 51")):
+        monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", most)
+        console = Console(record=True, file=io.StringIO(), width=400)
+        run.evaluate(protocol=("knn",), baselines=False, console=console)
+        [line] = [one for one in console.export_text().splitlines() if "have a copy" in one]
+        assert line.startswith(f"{said} test images")
+        assert ("without them" in line) == (most > 1)
+
+
+def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monkeypatch):
+    monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 7)
+    pixels = np.stack([np.asarray(digit(number)) for number in range(60)])
+    images, features = open_images(pixels), torch.eye(60)
+    told = []
+    found = find_leaks(images, images, features, features, 0.1, lambda *both: told.append(both))
+    assert found.complete and sorted(link.second for link in found.links) == list(range(60))
+    assert told[-1] == (60, 60)
+    monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", 20)
+    found = find_leaks(images, images, features, features, 0.1)
+    assert not found.complete and len(found.links) == 20
 
 
 def test_near_leaks_stand_out_from_images_that_are_all_much_alike():

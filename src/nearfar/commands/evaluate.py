@@ -143,9 +143,10 @@ def evaluate(
                 *both, frozen, **how, progress=progress, predictions=kept
             )
         if kept is not None:
-            leaks = run_evaluation.describe_leaks(
-                encoders[row], sets, both[0], both[2], predictions
-            )
+            with shown(console, "looking for copies") as progress:
+                leaks = run_evaluation.describe_leaks(
+                    encoders[row], sets, both[0], both[2], predictions, progress
+                )
     with replacing(run.path / PREDICTIONS) as unfinished:
         np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
     steps: list[tuple[str, float] | None] = [*([None] if frozen else []), *tuned.items()]

@@ -45,7 +45,8 @@ TRIED, SHARE = (
 )  # images whose altered versions give the distance of copies, and its quantile
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
-CONFIRMED = 1000  # pairs at most that are compared between two sets
+CHUNK = 128  # pairs between two sets that are compared at a time
+CONFIRMED = 20_000  # such pairs at most
 CHANCE, PART = (
     20_000,
     0.1,
@@ -250,6 +251,13 @@ def _centred(small: Float[Tensor, "images channels side side"]) -> Float[Tensor,
     return (small - small.mean((2, 3), keepdim=True)).flatten(1)
 
 
+class Leaks(NamedTuple):
+    """Links of copies in two sets, one for each image of the second; complete: whether all pairs were compared."""
+
+    links: list[Link]
+    complete: bool
+
+
 def find_leaks(
     train: Images,
     test: Images,
@@ -257,22 +265,32 @@ def find_leaks(
     test_x: Float[Tensor, "test dim"],
     most: float,
     progress: Progress | None = None,
-) -> list[Link]:
+) -> Leaks:
     """Find test images that are copies of training images, no farther apart than `most`: first is that of `train`.
 
-    Each is compared with its eight nearest training images, and confirmed as in `find_links`: the thousand nearest
-    pairs at most.
+    Each is compared with its eight nearest training images, and confirmed as in `find_links`, the nearest pairs first,
+    until a copy of it is found. After 20 000 pairs the rest is left, and `complete` is False.
     """
     found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
     near, column = torch.where(found.distance <= most)
     distance = found.distance[near, column]
-    nearest = distance.argsort(stable=True)[:CONFIRMED]
-    pairs = torch.stack([found.index[near, column], near], 1)[nearest]
-    return [
-        link
-        for link in _judged(train, test, pairs, distance[nearest], progress)
-        if link.kind < ALIKE
-    ]
+    nearest = distance.argsort(stable=True)
+    pairs, distance = torch.stack([found.index[near, column], near], 1)[nearest], distance[nearest]
+    links: dict[int, Link] = {}
+    done, tried = 0, 0
+    while done < len(pairs) and tried < CONFIRMED:
+        some = slice(done, done + CHUNK)
+        leaked = torch.tensor(list(links), dtype=torch.int64)
+        new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
+        for link in _judged(train, test, pairs[some][new], distance[some][new], None):
+            if link.kind < ALIKE:
+                links.setdefault(link.second, link)
+        tried += len(new)
+        done = min(done + CHUNK, len(pairs)) if tried < CONFIRMED else done + int(new[-1]) + 1
+        if progress is not None:
+            progress(done, len(pairs))
+    left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
+    return Leaks(list(links.values()), bool(left.all()))
 
 
 def _judged(

@@ -2,6 +2,7 @@
 
 import logging
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,3 +112,79 @@ def test_rows_of_a_table_in_no_split_are_listed_and_left_out(tmp_path, paint, li
         f"'test' in '{table}' is named for a test or validation split, and is read with the rest: "
         "to leave it out, name the folders or files to read"
     ]
+
+
+def gray(number):
+    """An encoded image of one gray, by which its row is known."""
+    return encoded(np.full((8, 8), number, dtype=np.uint8))
+
+
+WORDS = ["train", "test", "Training", "val", "train", "dev"]
+ROWS = {"train": [0, 2, 4], "validation": [3, 5], "test": [1], None: [0, 2, 4]}
+
+
+def rows_with(words, first=0):
+    rows = range(first, first + len(words))
+    return {
+        "image": [gray(row) for row in rows],
+        "split": words,
+        "label": [f"class {row % 2}" for row in rows],
+    }
+
+
+def one_file(folder, words):
+    pq.write_table(pa.table(rows_with(words)), folder / "all.parquet")
+    return folder / "all.parquet"
+
+
+def two_files(folder, words):
+    half = len(words) // 2
+    for name, part, first in (("a", words[:half], 0), ("b", words[half:], half)):
+        pq.write_table(pa.table(rows_with(part, first)), folder / f"{name}.parquet")
+    return folder
+
+
+def table_of_datasets(folder, words):
+    return datasets.Dataset.from_dict(rows_with(words))
+
+
+def table_of_numbers(folder, words):
+    return table_of_datasets(folder, words).class_encode_column("split")
+
+
+SOURCES = [one_file, two_files, table_of_datasets, table_of_numbers]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_a_column_of_splits_divides_tables_of_encoded_images(make, tmp_path):
+    source = make(tmp_path, WORDS)
+    assert list_splits(source) == ["train", "validation", "test"]
+    for _ in range(2):  # the second time from the cache
+        for split, rows in ROWS.items():
+            images = open_images(source, split=split, cache_dir=tmp_path / "cache")
+            assert values(images) == rows
+            assert [images.class_names[one] for one in images.labels] == [
+                f"class {row % 2}" for row in rows
+            ]
+            assert all(name.startswith(f"{split or 'train'}/") for name in images.names)
+    assert len(open_images(source, split="all", cache_dir=tmp_path / "cache")) == len(WORDS)
+    assert values(open_images(source, split="validation", few=1)) == [3]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_rows_in_no_split_are_counted_and_a_held_out_word_alone_is_said(make, tmp_path, caplog):
+    images = open_images(
+        make(tmp_path, ["train", "test", "odd", "train", "train", "none"]), cache=False
+    )
+    assert len(images) == 3 and "2 left out" in images.line
+    (tmp_path / "second").mkdir()
+    with caplog.at_level("INFO", logger="nearfar"):
+        whole = open_images(make(tmp_path / "second", ["a", "test", *make.__name__]), cache=False)
+    assert len(whole) == 2 + len(make.__name__) and whole.splits == []
+    assert "'test' in" in caplog.text and "is read with the rest" in caplog.text
+
+
+def test_the_name_of_a_file_comes_before_its_column_of_splits(tmp_path):
+    file = one_file(tmp_path, WORDS).rename(tmp_path / "photos-test.parquet")
+    assert list_splits(file) == ["test"]
+    assert len(open_images(file, cache=False)) == len(WORDS)

@@ -63,7 +63,13 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
         return [next(source.images(file))._replace(name=name) for name, file in chosen]
     found: list[Found] = []
     for split in splits:
-        images = (one for file in source.splits[split] for one in source.images(file))
+        images = (
+            one
+            for file in source.splits[split]
+            for of_images in [source.splits_in(file)]
+            for one in source.images(file)
+            if of_images is None or of_images[one.place] == split
+        )
         for number, one in enumerate(itertools.islice(images, count - len(found))):
             found.append(one._replace(name=prefix(split) + (one.name or f"{number:06d}")))
     return found

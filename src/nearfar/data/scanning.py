@@ -121,7 +121,7 @@ class Source:
 
     def address(self) -> list[Any]:
         """What the rows of the table depend on besides the files, as JSON."""
-        files = [file for names in self.splits.values() for file in names]
+        files = list(dict.fromkeys(file for names in self.splits.values() for file in names))
         return [
             os.path.realpath(self.root),
             *(files if len(files) == 1 else ()),
@@ -144,6 +144,10 @@ class Source:
             return []
         named = ", ".join(split for split in self.splits if split)
         return [(name, f"{NO_SPLIT} {named}") for name in self.splits.get("", [])]
+
+    def splits_in(self, file: str) -> list[str] | None:
+        """The split of each image of a file, by its place, where the file holds those of several; else None."""
+        return None
 
     def images(self, file: str) -> Iterator[Found]:
         yield Found(self.path(file))
@@ -209,6 +213,8 @@ def scanned(source: Source, folder: Path, progress: Progress | None = None) -> p
     lost. progress: called with (files, all files) from the start on.
     """
     files = [(split, file) for split, names in source.splits.items() for file in names]
+    if not source.whole:  # a file is scanned once, whatever splits its images are in
+        files = [(split, file) for file, split in {file: split for split, file in files}.items()]
     report = progress or (lambda done, total: None)
     report(0, len(files))
     kind = [FORMAT, type(source).__name__, *source.address()]
@@ -263,7 +269,11 @@ def scanned(source: Source, folder: Path, progress: Progress | None = None) -> p
                 pyarrow.feather.write_feather(
                     table.set_column(place, "mtime", pyarrow.array(settled)), unfinished
                 )
-    splits = [split for (split, _), run in zip(files, rows_of_files, strict=True) for _ in run]
+    splits, places = list[str](), iter(table["place"].to_pylist())
+    for (split, file), run in zip(files, rows_of_files, strict=True):
+        of_images = source.splits_in(file)
+        own = [next(places) for _ in run]
+        splits += [split if of_images is None else of_images[place] for place in own]
     return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
 
 

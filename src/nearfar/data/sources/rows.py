@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -15,7 +16,9 @@ import pyarrow.parquet
 
 from nearfar.data.column_names import IMAGE_NAMES
 from nearfar.data.labels import label_columns, labels_of
+from nearfar.data.left_out import NO_SPLIT
 from nearfar.data.scanning import Found, Source, Stamp
+from nearfar.data.sources.splits import word_splits
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, one_line, say_once
 
@@ -32,11 +35,61 @@ class Rows(Source):
 
     `inside`: the folder that rows may name image files in; None: rows must hold the bytes of their image. `name`: of
     all tables, for messages. The labels stand in `label_column`, else in a column with a usual name.
+
+    Tables that are in no split each, and all have a column "split" with words such as "train" and "test", have those.
     """
 
     whole = False
     inside: Path | None
     name: str
+    split_of_rows: Mapping[str, list[str]] = MappingProxyType(
+        {}
+    )  # by table, where rows are divided
+
+    def divide(self) -> None:
+        """Take the splits of a column "split", if the tables themselves have none."""
+        columns = {file: _split_column(self.features(file)) for file in self.files}
+        if set(self.splits) != {""} or None in columns.values():
+            return
+        words = {file: self._words(file, str(column)) for file, column in columns.items()}
+        found = word_splits([word for of_file in words.values() for word in of_file], self.name)
+        if set(found) == {""}:
+            return
+        split_of = {place: split for split, places in found.items() for place in places}
+        places = iter(range(len(split_of)))
+        self.split_of_rows = {
+            file: [split_of[next(places)] for _ in of_file] for file, of_file in words.items()
+        }
+        self.splits = {
+            split: [file for file, own in self.split_of_rows.items() if split in own]
+            for split in found
+        }
+
+    def _words(self, file: str, column: str) -> list[str]:
+        names = _classes(self.features(file), column)
+        return [
+            names[value]
+            if names and isinstance(value, int) and 0 <= value < len(names)
+            else str(value)
+            for value in self.values(file, column)
+        ]
+
+    def splits_in(self, file: str) -> list[str] | None:
+        return self.split_of_rows.get(file)
+
+    def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
+        if not self.split_of_rows:
+            return super().in_no_split(chosen)
+        named = ", ".join(split for split in self.splits if split)
+        return [
+            (
+                f"row {row + 1}" if len(self.files) == 1 else f"{file}, row {row + 1}",
+                f"{NO_SPLIT} {named}",
+            )
+            for file, splits in self.split_of_rows.items()
+            for row, split in enumerate(splits)
+            if split == "" and "" not in chosen
+        ]
 
     @functools.cached_property
     def first_features(self) -> Features:
@@ -48,7 +101,7 @@ class Rows(Source):
 
     @functools.cached_property
     def files(self) -> list[str]:
-        return [file for files in self.splits.values() for file in files]
+        return list(dict.fromkeys(file for files in self.splits.values() for file in files))
 
     @functools.cached_property
     def label(self) -> str | None:
@@ -175,6 +228,7 @@ class ParquetFiles(Rows):
         alone = [file for files in self.splits.values() for file in files]
         self.inside = self.root
         self.name = self.path(alone[0]) if len(alone) == 1 else str(self.root)
+        self.divide()
 
     def features(self, file: str) -> Features:
         import datasets
@@ -236,6 +290,7 @@ class Tables(Rows):
         self.tables = {split: table.with_format(None) for split, table in tables.items()}
         self.inside, self.name = inside, name
         super().__init__(Path(), {split: [split] for split in tables}, (), label_column)
+        self.divide()
 
     def stamp(self, file: str) -> Stamp:
         if self.inside is not None:  # rows may name files, which may change
@@ -335,6 +390,10 @@ def images_in(schema: pyarrow.Schema) -> str | None:
     with contextlib.suppress(ValueError):
         return image_column(datasets.Features.from_arrow_schema(schema), "")
     return None
+
+
+def _split_column(features: Features) -> str | None:
+    return next((name for name in features if name.lower() == "split"), None)
 
 
 def _classes(features: Features, column: str) -> list[str] | None:

@@ -337,3 +337,80 @@ def test_every_name_of_a_file_counts_once(archived, tmp_path):
     kept = [path for path, keep in zip(found["path"], found["kept"], strict=True) if keep]
     left = {(os.stat(path).st_dev, os.stat(path).st_ino) for path in kept}
     assert not left & {(os.stat(path).st_dev, os.stat(path).st_ino) for path in listed}
+
+
+def frames(count, side):
+    """A camera that does not move: a small thing is at another place in each picture."""
+    scene = next(photographs(1, side, side))
+    for number in range(count):
+        frame = scene.copy()
+        y, x = divmod(number, 10)
+        y, x = (4 + (side - 14) * y // 10, 4 + (side - 14) * x // 10)
+        ImageDraw.Draw(frame).rectangle([x, y, x + 5, y + 5], fill=(250, 240, 20))
+        yield frame
+
+
+def numbered_forms(count, side):
+    """One form with another number in each."""
+    for number in range(count):
+        page = Image.new("RGB", (side, side), "white")
+        draw = ImageDraw.Draw(page)
+        draw.rectangle([4, 4, side - 5, side // 4], fill=(20, 60, 120))
+        draw.text(
+            (8, side // 2), f"{37 * number % 997:03d}", font=ImageFont.load_default(24), fill=0
+        )
+        yield page
+
+
+def copied_groups(columns):
+    found = pandas.DataFrame(columns)
+    found = found[found.kind != "alike"]
+    return sorted(sorted(names) for _, names in found.groupby("group").name)
+
+
+@pytest.mark.parametrize("made", [frames, numbered_forms])
+@pytest.mark.parametrize(("count", "side"), [(10, 128), (30, 96), (100, 64)])
+def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_path, quiet):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, image in enumerate(made(count, side)):
+        image.save(folder / f"{number:03d}.png")
+        image.save(folder / f"{number:03d}.jpg", quality=90)
+    found = nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
+    pairs = [[f"{number:03d}.jpg", f"{number:03d}.png"] for number in range(count)]
+    assert copied_groups(found) == pairs
+    if count == 30:
+        new = tmp_path / "new"
+        new.mkdir()
+        for name in (f"{number:03d}.jpg" for number in range(count)):
+            (folder / name).rename(new / name)
+        found = nearfar.find_duplicates(
+            new, against=folder, out=tmp_path / "against.html", console=quiet
+        )
+        assert sum(kind == "copy" for kind in found["kind"]) == count
+
+
+def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path, quiet):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    colours = [
+        (40 + 60 * a, 40 + 80 * b, 40 + 80 * c)
+        for a in range(4)
+        for b in range(3)
+        for c in range(3)
+    ]
+    for number, colour in enumerate(colours):
+        page = Image.new("RGB", (64, 64), "white")
+        ImageDraw.Draw(page).ellipse([6, 6, 58, 58], fill=colour, outline="black", width=3)
+        page.save(folder / f"{number:02d}.png")
+        if number % 3 == 0:
+            page.save(folder / f"{number:02d}.jpg", quality=85)
+        if number % 3 == 1:
+            page.save(folder / f"{number:02d}.bmp")
+    found = nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
+    expected = [
+        [f"{number:02d}.{('jpg', 'bmp')[number % 3]}", f"{number:02d}.png"]
+        for number in range(36)
+        if number % 3 < 2
+    ]
+    assert copied_groups(found) == sorted(sorted(pair) for pair in expected)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +61,10 @@ SHIFT, SHIFT_RESIZED = (
     3.0,
     3.5,
 )  # of 255: mean change of a flat colour by JPEG, and by resizing and JPEG
+REDUCED = (
+    128  # pixels of a side of the versions that refuse pairs before they are compared at full size
+)
+REFUSED, REFUSED_RESIZED = 1.0, 2.0  # local difference of these, for images of one size and of two
 MIRROR = (
     4  # orientations, each a number of quarter turns; so many more are those of the mirror image
 )
@@ -69,8 +74,20 @@ Progress = Callable[[int, int], None]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
+class Reduced(NamedTuple):
+    """A version of 128 x 128 pixels, [channels, 128, 128], what JPEG changes around each, and the size of the image."""
+
+    pixels: Float[np.ndarray, "channels side side"]
+    changes: Float[np.ndarray, "channels side side"]
+    height: int
+    width: int
+
+
 def small_images(
-    images: Images, rows: Int64[Tensor, " rows"], progress: Progress | None = None
+    images: Images,
+    rows: Int64[Tensor, " rows"],
+    progress: Progress | None = None,
+    side: int = SIDE,
 ) -> Tensor:
     """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in 0..255."""
     out = []
@@ -78,7 +95,7 @@ def small_images(
         pixels = images.gather(some)
         pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
         out.append(
-            F.interpolate(pixels, (SIDE, SIDE), mode="area") if pixels.shape[-1] > SIDE else pixels
+            F.interpolate(pixels, (side, side), mode="area") if pixels.shape[-1] > side else pixels
         )
         if progress is not None:
             progress(sum(map(len, out)), len(rows))
@@ -146,6 +163,33 @@ def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
     if (len(one), len(other)) != (len(first), len(second)) and np.ptp(one) < PLAIN:
         return False  # a white drawing shows nothing on white
     return {len(one), len(other)} <= {1, 3} and bool((one == other).all())
+
+
+def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | None:
+    """A small version that can refuse copies; None for images of fewer than 256 pixels a side, or more than 8 bits."""
+    height, width = image.shape[1:]
+    if min(height, width) < 2 * REDUCED or image.dtype != np.uint8:
+        return None
+    small = np.stack([_resized(plane, REDUCED, REDUCED, Image.Resampling.BOX) for plane in image])
+    lossy = _jpeg(torch.tensor(small), ROUGH).numpy()
+    pixels = small.astype(np.float32)
+    changes = [
+        maximum_filter(_strength(one - other), AROUND)
+        for one, other in zip(pixels, lossy.astype(np.float32), strict=True)
+    ]
+    return Reduced(pixels, np.stack(changes), height, width)
+
+
+def differs(first: Reduced | None, second: Reduced | None) -> bool:
+    """Whether small versions show already that two images are no copies."""
+    if first is None or second is None or len(first.pixels) != len(second.pixels):
+        return False
+    changes = np.maximum(first.changes, second.changes) + FLOOR
+    strengths = np.stack(
+        [_strength(one - other) for one, other in zip(first.pixels, second.pixels, strict=True)]
+    )
+    most = REFUSED if first[2:] == second[2:] else REFUSED_RESIZED
+    return float((strengths / changes).max()) > most
 
 
 def local_difference(

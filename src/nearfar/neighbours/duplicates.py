@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from jaxtyping import Float, Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.functional import normalize
 
 from nearfar.data import Images
@@ -23,11 +25,14 @@ from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
     COPY,
     MIRROR,
+    SIDE,
     altered,
     compared,
     composed,
+    differs,
     inverse,
     pixel_difference,
+    reduced,
     small_images,
     turned,
 )
@@ -43,6 +48,12 @@ TRIED, SHARE = (
     128,
     0.99,
 )  # images whose altered versions give the distance of copies, and its quantile
+CROWDED, FINER = (
+    512,
+    32,
+)  # nearest at most where many are alike; pixels of the versions that order them
+DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
+REDUCTIONS = 4096  # small versions in memory
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
 CHUNK = 128  # pairs between two sets that are compared at a time
@@ -142,7 +153,8 @@ def find_links(
 
     Identical files are found by their bytes, whatever their features. Every other image is compared with its eight
     nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
-    full size (`compared`). Others are alike if each is the nearest of the other that is no copy.
+    full size (`compared`). Where the eighth is near too, further ones follow by the small versions, until these differ
+    too much. Others are alike if each is the nearest of the other that is no copy.
     archive: so many of the first images are an archive: each of the others is only compared with these, and linked to
     the one that is its closest copy, or else the nearest.
     orientations: find turned and mirrored copies too, whatever their features, by the small versions in all eight.
@@ -182,6 +194,9 @@ def find_links(
             Link(far, i, j, ALIKE)
             for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
         ]
+    crowded = found.distance[:, -1] <= most
+    if pictured and count == NEIGHBOURS and bool(crowded.any()):
+        links += _crowded_copies(images, images, known, asked[crowded], links, **how)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
         others = _turned_copies(images, known, asked, sure, **how)
@@ -251,6 +266,116 @@ def _centred(small: Float[Tensor, "images channels side side"]) -> Float[Tensor,
     return (small - small.mean((2, 3), keepdim=True)).flatten(1)
 
 
+def _crowded_copies(
+    first: Images,
+    second: Images,
+    known: Int64[Tensor, " known"],
+    asked: Int64[Tensor, " asked"],
+    links: Sequence[Link],
+    progress: Progress | None,
+    **how: Any,
+) -> list[Link]:
+    """Further copies of images whose eight nearest are all near: series, forms, screenshots.
+
+    asked: positions of these images in the second set; known: those in the first that they are compared with.
+    Candidates are the nearest by small versions, twice as many each time until the last differs too much. They are
+    confirmed in the order of the largest difference of versions of 32 pixels, until those of an image found no copy
+    eight times. Two that are in one group by now are not compared. In two different sets, `known` counts as one group:
+    a copy of one of its images is enough.
+    """
+    apart = first is not second or not bool(torch.isin(asked, known).any())
+    if apart:
+        copied = [link.second for link in links if link.kind < ALIKE]
+        asked = asked[~torch.isin(asked, torch.tensor(copied, dtype=asked.dtype))]
+    if not len(asked):
+        return []
+    pairs = _crowded_pairs(first, second, known, asked, progress, **how)
+    judged = {link[1:3] for link in links}
+    groups = _Groups(
+        ((-1 if apart else link.first), link.second) for link in links if link.kind < ALIKE
+    )
+    compare, found = _comparison(first, second), list[Link]()
+    failed: Counter[tuple[bool, int]] = Counter()
+    for done, (one, other, distance) in enumerate(pairs, 1):
+        ends = -1 if apart else one, other
+        tried = (False, one), (apart, other)
+        if (
+            (one, other) not in judged
+            and groups.of(ends[0]) != groups.of(ends[1])
+            and min(failed[end] for end in tried) < DIFFERENT
+        ):
+            kind = compare(one, other)
+            if kind < ALIKE:
+                found.append(Link(distance, one, other, kind))
+                groups.join(*ends)
+            else:
+                failed.update(tried)
+        if progress is not None:
+            progress(done, len(pairs))
+    return found
+
+
+def _crowded_pairs(
+    first: Images,
+    second: Images,
+    known: Int64[Tensor, " known"],
+    asked: Int64[Tensor, " asked"],
+    progress: Progress | None,
+    **how: Any,
+) -> list[tuple[int, int, float]]:
+    """Pairs of positions whose small versions are near, most alike first, and the distance of these versions."""
+    small, own = (
+        small_images(images, rows, progress, FINER)
+        for images, rows in ((first, known), (second, asked))
+    )
+    coarse, own_coarse = (F.adaptive_avg_pool2d(one, SIDE) for one in (small, own))
+    left, count, parts = torch.arange(len(asked)), 2 * NEIGHBOURS, list[tuple[Tensor, ...]]()
+    while len(left):
+        count = min(count, len(known))
+        nearest = find_nearest(
+            _centred(coarse), _centred(own_coarse[left]), count, progress=progress, **how
+        )
+        near = nearest.distance <= COPY**2 / 2
+        whole = near[:, -1] & (count < min(CROWDED, len(known)))  # there may be more
+        place, column = torch.where(near & ~whole[:, None])
+        parts.append((nearest.index[place, column], left[place], nearest.distance[place, column]))
+        left, count = left[whole], 2 * count
+    at, by, distance = (torch.cat(one) for one in zip(*parts, strict=True))
+    largest = torch.empty(len(at))
+    for some in torch.arange(len(at)).split(PAIRS // 8):
+        one, other = at[some], by[some]
+        far = (small[one] - own[other]).abs().flatten(1).amax(1)
+        far[pixel_difference(coarse[one], own_coarse[other]) > COPY] = torch.inf
+        largest[some] = far
+    order = largest.argsort(stable=True)[: int(largest.isfinite().sum())]
+    pairs: dict[tuple[int, int], float] = {}
+    rows = zip(known[at[order]].tolist(), asked[by[order]].tolist(), strict=True)
+    for (one, other), far in zip(rows, distance[order].tolist(), strict=True):
+        if first is second:
+            one, other = min(one, other), max(one, other)
+        if first is not second or one != other:
+            pairs.setdefault((one, other), far)
+    return [(*pair, far) for pair, far in pairs.items()]
+
+
+class _Groups:
+    """Groups that grow by pairs (union-find)."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
+        self._above: dict[int, int] = {}
+        for pair in pairs:
+            self.join(*pair)
+
+    def of(self, one: int) -> int:
+        while (above := self._above.get(one, one)) != one:
+            self._above[one] = self._above.get(above, above)
+            one = above
+        return one
+
+    def join(self, one: int, other: int) -> None:
+        self._above[self.of(one)] = self.of(other)
+
+
 class Leaks(NamedTuple):
     """Links of copies in two sets, one for each image of the second; complete: whether all pairs were compared."""
 
@@ -270,6 +395,7 @@ def find_leaks(
 
     Each is compared with its eight nearest training images, and confirmed as in `find_links`, the nearest pairs first,
     until a copy of it is found. After 20 000 pairs the rest is left, and `complete` is False.
+    Where the eighth is near too, further ones follow, as there.
     """
     found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
     near, column = torch.where(found.distance <= most)
@@ -290,6 +416,11 @@ def find_leaks(
         if progress is not None:
             progress(done, len(pairs))
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
+    if len(train) > NEIGHBOURS:
+        known, crowded = torch.arange(len(train)), torch.where(found.distance[:, -1] <= most)[0]
+        sure = list(links.values())
+        for link in _crowded_copies(train, test, known, crowded, sure, progress):
+            links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 
 
@@ -322,13 +453,21 @@ def _judged(
 
 
 def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
-    """Compares an image of each set at full size: the position in KINDS. The last images read stay in memory."""
+    """Compares an image of each set at full size, unless small versions differ: the position in KINDS.
+
+    The last images read stay in memory.
+    """
     full, others = (lru_cache(CACHED)(partial(full_size, images)) for images in (first, second))
     exact, others_exact = (
         lru_cache(None)(partial(_is_lossless, images)) for images in (first, second)
     )
 
+    less = lru_cache(REDUCTIONS)(lambda row: reduced(full(row)))
+    others_less = lru_cache(REDUCTIONS)(lambda row: reduced(others(row)))
+
     def compare(one: int, other: int) -> int:
+        if differs(less(one), others_less(other)):
+            return ALIKE
         lossless = exact(one) and others_exact(other)
         return KINDS.index(compared(full(one), others(other), lossless))
 

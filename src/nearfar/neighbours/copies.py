@@ -57,14 +57,15 @@ QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measu
 GATHERED = 256  # images in memory at a time
 EVEN, PATCH, BIN = 5, 16, 16  # pixels and range of a flat window; of 255: colours that count as one
 AREA, PORTION = 64, 0.005  # pixels, and part of the image, that a flat colour covers at least
-SHIFT, SHIFT_RESIZED = (
-    3.0,
-    3.5,
-)  # of 255: mean change of a flat colour by JPEG, and by resizing and JPEG
+SHIFT, ROUGHER = (
+    2.5,
+    1.5,
+)  # of 255: mean change of a flat colour by good JPEG, and by so much more at quality 30
+SHIFT_RESIZED = 3.5  # by resizing and JPEG
 REDUCED = (
     128  # pixels of a side of the versions that refuse pairs before they are compared at full size
 )
-REFUSED, REFUSED_RESIZED = 1.0, 2.0  # local difference of these, for images of one size and of two
+REFUSED, REFUSED_RESIZED = 1.5, 2.0  # local difference of these, for images of one size and of two
 MIRROR = (
     4  # orientations, each a number of quarter turns; so many more are those of the mirror image
 )
@@ -208,8 +209,9 @@ def local_difference(
     Images of more than 8 bits are scaled to 8 by the range of both, and again without its ends, since a few bright
     pixels could hide the rest.
 
-    Nor may a flat colour (what covers at least 64 pixels and 0.5 % of the image) change by more than 3 of 255 on
-    average (3.5 for different sizes), in brightness or colour: JPEG changes pixels by more, and whole areas by less.
+    Nor may a flat colour (what covers at least 64 pixels and 0.5 % of the image) change by more than 2.5 of 255 on
+    average, in brightness or colour: JPEG changes pixels by more, and whole areas by less. It may change by 4 where
+    JPEG changed as much as at quality 30, and by 3.5 for different sizes.
 
     Infinite for images that cannot be compared so: with other channels or types, such detail at less than half the
     size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
@@ -272,7 +274,9 @@ def _local_difference(
         found = min(
             _furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0)
         )  # JPEG changes JPEG less
-        return found if found > LOCAL else max(found, LOCAL * _recoloured(first, second) / SHIFT)
+        if found > LOCAL:
+            return found
+        return max(found, LOCAL * _recoloured(first, second) / _shift(first, second))
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
@@ -310,6 +314,14 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
         sums = [np.abs(np.bincount(key, one)[large]) / counts[large] for one in change]
         found.append(max((float(one.max()) for one in sums if len(one)), default=0.0))
     return min(found)
+
+
+def _shift(first: np.ndarray, second: np.ndarray) -> float:
+    """The mean change, of 255, of a flat colour that JPEG explains in copies of one size."""
+    light = (
+        _planes(image)[0] for image in (first, second, _jpeg(torch.tensor(first), ROUGH).numpy())
+    )
+    return SHIFT + ROUGHER * _typical(*light)
 
 
 def _bands(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:

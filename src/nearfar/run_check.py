@@ -198,11 +198,12 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
 
 
 def next_step(problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]]) -> str:
-    """What to do, in a sentence: the two steps that matter most."""
+    """What to do, in a sentence: the two steps that matter most, and near leaks, which a measurement hides."""
     counts = Counter(one.problem for one in problems)
     steps = [f"{advice} ({counts[name]})" for name, advice in ADVICE.items() if counts[name]]
     sizes = [size for label, size in zip(classes["label"], classes["images"], strict=True) if label]
     if small := sum(size < HANDFUL for size in sizes):
         steps.insert(2, f"collect more images of the classes with fewer than {HANDFUL} ({small})")
-    words = "; then ".join(steps[:2]) or "nothing was found, use the data as it is"
+    near = [step for step in steps[2:] if step.startswith(ADVICE["near leak"])]
+    words = "; then ".join(steps[:2] + near) or "nothing was found, use the data as it is"
     return f"{words[0].upper()}{words[1:]}."

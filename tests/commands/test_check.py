@@ -16,7 +16,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.neighbours import Link, find_leaks
-from nearfar.run_check import repeated
+from nearfar.run_check import Problem, next_step, repeated
 
 
 def digit(number, side=48):
@@ -140,6 +140,7 @@ def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digi
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == checked["problems"]["name"]
     leaks = [row["path"] for row in rows if row["problem"] == "leak"]
+    assert (run.path / "check.list").read_bytes().decode().split("\0")[:-1] == leaks
     assert str(digits.resolve() / "test" / "0" / "same.png") in leaks
     assert len(list(digits.rglob("*.*"))) == 4 * 52 + 3 + 3 + 1 + 6 + 2  # all are still there
 
@@ -201,6 +202,15 @@ def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monk
     monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", 20)
     found = find_leaks(images, images, features, features, 0.1)
     assert not found.complete and len(found.links) == 20
+
+
+def test_near_leaks_are_in_the_next_step_behind_what_is_graver():
+    names = ["leak", "copies disagree", "doubtful label", "near leak", "dark"]
+    problems = [Problem(name, row, f"{row}.png", "") for row, name in enumerate(names)]
+    classes = {"label": ["a"], "images": [9]}
+    said = next_step(problems, classes)
+    assert said.count("; then ") == 2 and said.endswith("that nearly repeat a training image (1).")
+    assert next_step(problems[3:], classes).count("; then ") == 1
 
 
 def test_near_leaks_stand_out_from_images_that_are_all_much_alike():

@@ -40,8 +40,8 @@ def check(
     Args:
         run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
         data: images to check. Default: the data of the run.
-        out: page to write, .html, with a .csv beside it; neither may exist. Default: check.html in the run folder,
-            which is replaced.
+        out: page to write, .html, with a .csv and, of images in files, a .list of the leaks beside it; none may exist.
+            Default: check.html in the run folder, which is replaced.
         split: part of the data. Default: all, since images of the test split can be copies of training images.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
@@ -85,7 +85,7 @@ def check(
 
     run, console = run_or_data(run), console or Console()
     check_seed(seed)
-    page = lists.output_of(run, out, "check", lists.TABLE)
+    page = lists.output_of(run, out, "check", lists.TABLE, lists.FILES)
     known = open_featured(
         run, data, split or "all", encoder, console, label_column=label_column, copies=True
     )
@@ -127,6 +127,9 @@ def check(
     following = next_step(problems, classes)
     lists.write_check_page(page, known, problems, classes, following, said)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
+    if known.paths is not None:
+        leaks = [known.paths[one.row] for one in problems if one.problem == "leak"]
+        lists.write_files(page.with_suffix(lists.FILES), leaks)
     table = Table("problem", "images", "first")
     for name in dict.fromkeys(columns["problem"]):
         first = columns["problem"].index(name)

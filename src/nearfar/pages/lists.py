@@ -36,6 +36,7 @@ SIZE = 128  # pixels of a picture, at most
 ENLARGED = 48  # pictures below this are shown pixel by pixel
 MOST_IMAGES = 1500  # on the page of duplicates, in the nearest pairs: about 10 MB
 BEYOND = 2.0  # times the distance: end of the slider on the page of duplicates
+FOLDED = 0.2  # of the images: where more are merely alike, their groups are folded
 SHOWN = 60  # images or pairs of one problem on the page of `check`
 GATHERED = 256  # images that are held at a time
 
@@ -214,6 +215,9 @@ def write_duplicates_page(
     data |= {"files": CHOSEN, "removing": removing(Path(CHOSEN))}
     about, left = f"among {len(known.images) - archive} images", len(links) - len(near)
     about += f", against {archive} of an archive" if archive else ""
+    count = len(known.images) - archive
+    many = len({one.row for one in members if one.kind == KINDS[alike] and one.row >= archive})
+    folded = many if many > FOLDED * count else 0
     scripts = [script("saving.js", "duplicates.js")]
     write_page(
         path,
@@ -222,6 +226,8 @@ def write_duplicates_page(
         about=about,
         data=data,
         left=left,
+        folded=folded,
+        images=count,
         scripts=scripts,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,12 @@ PINNED = ("cuda", "xpu")
 """Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU goes on."""
 SEVERAL = ("cpu", "cuda")
 """Kinds of devices on which several processes train one model."""
+
+
+def quiet_compiler() -> None:
+    """Keep torch.compile from telling that CUDA's tools lie somewhere, on a machine without a GPU."""
+    if torch.accelerator.current_accelerator(check_available=True) is None:
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
 def find_device(asked: str = "auto") -> torch.device:

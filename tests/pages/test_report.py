@@ -264,6 +264,14 @@ def test_a_damaged_file_does_not_take_the_report_with_it(file, text, tmp_path):
         assert f"{name} is damaged and left out" in page
 
 
+def test_a_defect_of_a_section_does_not_blame_the_file(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", results__json=written(RESULTS))
+    monkeypatch.setattr(report, "points_of", lambda *_: 1 / 0)
+    page = text_of(report_of(folder))
+    assert "The section curves could not be made, which is a defect of nearfar" in page
+    assert "is damaged" not in page and "98.1" in page
+
+
 @pytest.fixture
 def encoder():
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from nearfar.device import quiet_compiler
 from nearfar.methods.method import Method
 from nearfar.methods.pairing import Embeddings
 from nearfar.networks import MomentumEncoder, Queue, shuffled, split_batch_norm
@@ -56,6 +57,7 @@ class Model(nn.Module):
 
     def compile_networks(self) -> None:
         """Compile backbone and projector for training, by torch.compile; who calls them alone gets them as they are."""
+        quiet_compiler()
         self._compiled = [torch.compile(network) for network in self.online]
 
     @property

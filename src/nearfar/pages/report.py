@@ -8,9 +8,9 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +52,9 @@ MOST_SKIPPED = 200
 NEIGHBOURS = "neighbours.json"
 QUERIES, NEAREST, SIZE = 10, 6, 64
 MOST_IMAGES, SECONDS, CHUNK = 2000, 3.0, 32
+Form: TypeAlias = Mapping[str, type | tuple[type, ...]]
+NEIGHBOURS_FORM: Form = {"searched": int, "images": int, "queries": list, "pictures": dict}
+VIEWS_FORM: Form = {"side": (int, float), "sides": list, "images": list}
 Made = TypeVar("Made")
 log = logging.getLogger("nearfar")
 
@@ -67,27 +70,51 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
         raise FileNotFoundError(f"there is no run folder {folder}")
     run = Run(folder)
     nothing: dict[str, Any] = {}
+    damaged: dict[str, str] = {}
+
+    def read(file: str, reader: Callable[[], Made], otherwise: Made) -> Made:
+        try:
+            return reader()
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # of a file that something else wrote
+            log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
+            damaged[file] = f"{file} is damaged and left out."
+            return otherwise
+
+    def filled(name: str, file: str, form: Form) -> str:
+        found = read(file, lambda: _json_of(folder / file, form), nothing)
+        return _made(name, lambda: section(name, found=found), damaged) if found else ""
+
     config = folder / "config.yaml"
-    settings, problem = _readable(
-        config.name, lambda: read_yaml(config) if config.is_file() else nothing, nothing
-    )
+    settings = read(config.name, lambda: _settings_of(config), nothing)
     known = {"method", "data"} <= set(settings)
     title = _named(settings["data"]) if known else folder.name
-    about, _ = _readable("metrics.jsonl", lambda: _about(settings, run.metrics), "")
-    parts: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("metrics.jsonl", lambda: section("verdict", verdict=run.verdict, outcome=_outcome(run))),
-        ("results.json", lambda: _evaluations(run)),
-        ("results.json", lambda: _detection(run.detection)),
-        (NEIGHBOURS, lambda: _filled("neighbours", folder / NEIGHBOURS)),
-        ("map.html", lambda: _map(folder)),
-        ("metrics.jsonl", lambda: _curves(run.metrics)),
-        ("views.json", lambda: _filled("views", folder / "views.json")),
-        (config.name, lambda: section("facts", title="Settings", values=settings)),
-        ("environment.json", lambda: _filled("environment", folder / "environment.json")),
-        ("skipped.txt", lambda: _skipped(folder)),
-    )
-    made = [_readable(file, make, "") for file, make in parts]
-    sections = [part for part, _ in made]
+    untrained: list[dict[str, Any]] = []
+    lines = read("metrics.jsonl", lambda: _checked(run.metrics), untrained)
+    state = read("metrics.jsonl", lambda: run.verdict, None)
+    unmeasured: list[Measurement] = []
+    results = read("results.json", lambda: run.results, unmeasured)
+    found = read("results.json", lambda: run.detection, nothing)
+    about = _made("the first line", lambda: _about(settings, lines), damaged)
+    sections = [
+        _made(
+            "verdict",
+            lambda: section("verdict", verdict=state, outcome=_outcome(run, results)),
+            damaged,
+        ),
+        _made("evaluation", lambda: _evaluations(run, results), damaged),
+        _made("detection", lambda: _detection(found), damaged),
+        filled("neighbours", NEIGHBOURS, NEIGHBOURS_FORM),
+        read("map.html", lambda: _map(folder), ""),
+        _made("curves", lambda: _curves(lines), damaged),
+        filled("views", "views.json", VIEWS_FORM),
+        _made("settings", lambda: section("facts", title="Settings", values=settings), damaged),
+        filled("environment", "environment.json", {}),
+        read("skipped.txt", lambda: _skipped(folder), ""),
+    ]
     path = folder / "report.html"
     write_page(
         path,
@@ -96,7 +123,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
         about=about,
         sections=filter(None, sections[:-3]),
         details=list(filter(None, sections[-3:])),
-        damaged=dict.fromkeys(filter(None, [problem, *(file for _, file in made)])),
+        damaged=damaged.values(),
         scripts=map_scripts(),
     )
     return path
@@ -111,13 +138,47 @@ def in_notebook(run: Run) -> str:
     return section("framed", page=text, policy=policy(*map_scripts()))  # whoever wrote the file
 
 
-def _readable(file: str, make: Callable[[], Made], otherwise: Made) -> tuple[Made, str]:
-    """Return what can be made of a file, and its name where it is damaged: the rest is shown without."""
+def _made(name: str, make: Callable[[], str], failed: dict[str, str]) -> str:
+    """Return a section; where it cannot be made of what was read, the report says that this is a defect of ours."""
     try:
-        return make(), ""
-    except Exception as error:  # anything, for a file that something else wrote
-        log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
-        return otherwise, file
+        return make()
+    except Exception as error:  # the rest of the report is worth having
+        log.exception("the report's section %s could not be made", name)
+        failed[name] = (
+            f"The section {name} could not be made, which is a defect of nearfar: {first_line(error)}"
+        )
+        return ""
+
+
+def _json_of(path: Path, form: Form) -> dict[str, Any]:
+    """Read a JSON object whose values have these types, empty where there is no file; ValueError for another."""
+    if not path.is_file():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    for key, kind in form.items():
+        if not isinstance(found.get(key), kind):
+            raise ValueError(f"its {key} is {str(found.get(key))[:20]!r}")
+    return found
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    settings = read_yaml(path) if path.is_file() else {}
+    if not isinstance(settings.get("epochs", 0), (int, float)):
+        raise ValueError("its epochs are no number")
+    return settings
+
+
+def _checked(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return lines of metrics; ValueError where what a report shows of them is no number."""
+    for line in lines:
+        numbers = [line.get(key, 0.0) for key in ("epoch", "planned_epochs", "images_per_second")]
+        if not all(isinstance(one, (int, float)) for one in numbers):
+            raise ValueError(f"step {line['step']} holds something else than numbers")
+        if "health" in line and not (isinstance(line["health"], dict) and "epoch" in line):
+            raise ValueError(f"the health at step {line['step']} is not complete")
+    return lines
 
 
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
@@ -139,21 +200,18 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     return " · ".join(facts)
 
 
-def _evaluations(run: Run) -> str:
+def _evaluations(run: Run, results: Sequence[Measurement]) -> str:
     """A table for each data set, split, limit, seed and encoder that was measured, the last one first."""
     parts = [
         section("evaluation", **results_shown(one), earlier=one.on.encoder != run.weights)
-        for one in reversed(run.results)
+        for one in reversed(results)
     ]
     return Markup("").join(parts)
 
 
-def _outcome(run: Run) -> Outcome | None:
+def _outcome(run: Run, results: Sequence[Measurement]) -> Outcome | None:
     """What the last measurement of these weights says of them; None where there is none, or nothing to compare with."""
-    try:
-        current = [one for one in run.results if one.on.encoder == run.weights]
-    except ValueError:  # the section on results says so
-        return None
+    current = [one for one in results if one.on.encoder == run.weights]
     return outcome(current[-1]) if current else None
 
 
@@ -186,12 +244,6 @@ def _detection(detection: dict[str, dict[str, Any]]) -> str:
         names = STARTS | {row: row for row in about["results"] if row not in STARTS}
         tables.append({**about, "task": task, "columns": columns, "names": names})
     return section("detection", tables=tables) if tables else ""
-
-
-def _filled(name: str, path: Path) -> str:
-    return (
-        section(name, found=json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else ""
-    )
 
 
 def _map(folder: Path) -> str:

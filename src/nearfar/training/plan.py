@@ -18,7 +18,7 @@ from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, printable, readable, usual_side
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.device import find_device
+from nearfar.device import find_device, quiet_compiler
 from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import (
@@ -211,6 +211,7 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
         given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes
     )
     if given.compile:
+        quiet_compiler()
         with one_line("--compile does not work on this machine", RuntimeError):
             torch.compile(torch.sin)(torch.ones(2, device=find_device(given.accelerator)))
     if given.tensorboard and find_spec("tensorboard") is None:

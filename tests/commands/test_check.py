@@ -150,6 +150,7 @@ def test_the_command_line_gives_the_same(checked, run, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["problems"]["name"] == checked["problems"]["name"]
     assert main(["check", str(run.path), "--out", str(tmp_path / "page.html")]) == 2
     page = (tmp_path / "page.html").read_text()
+    assert "<b>0/same.png</b>" in page  # with its class
     assert page.count("<figure>") >= 15 and "Copies disagree" in page
 
 

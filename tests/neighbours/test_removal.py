@@ -205,3 +205,17 @@ def test_the_columns_of_the_table_are_taken_once(tmp_path, monkeypatch):
     )
     assert len(facts_of(images, range(30))) == 30
     assert len(taken) < 5
+
+
+@pytest.mark.parametrize("distance", [0.0, 2.0])
+def test_groups_of_more_than_a_fifth_of_the_images_are_folded(distance, tmp_path, quiet):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number, image in enumerate(photographs(12, 40, 40)):
+        image.save(folder / f"{number}.png")
+    found, _ = listed(folder, tmp_path, quiet, distance=distance)
+    many = (found.kind == "alike").sum()
+    page = (tmp_path / "page.html").read_text()
+    assert page.index('id="copies"') < page.index('id="alike"')
+    assert ('<details id="folded" open>' in page) == (many <= 0.2 * 12) == (distance == 0)
+    assert (f"{many} of 12 images are in such groups" in page) == (distance > 0)

@@ -4,6 +4,7 @@
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
     python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
     python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
+    python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies.json
     python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; the same at half
@@ -470,6 +471,34 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
     }  # fmt: skip
 
 
+def series(chance: Chance, count: int) -> list[Image.Image]:
+    """One invoice with a mark at another place in each: more alike than any small version shows well."""
+    page = invoice(chance, 1).resize((128, 128), LANCZOS)
+    made = []
+    for number in range(count):
+        frame, (y, x) = page.copy(), (11 * (one % 10) + 6 for one in (number // 10, number))
+        ImageDraw.Draw(frame).rectangle((x, y, x + 5, y + 5), fill=(220, 30, 30))
+        made.append(frame)
+    return made
+
+
+def measure_series(images: list[Image.Image]) -> dict[str, Any]:
+    """The pairs that are found where each of many alike images is saved as PNG and as JPEG; and false ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        for row, image in enumerate(images):
+            image.save(Path(folder) / f"{row:03d}.png")
+            image.save(Path(folder) / f"{row:03d}.jpg", quality=85)
+        page = Path(folder) / "page.html"
+        found = nearfar.find_duplicates(folder, out=page, console=Console(quiet=True))
+    groups: dict[int, list[str]] = {}
+    for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
+        if kind != "alike":
+            groups.setdefault(group, []).append(name[:3])
+    right = sum(len(names) == 2 and len(set(names)) == 1 for names in groups.values())
+    wrong = sum(len(set(names)) - 1 for names in groups.values())
+    return {"images": len(images), "recall": right / len(images), "called_copies": wrong}
+
+
 def closest(images: list[Image.Image], save: Callable[[Image.Image], Image.Image]) -> float:
     """The smallest difference of two different images that are saved alike, neither turned: a control."""
     saved = [planes(save(image)) for image in images]
@@ -521,6 +550,9 @@ def main() -> None:
     parser.add_argument(
         "--saved", nargs="*", choices=SAVED, default=list(SAVED), help="how they are saved"
     )
+    parser.add_argument(
+        "--series", type=int, nargs="*", default=[], help="numbers of alike images, as 10 30 100"
+    )
     parser.add_argument("--whole", nargs="*", default=[], help="data sets as they are")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
@@ -568,7 +600,11 @@ def main() -> None:
             args.data / name, args.count, args.seed
         )
         print(name, json.dumps(found), flush=True)
-    for name in args.sets or ({} if args.whole else sets):
+    for count in args.series:
+        found = measure_series(series(np.random.default_rng([args.seed, count]), count))
+        result["sets"][f"series of {count}"] = found
+        print(f"series of {count}", json.dumps(found), flush=True)
+    for name in args.sets or ({} if args.whole or args.series else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
         if args.orientations:

@@ -16,6 +16,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.neighbours import Link, find_leaks
+from nearfar.neighbours.duplicates import ALIKE, COPIED
 from nearfar.run_check import Problem, next_step, repeated
 
 
@@ -220,11 +221,11 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
     splits = ["train", "test", "train", "train", "test", "train", "test", "train"]
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], 1))
     far = 1 - float(np.cos(np.radians(4)))
-    links = [Link(far, 0, 1, 5), Link(far, 3, 4, 5), Link(far, 5, 6, 5)]
+    links = [Link(far, 0, 1, ALIKE), Link(far, 3, 4, ALIKE), Link(far, 5, 6, ALIKE)]
     names = [f"{number}.png" for number in range(8)]
     for copies in (
         [],
-        [Link(0.0, 0, 2, 2)],
+        [Link(0.0, 0, 2, COPIED)],
     ):  # 2 is as near as 0, so that neither stands out, unless it is its copy
         found = repeated(copies + links, 0.1, features, names, splits, [""] * 8)
         assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][

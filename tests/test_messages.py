@@ -1,5 +1,6 @@
 """Errors in one line, choices, what a docstring says of each argument, and values as JSON."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -7,15 +8,64 @@ import numpy as np
 import pytest
 import torch
 
+from nearfar.data.formats import is_passing
 from nearfar.messages import (
     as_json,
     check_known,
     did_you_mean,
     first_line,
+    lacking,
     of_arguments,
     one_line,
     plain,
 )
+
+
+def caused(error, cause):
+    try:
+        raise error from cause
+    except type(error) as raised:
+        return raised
+
+
+LACKING = {
+    "memory": [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("std::bad_alloc"),
+        ValueError("Unable to allocate 8 GiB for an array"),
+        caused(ValueError("cannot read a.png"), MemoryError()),
+    ],
+    "open files": [
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError(errno.ENFILE, "File table overflow"),
+        RuntimeError("unable to open shared memory: Too many open files (24)"),
+    ],
+    "threads": [
+        RuntimeError("can't start new thread"),
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+    ],
+    "": [
+        None,
+        ValueError("the image is truncated"),
+        OSError("image file is truncated"),
+        FileNotFoundError(errno.ENOENT, "No such file"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "error"), [(w, e) for w, all_ in LACKING.items() for e in all_])
+def test_what_a_machine_lacks_is_no_fault_of_what_is_read(what, error):
+    assert lacking(error) == what
+    if error is not None:
+        assert is_passing(error) == (bool(what) or isinstance(error, FileNotFoundError))
+        kept = type(error) if what else ValueError
+        with pytest.raises(kept) as caught, one_line("reading"):
+            raise error
+        assert (caught.value is error) == bool(what)
 
 
 def test_the_nearest_names_are_offered():

@@ -25,6 +25,8 @@ OF_MEMORY = (
     "cannot allocate memory",
     "out of memory",
     "unable to allocate",
+    "not enough memory",
+    "bad_alloc",
 )
 OF_THREADS = ("can't start new thread", "cannot start new thread", "thread creation failed")
 _told: set[str] = set()

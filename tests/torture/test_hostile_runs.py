@@ -240,7 +240,7 @@ def test_a_damaged_value_is_one_line(name, key, value, verbs, run, tmp_path, unc
 WHOLE_FILES = [
     "config.yaml",
     "config.json",
-    "model.safetensors",
+    "encoder.safetensors",
     "features.safetensors",
     "map.safetensors",
     "data.arrow",
@@ -329,31 +329,23 @@ def bounded(words, capsys, what, seconds=60):
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     said = capsys.readouterr().err
-    errors = [line for line in said.splitlines() if line.startswith("nearfar: ")]
+    told = [line for line in said.splitlines() if line.startswith("nearfar: ")]
+    errors = [line for line in told if not line.startswith("nearfar: warning: ")]
     assert code in (0, 2), (what, code, said[-500:])
     assert "Traceback" not in said and "defect" not in said, (what, said[-500:])
     assert len(errors) == (code == 2), (what, said[-500:])
 
 
-def damaged(run, tmp_path, name):
-    """The cases of one file: the words of each, and a folder with the damage."""
-    data = run.parent / "data"
-    image = str(next(data.rglob("1*.png")))
-    count = 0
-    for kind in replaced(run / name):
-        for verb in COMMANDS:
-            yield f"{name}, {kind}, {verb}", COMMANDS[verb], image, kind, count
-            count += 1
-
-
 @pytest.mark.parametrize("name", WHOLE_FILES)
 def test_a_damaged_file_of_a_run_is_one_line_or_no_harm(name, run, tmp_path, capsys, unchecked):
-    for what, words, image, kind, _ in damaged(run, tmp_path, name):
-        folder = shutil.copytree(run, tmp_path / "run")
-        replaced(folder / name)[kind]()
-        given = [one.replace("RUN", str(folder)).replace("IMAGE", image) for one in words]
-        bounded(given, capsys, what)
-        shutil.rmtree(folder)
+    image = str(next((run.parent / "data").rglob("1*.png")))
+    for kind in replaced(run / name):
+        for verb, words in COMMANDS.items():
+            folder = shutil.copytree(run, tmp_path / "run")
+            replaced(folder / name)[kind]()
+            given = [one.replace("RUN", str(folder)).replace("IMAGE", image) for one in words]
+            bounded(given, capsys, f"{name}, {kind}, {verb}")
+            shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("name", PARTS_OF_RUN)

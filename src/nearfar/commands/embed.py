@@ -48,7 +48,7 @@ def embed(
         data: images to embed, of one or more sources; columns of a table of paths are copied. Default: the data of the
             run.
         out: file to write; it must not exist.
-        split: part of the data. Default: everything.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         map: add coordinates on the run's map, x and y, a thumbnail of each image and its 15 nearest, as embedding-atlas
             and Hugging Face datasets take them; .parquet alone, after nearfar map RUN.

@@ -70,7 +70,7 @@ def search_images(
         data: images to search. Default: the data of the run.
         k: number of images to find for each query. Default: 10, or all others where they are fewer.
         out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
-        split: part of the data. Default: that of the run.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
             Default: pretrained with edges where those weights are installed, else nearfar with
             colours and edges. In Python also the trained module of a run, if it was an object of
@@ -390,7 +390,7 @@ def select_images(
         k: for --by outlier: the neighbour whose distance counts. Default: 10, or the last where they are fewer.
         out: page to write, .html, with a .csv and a .list of the files beside it; none may exist. Default:
             selection.html in the run folder, which is replaced.
-        split: part of the data. Default: that of the run.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
         approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
         seed: random seed of the clusters, for --by typical.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
@@ -515,7 +515,7 @@ def cluster_images(
             largest silhouette (Rousseeuw 1987) on the plane, which keeps neighbours, where k-means finds the groups.
         out: page to write, .html, with a .csv beside it; neither may exist. Default: clusters.html in the run folder,
             which is replaced.
-        split: part of the data. Default: that of the run.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
         seed: random seed of the plane and of k-means.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
             Default: pretrained with edges where those weights are installed, else nearfar with

@@ -56,7 +56,7 @@ def map_images(
         out: page to write, .html, or a folder for more images than a page holds, with .png, .json and .safetensors
             beside it; none may exist. Default: map.html in the run folder, or above 20 000 images the folder map, which
             are replaced; with --onto map-new.html. Without a run SOURCE-map in the working directory.
-        split: part of the data. Default: that of the run.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
         label_column: column of the data with the labels. Default: one of a usual name, such as label.
         limit: number of images; of more, a random sample is drawn.
         layout: cluster-embedding (keeps the nearest neighbours in feature space, as t-SNE does), projector (a small net

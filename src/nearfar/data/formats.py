@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Shaped
 from PIL import Image, UnidentifiedImageError
 
-from nearfar.messages import Outlet
+from nearfar.messages import Outlet, lacking
 
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
 # containers whose Pillow plugins are stubs.
@@ -68,14 +68,6 @@ _HEIC, _HEIF = (
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
 _BITS, _SAMPLES = 258, 277  # tags of TIFF
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "cannot allocate memory",
-    "can't allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "can't start new thread",
-)
 # what tifffile says of codecs, and pydicom of its plug-ins
 _NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 _ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
@@ -138,8 +130,7 @@ def is_passing(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return True
-    words = str(error).lower()
-    return any(part in words for part in _OUT_OF_MEMORY) or bool(_NEEDS_PACKAGE.search(words))
+    return bool(lacking(error)) or _NEEDS_PACKAGE.search(str(error).lower()) is not None
 
 
 def raw(data: bytes | str) -> Raw | None:

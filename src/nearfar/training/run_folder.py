@@ -259,6 +259,10 @@ def load_optimizer(
             raise ValueError("the state of the optimiser does not fit the weights")
 
 
+NEEDED = ("step", "epoch", "planned_epochs")
+LARGEST_METRIC = 1e300
+
+
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
 
@@ -302,7 +306,10 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line."""
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line.
+
+    Raises ValueError for a line with something else than numbers.
+    """
     path = folder / METRICS
     lines: list[dict[str, Any]] = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
@@ -311,8 +318,21 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             break
         if isinstance(values, dict) and type(values.get("step")) is int:
+            for name, value in values.items():
+                if not _is_metric(value, needed=name in NEEDED):
+                    raise ValueError(
+                        f"{path} is damaged: {name!r:.40} of step {values['step']!s:.20} is no number"
+                    )
             lines.append(values)
     return lines
+
+
+def _is_metric(value: Any, needed: bool) -> bool:
+    """Whether that is a number, or numbers by name; what is needed is finite, other values may be missing or words."""
+    if needed:
+        return type(value) in (int, float) and abs(value) < LARGEST_METRIC
+    inner = value.values() if isinstance(value, dict) else [value]
+    return all(one is None or type(one) in (int, float, str) for one in inner)
 
 
 class SkippedImages:

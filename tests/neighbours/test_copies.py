@@ -1,6 +1,7 @@
 """What confirms a copy by its pixels."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -38,6 +39,9 @@ def test_the_difference_is_none_for_the_same_and_root_two_for_unrelated_images()
     assert pixel_difference(noise, noise).tolist() == [0, 0]
     assert pixel_difference(noise[:1], noise[1:]).item() == pytest.approx(2**0.5, rel=0.02)
     assert pixel_difference(noise, noise / 10)[0] > 1  # another contrast is another image
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pixel_difference(noise[:0], noise[:0]).shape == (0,)
     plain = torch.full((1, 3, 16, 16), 200.0)
     assert (
         pixel_difference(plain, plain + 0.3).item()

@@ -112,6 +112,8 @@ def pixel_difference(
     The root of their mean squared difference, divided by the root of the mean of their variances (within channels).
     The contrast counts as 2 of 255 at least.
     """
+    if not len(first):  # torch warns of the variance of nothing
+        return first.new_zeros(0)
     square = (first - second).square().flatten(1).mean(1)
     variances = torch.stack(
         [one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)]

@@ -138,7 +138,7 @@ function draw() {
   const gone = copies.reduce((sum, group) => sum + group.length - 1, 0);
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
-    `${exact}: ${counted(gone, "copy", "copies")} in ${counted(copies.length, "group")}, ${listed} of them the same file; ` +
+    `${exact}: ${counted(gone, "copy", "copies")} in ${counted(copies.length, "group")}, ${listed} of them listed for removal; ` +
     `${counted(others.length, "group")} of images that are merely alike`;
   document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);

@@ -67,7 +67,7 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tm
         test_share=0.2, protocol=("finetune-1",), console=quiet, labels=str(tmp_path / "few.txt")
     )
     with pytest.raises(
-        ValueError, match="are not here, such as"
+        ValueError, match="are not here, or may be several, such as"
     ):  # a fifth of the images is for the test
         (tmp_path / "few.txt").write_text("".join(f"{i:06d}\n" for i in range(80)))
         nearfar.evaluate(run, images_file, **options)

@@ -20,7 +20,7 @@ LINES = {
     "duplicates run --out copies.html": "copies.csv copies.html copies.list",
     "select run --by typical --n 5": "run/selection.csv run/selection.html run/selection.list",
     "cluster run --clusters 3 --out groups.html": "groups.csv groups.html",
-    "check run --out checked.html": "checked.csv checked.html",
+    "check run --out checked.html": "checked.csv checked.html checked.list",
     "export run --to torch": "run/export/encoder.pt2",
     "views photos --out views.html": "views.html",
     "methods": "",

@@ -108,7 +108,14 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     assert encoder(images).shape == (48, 12)
     assert not torch.equal(encoder(images), nearfar.load(run, encoder=Net()).train()(images * 0))
     results = nearfar.evaluate(run, (array, np.arange(48) % 2), encoder=Net(), console=quiet)
-    assert set(results) == {"raw_pixels", "colour_histogram", "hog", "untrained", "trained"}
+    assert set(results) == {
+        "largest_class",
+        "raw_pixels",
+        "colour_histogram",
+        "hog",
+        "untrained",
+        "trained",
+    }
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
     )
     one, two = load_file("run/encoder.safetensors"), load_file(whole.path / "encoder.safetensors")
     assert all(torch.equal(value, two[name]) for name, value in one.items())
-    assert "simclr on a + b + c.csv" in (tmp_path / "run/report.html").read_text()
+    assert "<h1>a + b + c.csv</h1>" in (tmp_path / "run/report.html").read_text()
     again = ["pretrain", "--config", "run/config.yaml", "--out", "again"]
     assert (
         main(again) == 0

@@ -25,6 +25,8 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
         about=HOSTILE,
         data={HOSTILE: HOSTILE, "links": []},
         left=0,
+        folded=0,
+        images=0,
         scripts=[own],
     )
     [allowed] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
@@ -39,7 +41,7 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
 
 def test_a_value_is_text_and_one_that_is_missing_is_an_error(tmp_path):
     assert "<script>" not in section(
-        "verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE)
+        "verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE), outcome=None
     )
     with pytest.raises(UndefinedError):
         section("neighbours", found={"searched": 1})

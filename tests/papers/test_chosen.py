@@ -77,7 +77,7 @@ def written(folder, numbers, table="choose"):
         }
         for cell in one.cells()
     }
-    path.write_text(json.dumps({"cells": cells}))
+    path.write_text(json.dumps({"paper": "own", "table": table, "cells": cells, "claims": []}))
 
 
 CHOOSE = {

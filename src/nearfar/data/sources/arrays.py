@@ -58,7 +58,8 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
     "train_images", "y_test" and so on. Pickled objects are refused.
     """
-    with one_line(f"cannot use '{path}'"):
+    # a damaged header claims any size: what cannot be allocated is the file's fault here
+    with one_line(f"cannot use '{path}'", Exception, MemoryError):
         content = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(content, np.ndarray):
             if label is not None:

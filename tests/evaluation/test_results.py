@@ -94,3 +94,13 @@ def test_best_rows_share_their_place_where_the_digits_that_are_shown_agree():
     table = measured((0.5, 0.5), hog=(0.5004, 0.4))
     assert best_rows(table, "knn") == ["hog", "trained"]
     assert best_rows(table, "linear") == ["trained"]
+
+
+def test_a_measurement_that_lacks_a_word_of_what_it_was_measured_on_is_refused():
+    on = MeasuredOn(**ON)
+    whole = Measurement(on, {"trained": {"knn": 0.5}}).to_json()
+    assert Measurement.from_json(whole).on == on
+    for name in whole["on"]:
+        part = whole | {"on": {key: value for key, value in whole["on"].items() if key != name}}
+        with pytest.raises(ValueError, match=name):
+            Measurement.from_json(part)

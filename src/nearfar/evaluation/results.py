@@ -314,7 +314,9 @@ def _measured_on(value: Any) -> MeasuredOn:
     if not isinstance(value, dict):
         raise ValueError("it is not said what numbers were measured on")
     for one in fields(MeasuredOn):
-        given = value.get(one.name)
+        if one.name not in value:
+            raise ValueError(f"what numbers were measured on has no {one.name}")
+        given = value[one.name]
         if not isinstance(given, kinds[str(one.type)]) or (
             isinstance(given, bool) and one.type != "bool"
         ):

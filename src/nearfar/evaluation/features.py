@@ -234,8 +234,8 @@ class AtOnce(nn.Module):
 class PretrainedAndEdges(nn.Module):
     """Features of a pretrained net as rows of length 1, and `hog` as rows of length 0.5.
 
-    Where things are is in the edges, what they are in the net. Of the weights of `hog` that were tried on training
-    images, 0.5 gains most on scans and letters and costs flowers least (docs/starting-weights.md).
+    Where things are is in the edges, what they are in the net. `benchmarks/encoders.py` compares them with the net
+    alone ("pretrained, edges" and "pretrained").
     """
 
     def __init__(self, net: Encoder) -> None:

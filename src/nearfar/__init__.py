@@ -1,6 +1,7 @@
 """Contrastive representation learning for images on small hardware.
 
-Names are imported when they are first used: `import nearfar` and `import nearfar.losses` cost next to nothing.
+Names are imported when they are first used: `import nearfar` and `import nearfar.losses` cost next
+to nothing.
 """
 
 from __future__ import annotations

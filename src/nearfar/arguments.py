@@ -1,4 +1,6 @@
-"""What each verb takes on the command line: the arguments of its function, for `pretrain` those of `Settings`."""
+"""What each verb takes on the command line: the arguments of its function, for `pretrain` those of
+`Settings`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from cyclopts import App, CoercionError, Group, Parameter, Token, convert
 
 import nearfar
-from nearfar.messages import of_arguments
+from nearfar.messages import of_arguments, summary_of
 
 VERBS = {  # the public function behind each, in the order of the overview
     "pretrain": "pretrain",
@@ -57,7 +59,9 @@ GROUPS = {
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),
     "Checkpoint and output": ("out resume config seed json", "data_changed log_every tensorboard"),
 }
-"""Options of `pretrain` by group: those on the short page, then the others. What is in none joins the last."""
+"""Options of `pretrain` by group: those on the short page, then the others. What is in none joins
+the last.
+"""
 LAST = "Checkpoint and output"
 SEVERAL = ("data", "images")  # sources of images, where they are of any type
 RANGE, RANGE_WORDS = (
@@ -111,7 +115,7 @@ def overview() -> App:
     title = "nearfar: contrastive representation learning for images"
     app = App(name="nearfar", help=title, help_epilogue=said, version=nearfar.__version__, **PAGE)
     for place, verb in enumerate(VERBS):
-        summary = (inspect.getdoc(function_of(verb)) or "").partition("\n")[0]
+        summary = summary_of(inspect.getdoc(function_of(verb)) or "")
         app.command(with_signature([]), name=verb, help=summary, sort_key=place)
     return app
 
@@ -123,10 +127,11 @@ def verb_app(
     full: bool = False,
     choices: Mapping[str, Sequence[str]] | None = None,
 ) -> App:
-    """The command line of a verb; that of `pretrain` has the hyperparameters of methods too, as the recipe sets them.
+    """The command line of a verb; that of `pretrain` has the hyperparameters of methods too, as the
+    recipe sets them.
 
-    methods: by name; None for the default. full: the help of `pretrain` has all settings. choices: words that options
-    take, for completion.
+    methods: by name; None for the default. full: the help of `pretrain` has all settings. choices:
+    words that options take, for completion.
 
     Raises ValueError for an unknown method or recipe.
     """
@@ -183,7 +188,9 @@ def _arguments(
 def _settings(
     make: Callable[..., Argument], methods: Sequence[str] | None, recipe: str | None, full: bool
 ) -> Iterator[Argument]:
-    """The settings, what else `pretrain` takes, and the hyperparameters of methods, each in its group of the help."""
+    """The settings, what else `pretrain` takes, and the hyperparameters of methods, each in its
+    group of the help.
+    """
     from nearfar.training.settings import Settings, settings_fields
 
     places = {
@@ -233,7 +240,9 @@ def _settings(
 def _hyperparameters(
     make: Callable[..., Argument], methods: Sequence[str], recipe: str, shown: bool
 ) -> Iterator[Argument]:
-    """The hyperparameters of methods, each with its value in the recipe; those of one name are given once."""
+    """The hyperparameters of methods, each with its value in the recipe; those of one name are
+    given once.
+    """
     if not methods:
         return  # without torch
     from nearfar.methods import describe, method_class
@@ -263,7 +272,9 @@ def _option(
     kind: Any = Argument.KEYWORD_ONLY,
     **shown: Any,
 ) -> Argument:
-    """An argument as words give it: text for what may be of any type, one or more for a list, exact whole numbers."""
+    """An argument as words give it: text for what may be of any type, one or more for a list, exact
+    whole numbers.
+    """
     several, placed = hint is Any and name in SEVERAL, kind is Argument.POSITIONAL_OR_KEYWORD
     if hint is Any:  # with Path, for which a shell completes files, where a word may be one
         hint = list[str | Path] if several and not placed else str | Path if several else str
@@ -291,7 +302,9 @@ def _default(value: Any) -> str:
 
 
 def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
-    """What words stand for, `none` for None but where it is text; cyclopts would round 1.5 to a whole number."""
+    """What words stand for, `none` for None but where it is text; cyclopts would round 1.5 to a
+    whole number.
+    """
     if (
         tokens[0].value.lower() in ("none", "null")
         and NoneType in get_args(hint)

@@ -21,17 +21,21 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class NotWrittenError(OSError):
-    """A file could not be written: the disk is full or fails, or the file is larger than files may be."""
+    """A file could not be written: the disk is full or fails, or the file is larger than files may
+    be.
+    """
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`, and move what was written there to `path` in one step.
+    """Yield a temporary path in the folder of `path`, and move what was written there to `path` in
+    one step.
 
-    The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it was before. A folder
-    may be written instead of a file; one that is there is then removed first, so that replacing it takes two steps.
-    What processes that were killed had begun for `path`, with whatever ending, is removed first.
-    Raises NotWrittenError for a full disk, and other errors as they are.
+    The temporary file keeps the ending of `path`. After an error it is removed and `path` is as it
+    was before. A folder may be written instead of a file; one that is there is then removed first,
+    so that replacing it takes two steps. What processes that were killed had begun for `path`, with
+    whatever ending, is removed first. Raises NotWrittenError for a full disk, and other errors as
+    they are.
     """
     path = Path(path)
     remove_abandoned(path)
@@ -55,10 +59,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove the temporary files and folders beside `path` that `replacing` left when its process was killed.
+    """Remove the temporary files and folders beside `path` that `replacing` left when its process
+    was killed.
 
-    Those of a process that still runs here stay, and those of other machines, which may share the folder, for a day
-    after their last change.
+    Those of a process that still runs here stay, and those of other machines, which may share the
+    folder, for a day after their last change.
     """
     own = re.compile(rf"\.{re.escape(path.stem)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.partial(?:\..*)?")
     with contextlib.suppress(OSError), os.scandir(path.parent) as there:
@@ -73,7 +78,9 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _machine() -> str:
-    """Eight digits for the machine and the space of process numbers, in which a number means one process."""
+    """Eight digits for the machine and the space of process numbers, in which a number means one
+    process.
+    """
     try:
         space = os.stat(
             "/proc/self/ns/pid"
@@ -112,7 +119,8 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 def told_clearly(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.
 
-    Libraries raise errors of other kinds on top of that of the operating system: torch's says "unexpected pos".
+    Libraries raise errors of other kinds on top of that of the operating system: torch's says
+    "unexpected pos".
     """
     try:
         yield
@@ -128,7 +136,9 @@ def told_clearly(path: Path) -> Iterator[None]:
 
 
 def check_text(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for a path that is not text in UTF-8, which safetensors and ONNX cannot write."""
+    """Raise ValueError for a path that is not text in UTF-8, which safetensors and ONNX cannot
+    write.
+    """
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError as error:
@@ -136,7 +146,9 @@ def check_text(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise OSError, one line, where nothing can be written into a folder: it is missing, read-only or full."""
+    """Raise OSError, one line, where nothing can be written into a folder: it is missing, read-only
+    or full.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(PROBE))
@@ -145,7 +157,8 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ()) -> None:
-    """Raise ValueError for an output that exists already, or with another ending; OSError where none can be written.
+    """Raise ValueError for an output that exists already, or with another ending; OSError where
+    none can be written.
 
     beside: endings of further files, which are written beside it and must not exist either.
     """

@@ -1,4 +1,6 @@
-"""The command line: from words to the call of a verb, and from its result or error to lines and an exit code."""
+"""The command line: from words to the call of a verb, and from its result or error to lines and an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,19 @@ from nearfar.messages import (
 )
 
 SHORT_OF = {
-    "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or --image-size, or end other programs",
-    "threads": "the machine gives no more threads or processes: raise its limit (ulimit -u), or end other programs",
-    "open files": "the machine opens no more files: raise its limit (ulimit -n), or end other programs",
+    "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or "
+    "--image-size, or end other programs",
+    "threads": "the machine gives no more threads or processes: raise its limit (ulimit "
+    "-u), or end other programs",
+    "open files": "the machine opens no more files: raise its limit (ulimit -n), or end "
+    "other programs",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns 0, 1 for a failed run, 2 for a mistake or 130 for one that was stopped."""
+    """Run the command line; returns 0, 1 for a failed run, 2 for a mistake or 130 for one that was
+    stopped.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     with lasting_streams() as out:
         code = _answered(words)
@@ -74,7 +81,9 @@ def _answered(words: list[str]) -> int:
 
 
 def _ended(code: int, out: Outlet) -> int:
-    """Return the exit code of a command whose files are all written, where stdout may have failed."""
+    """Return the exit code of a command whose files are all written, where stdout may have
+    failed.
+    """
     if out.error is None:
         return code
     with contextlib.suppress(
@@ -90,7 +99,9 @@ def _ended(code: int, out: Outlet) -> int:
 
 
 def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
-    """Parse these options alone, on which depends how the others are parsed; returns those that are given."""
+    """Parse these options alone, on which depends how the others are parsed; returns those that are
+    given.
+    """
     options = [
         Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in kinds.items()
@@ -102,7 +113,9 @@ def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
 
 
 def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
-    """Return the exit code, and what the verb returned or {"error": ...}. machine: paths do not go to stdout."""
+    """Return the exit code, and what the verb returned or {"error": ...}. machine: paths do not go
+    to stdout.
+    """
     verb = words[0] if words else "--help"
     if verb in ("--help", "-h", "--version"):
         return 0, overview()([verb])
@@ -111,7 +124,8 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
             f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2
         )
     with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for names that are not text
+        # for names that are not text
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         reuse_memory()  # before anything is imported that might make a tensor
         call = _parsed(verb, words[1:])
@@ -129,7 +143,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
 
 
 def _failed(error: Exception) -> tuple[int, Any]:
-    """Report an error of a verb in one line, with its exit code; what nobody foresaw below its traceback."""
+    """Report an error of a verb in one line, with its exit code; what nobody foresaw below its
+    traceback.
+    """
     try:
         from nearfar.training.loop import TrainingDiverged, TrainingStopped
         from nearfar.training.processes import ProcessLost, is_follower
@@ -151,7 +167,8 @@ def _failed(error: Exception) -> tuple[int, Any]:
     traceback.print_exception(error)
     said = f"{type(error).__name__}: {first_line(error)[:200]}"
     return _complain(
-        f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with the above",
+        f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with "
+        f"the above",
         1,
     )
 
@@ -220,7 +237,9 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
 
 
 def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the settings of a YAML file: what can be an object as it is, and the rest to be parsed."""
+    """Read the settings of a YAML file: what can be an object as it is, and the rest to be
+    parsed.
+    """
     from nearfar.training.settings import OBJECTS, Described, read_value, read_yaml
 
     given = read_yaml(Path(file)) if file is not None else {}
@@ -239,7 +258,9 @@ def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Send to stderr what is written to stdout meanwhile, by C++ and by processes that are started as well."""
+    """Send to stderr what is written to stdout meanwhile, by C++ and by processes that are started
+    as well.
+    """
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,6 @@
-"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of devices by name."""
+"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of
+devices by name.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,29 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 KINDS = ("auto", "cpu", "gpu", "cuda", "mps", "xpu")
-"""What a user may ask for: "auto" is the GPU if there is one, else the CPU; "gpu" is a GPU of any kind."""
+"""What a user may ask for: "auto" is the GPU if there is one, else the CPU; "gpu" is a GPU of any
+kind.
+"""
 PINNED = ("cuda", "xpu")
-"""Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU goes on."""
+"""Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU
+goes on.
+"""
 SEVERAL = ("cpu", "cuda")
 """Kinds of devices on which several processes train one model."""
 
 
 def quiet_compiler() -> None:
-    """Keep torch.compile from telling that CUDA's tools lie somewhere, on a machine without a GPU."""
+    """Keep torch.compile from telling that CUDA's tools lie somewhere, on a machine without a
+    GPU.
+    """
     if torch.accelerator.current_accelerator(check_available=True) is None:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
 def find_device(asked: str = "auto") -> torch.device:
-    """Return the device that is asked for; raises ValueError for one that this machine does not have."""
+    """Return the device that is asked for; raises ValueError for one that this machine does not
+    have.
+    """
     there = torch.accelerator.current_accelerator(check_available=True)
     if asked == "cpu" or (asked == "auto" and there is None):
         return torch.device("cpu")
@@ -42,7 +52,9 @@ def count_gpus() -> int:
 
 
 def describe_gpu(number: int = 0) -> dict[str, Any]:
-    """Return the "name" of a GPU, its "memory" in bytes (None: not known), and whether it has bfloat16 and float64."""
+    """Return the "name" of a GPU, its "memory" in bytes (None: not known), and whether it has
+    bfloat16 and float64.
+    """
     device = torch.device(find_device().type, number)
     module = torch.get_device_module(device)
     name, memory = device.type, None
@@ -65,13 +77,17 @@ def gpu_names() -> list[str]:
 
 
 def one_gpu(number: int) -> dict[str, str]:
-    """Return the environment of a process that sees one of several GPUs, the number counted around."""
+    """Return the environment of a process that sees one of several GPUs, the number counted
+    around.
+    """
     variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}.get(find_device().type)
     return {variable: str(number % count_gpus())} if variable and count_gpus() > 1 else {}
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's GPUs from Ampere on."""
+    """Whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's GPUs from
+    Ampere on.
+    """
     if device.type == "cpu":
         return torch.backends.mkldnn.is_available() and bool(
             torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -103,7 +119,9 @@ def in_float64(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def half_precision(device: torch.device) -> Literal["bf16-mixed", "16-mixed"] | None:
-    """Return the mixed precision of a device: bfloat16; else float16 with a scaled gradient on a GPU, None on a CPU."""
+    """Return the mixed precision of a device: bfloat16; else float16 with a scaled gradient on a
+    GPU, None on a CPU.
+    """
     return "bf16-mixed" if has_bfloat16(device) else None if device.type == "cpu" else "16-mixed"
 
 
@@ -116,10 +134,12 @@ def check_precision(device: torch.device, precision: str) -> None:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on a device, without waiting for the work that was given to the device before.
+    """Return a tensor of the CPU on a device, without waiting for the work that was given to the
+    device before.
 
-    torch's `tensor.to(device)` waits for all of it, and so does `torch.tensor([...], device=device)`. Memory that is
-    not page-locked is copied aside at once, so that it may change afterwards; not so for Apple's devices.
+    torch's `tensor.to(device)` waits for all of it, and so does `torch.tensor([...],
+    device=device)`. Memory that is not page-locked is copied aside at once, so that it may change
+    afterwards; not so for Apple's devices.
     """
     return tensor.to(device, non_blocking=tensor.device.type == "cpu" and device.type != "mps")
 
@@ -134,8 +154,8 @@ class Choice(NamedTuple):
 class Setup(NamedTuple):
     """How a run computes on a device in a precision.
 
-    channels_last: the memory format of convolutions. fused: torch's optimisers as one kernel. pinned: batches in
-    page-locked memory. compiled: by torch.compile.
+    channels_last: the memory format of convolutions. fused: torch's optimisers as one kernel.
+    pinned: batches in page-locked memory. compiled: by torch.compile.
     """
 
     channels_last: Choice
@@ -171,7 +191,9 @@ def setup_of(device: torch.device, precision: str) -> Setup:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain RuntimeError."""
+    """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain
+    RuntimeError.
+    """
     said = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError)

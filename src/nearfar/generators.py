@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Put the global generators of torch, NumPy and `random` back afterwards; also a decorator of functions.
+    """Put the global generators of torch, NumPy and `random` back afterwards; also a decorator of
+    functions.
 
     Of a GPU's generators, that of the current device is put back if it was in use before.
     """

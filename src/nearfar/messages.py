@@ -1,4 +1,6 @@
-"""Values as text and text as values: errors in one clear line, docstrings of arguments, options, JSON, YAML, stdout."""
+"""Values as text and text as values: errors in one clear line, docstrings of arguments, options,
+JSON, YAML, stdout.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class RunsFailed(RuntimeError):
 def did_you_mean(
     word: str, known: Iterable[str], otherwise: str = "", most: int = 1, cutoff: float = 0.4
 ) -> str:
-    """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if none is near."""
+    """Return "did you mean 'NAME'?" with the names of `known` nearest to a word, or `otherwise` if
+    none is near.
+    """
     near = difflib.get_close_matches(word, list(known), most, cutoff)
     return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else otherwise
 
@@ -74,9 +78,11 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
 
 
 def check_plain_name(kind: str, name: Any) -> str:
-    """Return a name from a file that is to become a part of a path; ValueError for one that could lead elsewhere.
+    """Return a name from a file that is to become a part of a path; ValueError for one that could
+    lead elsewhere.
 
-    Plain names are texts of 1 to 100 printable characters, without separators, and neither "." nor "..".
+    Plain names are texts of 1 to 100 printable characters, without separators, and neither "." nor
+    "..".
     """
     plain = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
     if not plain or set(name) & set("/\\") or name.strip(". ") == "":
@@ -88,7 +94,9 @@ def check_plain_name(kind: str, name: Any) -> str:
 
 
 def check_count(kind: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number from a file; ValueError for anything else, and for one that is not in least..most."""
+    """Return a whole number from a file; ValueError for anything else, and for one that is not in
+    least..most.
+    """
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{kind} must be a whole number from {least} to {most}, not {value!r:.60}")
     return value
@@ -107,9 +115,11 @@ def first_line(error: BaseException) -> str:
 
 
 def lacking(error: BaseException | None) -> str:
-    """What the machine lacked when an error was raised, "memory", "threads" or "open files"; "" for other errors.
+    """What the machine lacked when an error was raised, "memory", "threads" or "open files"; "" for
+    other errors.
 
-    The causes of an error count too: libraries raise errors of their own on top of that of the system.
+    The causes of an error count too: libraries raise errors of their own on top of that of the
+    system.
     """
     while error is not None:
         said = str(error).lower()
@@ -132,8 +142,9 @@ def lacking(error: BaseException | None) -> str:
 def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
     """Turn errors of these kinds into a ValueError of one line that begins with `what`.
 
-    kinds: default: any, for decoders, networks and code of the user's, which raise anything. Errors of a machine that
-    lacks memory, threads or open files stay as they are, unless the kinds name MemoryError: they say nothing of `what`.
+    kinds: default: any, for decoders, networks and code of the user's, which raise anything. Errors
+    of a machine that lacks memory, threads or open files stay as they are, unless the kinds name
+    MemoryError: they say nothing of `what`.
     """
     caught = kinds or (Exception,)
     try:
@@ -142,6 +153,11 @@ def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
         if lacking(error) and MemoryError not in kinds:
             raise
         raise ValueError(f"{what}: {first_line(error)}") from error
+
+
+def summary_of(docs: str) -> str:
+    """Return the first paragraph of a cleaned docstring, in one line."""
+    return " ".join(docs.partition("\n\n")[0].split())
 
 
 def of_arguments(docs: str) -> dict[str, str]:
@@ -167,9 +183,11 @@ def as_words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def as_json(result: Any, **also: Any) -> str:
-    """Return a JSON object in one line: of names with values those, of a path {"path": ...}, else {"result": ...}.
+    """Return a JSON object in one line: of names with values those, of a path {"path": ...}, else
+    {"result": ...}.
 
-    also: further names with values. Numbers that are not finite, which JSON does not have, are null.
+    also: further names with values. Numbers that are not finite, which JSON does not have, are
+    null.
     """
     value = plain(result)
     if not isinstance(value, dict):
@@ -178,7 +196,9 @@ def as_json(result: Any, **also: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in lists, dictionaries, strings, numbers, booleans and None; what has a summary gives that."""
+    """Return a value in lists, dictionaries, strings, numbers, booleans and None; what has a
+    summary gives that.
+    """
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
@@ -199,7 +219,8 @@ def plain(value: Any) -> Any:
 class Outlet:
     """A text stream, stdout or stderr, that never ends what writes to it.
 
-    After an error, such as that of a pipe whose reader has gone, `error` holds it and all that follows is dropped.
+    After an error, such as that of a pipe whose reader has gone, `error` holds it and all that
+    follows is dropped.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -236,8 +257,9 @@ class Outlet:
 def lasting_streams() -> Iterator[Outlet]:
     """Let no error of stdout or stderr end a verb whose files are not written yet; yields stdout.
 
-    Where a shell has closed one of the first three files (>&-), it is opened as nothing first: else the next file that
-    is opened would take its number, and all that C writes to stdout would end up in that file.
+    Where a shell has closed one of the first three files (>&-), it is opened as nothing first: else
+    the next file that is opened would take its number, and all that C writes to stdout would end up
+    in that file.
     """
     for number in range(3):
         try:
@@ -258,14 +280,18 @@ def lasting_streams() -> Iterator[Outlet]:
 
 
 def read_regular(path: Path) -> str:
-    """Return the text of a file; ValueError for pipes and devices, which may never end, and for what is no text."""
+    """Return the text of a file; ValueError for pipes and devices, which may never end, and for
+    what is no text.
+    """
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")
     return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the JSON object in a file; ValueError, one line that ends with the remedy, for anything else."""
+    """Return the JSON object in a file; ValueError, one line that ends with the remedy, for
+    anything else.
+    """
     try:
         found = json.loads(read_regular(path))
         if not isinstance(found, dict):
@@ -278,8 +304,8 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 def load_yaml(path: Path) -> Any:
     """Return what a YAML file holds.
 
-    Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end, and for aliases
-    (*name) that make a small file large.
+    Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end,
+    and for aliases (*name) that make a small file large.
     """
     import yaml
 
@@ -296,7 +322,8 @@ def load_yaml(path: Path) -> Any:
             known[id(node)] = 1 + sum(1 if isinstance(part, str) else size(part) for part in parts)
             if known[id(node)] > most:
                 raise ValueError(
-                    "its aliases (*name) stand for far more than the file holds; write it without them"
+                    "its aliases (*name) stand for far more than the file holds; write it "
+                    "without them"
                 )
         return known[id(node)]
 

@@ -25,7 +25,9 @@ from nearfar.training.run_folder import read_metrics
 from nearfar.training.settings import Settings
 
 RESULTS, PREDICTIONS, TRUTH = "results.json", "predictions.npz", "truth"
-"""What `evaluate` predicted last: an array of labels by the key of the result, and those that are right."""
+"""What `evaluate` predicted last: an array of labels by the key of the result, and those that are
+right.
+"""
 
 REMEDY = "remove it and evaluate again"
 
@@ -43,7 +45,8 @@ class Verb:
 
 @dataclass(frozen=True, init=False)
 class Run:
-    """A finished or interrupted run. `path` is its folder; its commands are the functions of `nearfar` of these names.
+    """A finished or interrupted run. `path` is its folder; its commands are the functions of
+    `nearfar` of these names.
 
     >>> run = nearfar.Run.of("runs/photos")
     >>> run.settings.method, run.encoder.image_size
@@ -100,8 +103,9 @@ class Run:
     def results(self) -> list[Measurement]:
         """What `evaluate` and `transfer` measured, the last at the end; empty before.
 
-        Each is a mapping of rows (the encoder and the baselines) to accuracies, and says what they were measured on:
-        the data, the split, the limit, the seed and the encoder. Running a protocol again on the same replaces it.
+        Each is a mapping of rows (the encoder and the baselines) to accuracies, and says what they
+        were measured on: the data, the split, the limit, the seed and the encoder. Running a
+        protocol again on the same replaces it.
 
         >>> nearfar.Run("runs/photos").results
         []
@@ -116,7 +120,9 @@ class Run:
 
     @property
     def detection(self) -> dict[str, dict[str, Any]]:
-        """What `transfer` wrote of detectors by task, empty before: settings, and "results" by where they started."""
+        """What `transfer` wrote of detectors by task, empty before: settings, and "results" by
+        where they started.
+        """
         found = self._written.get("detection", {})
         if not isinstance(found, dict) or not all(map(_is_detection, found.values())):
             raise self._damaged(ValueError("what it says of detectors is not complete"))
@@ -130,7 +136,8 @@ class Run:
         found = read_json(path, REMEDY)
         if found.keys() & ENCODERS.keys():
             raise ValueError(
-                f"{path} is of an earlier version, which did not note what its numbers were measured on: "
+                f"{path} is of an earlier version, which did not note what its numbers "
+                f"were measured on: "
                 "remove it and evaluate again"
             )
         return found
@@ -152,15 +159,19 @@ class Run:
 
     @property
     def weights(self) -> str:
-        """The digest of the encoder's weights, which changes when a run is trained further; empty without any."""
+        """The digest of the encoder's weights, which changes when a run is trained further; empty
+        without any.
+        """
         return digest_of_file(self.path / WEIGHTS)
 
     def summary(self) -> dict[str, Any]:
-        """Return in plain values what the run came to: None or empty for what there is not, or not yet.
+        """Return in plain values what the run came to: None or empty for what there is not, or not
+        yet.
 
-        "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words"; "health" as measured
-        last; "metrics", the last line of them; "results", a list of what `evaluate` measured, each with what
-        it was measured "on", its "results" by row and a "sentence"; "detection", what `transfer` wrote of detectors.
+        "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words";
+        "health" as measured last; "metrics", the last line of them; "results", a list of what
+        `evaluate` measured, each with what it was measured "on", its "results" by row and a
+        "sentence"; "detection", what `transfer` wrote of detectors.
         """
         lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
         return {
@@ -176,25 +187,32 @@ class Run:
 
     @property
     def planned_epochs(self) -> float:
-        """The epochs that were planned, where a slower machine left time for fewer; else those of the settings."""
+        """The epochs that were planned, where a slower machine left time for fewer; else those of
+        the settings.
+        """
         planned = [line["planned_epochs"] for line in self.metrics if "planned_epochs" in line]
         return planned[-1] if planned else self.settings.epochs
 
     @property
     def shortened(self) -> str:
-        """One line on what was planned and trained and how to train on; empty for a run that came to its end."""
+        """One line on what was planned and trained and how to train on; empty for a run that came
+        to its end.
+        """
         planned, trained = self.planned_epochs, self.settings.epochs
         if trained >= planned:
             return ""
         data = getattr(self.settings.data, "words", self.settings.data)
         return (
-            f"trained {trained:.3g} of {planned:g} planned epochs, as the time was over: to train on, nearfar pretrain "
+            f"trained {trained:.3g} of {planned:g} planned epochs, as the time was over: "
+            f"to train on, nearfar pretrain "
             f"{data if isinstance(data, str) else 'DATA'} --init {self.path} --minutes 60"
         )
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the representation is healthy, in words; None for a run without a validation set."""
+        """Whether the representation is healthy, in words; None for a run without a validation
+        set.
+        """
         try:
             lines = [line for line in self.metrics if "health" in line]
             measured = [Health(**line["health"]) for line in lines]
@@ -217,10 +235,12 @@ def _is_detection(about: Any) -> bool:
 
 
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
-    """Return the encoder of a run in eval mode, with its preprocessing: uint8 [B, C, H, W] -> features [B, dim].
+    """Return the encoder of a run in eval mode, with its preprocessing: uint8 [B, C, H, W] ->
+    features [B, dim].
 
     encoder: the trained module, if it was an object of your own; its weights are read from the run.
-    Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a missing module.
+    Raises FileNotFoundError for a folder without an encoder, ValueError for a damaged one or a
+    missing module.
 
     >>> encoder = nearfar.load("runs/photos")
     >>> encoder(torch.zeros(2, 3, 40, 50, dtype=torch.uint8)).shape

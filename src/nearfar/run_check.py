@@ -1,4 +1,6 @@
-"""What `check` finds in a data set: problems of single images, the sizes of the classes, and what to do first."""
+"""What `check` finds in a data set: problems of single images, the sizes of the classes, and what
+to do first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from nearfar.evaluation import doubtful_labels, find_defects
 from nearfar.evaluation.label_errors import WEAK, Predicted
 from nearfar.neighbours import Link, groups_at
 
-APART = 0.5  # a near leak is no farther than so much of the distance to the next image: others are like many images
+# a near leak is no farther than so much of the distance to the next image: others are like many
+# images
+APART = 0.5
 USUAL = 1 / 6  # of the images: a defect that more of them have is how the set looks
 HANDFUL = 5  # images: of classes with fewer no label is examined
 ADVICE = {  # by the name of each problem, in the order of their weight
@@ -45,7 +49,9 @@ MEASURED = {
 
 
 class Problem(NamedTuple):
-    """A problem of an image by its position, -1 for one that cannot be read; other: position of its copy, or -1."""
+    """A problem of an image by its position, -1 for one that cannot be read; other: position of its
+    copy, or -1.
+    """
 
     problem: str
     row: int
@@ -64,11 +70,13 @@ def repeated(
     splits: Sequence[str],
     labels: Sequence[str],
 ) -> list[Problem]:
-    """Problems of images that repeat others: a training image in another split, or one with another label.
+    """Problems of images that repeat others: a training image in another split, or one with another
+    label.
 
-    links, near: of copies and images alike, and the distance up to which the latter count; features: unit rows. Images
-    that are alike are near leaks if any other image is at least twice as far from both (Lowe 2004 matches so). Of
-    copies with different labels those are listed that most do not have; all, if there is no such majority.
+    links, near: of copies and images alike, and the distance up to which the latter count;
+    features: unit rows. Images that are alike are near leaks if any other image is at least twice
+    as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
+    most do not have; all, if there is no such majority.
     """
     copies, alike = groups_at(links, len(names), near)
     found, leaked = [], set[int]()
@@ -121,7 +129,8 @@ def doubtful(
     approximate: bool,
     progress: Callable[[int, int], None],
 ) -> tuple[list[Problem], Predicted | None]:
-    """Problems of labels that are likely wrong, the least probable labels first, and how well labels can be predicted.
+    """Problems of labels that are likely wrong, the least probable labels first, and how well
+    labels can be predicted.
 
     Neither without labels.
     """
@@ -142,7 +151,9 @@ def doubtful(
 
 
 def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
-    """Say how well labels can be predicted, and what to do where the features are too weak to list any."""
+    """Say how well labels can be predicted, and what to do where the features are too weak to list
+    any.
+    """
     unequal = abs(predicted.balanced - predicted.accuracy) >= 0.005
     balanced = f", balanced accuracy {predicted.balanced:.1%}" if unequal else ""
     said = (
@@ -155,7 +166,9 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
 
 
 def remedy(run: bool, encoder: object) -> str:
-    """Which encoder would predict labels better: run, whether it is that of a run; encoder: as `check` takes it."""
+    """Which encoder would predict labels better: run, whether it is that of a run; encoder: as
+    `check` takes it.
+    """
     timm = "--encoder with a pretrained model of timm, such as resnet50"
     if run:
         return f"train on, or check the data with {timm}"
@@ -166,9 +179,11 @@ def remedy(run: bool, encoder: object) -> str:
 def defective(
     images: Images, progress: Callable[[int, int], None]
 ) -> tuple[list[Problem], list[str]]:
-    """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot be read.
+    """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot
+    be read.
 
-    What more than a sixth of the images have is no anomaly: a line says so, and none of them is listed.
+    What more than a sixth of the images have is no anomaly: a line says so, and none of them is
+    listed.
     """
     problems = [
         Problem("unreadable" if is_damage(why) else "left out", -1, name, why)
@@ -178,7 +193,8 @@ def defective(
     for problem, rows in find_defects(images, progress).items():
         if len(rows) > USUAL * len(images):
             usual.append(
-                f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so none is listed"
+                f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so "
+                f"none is listed"
             )
             continue
         problems += [
@@ -189,7 +205,9 @@ def defective(
 
 
 def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
-    """The images of each class, the largest first, then of those without a label, in all and by split."""
+    """The images of each class, the largest first, then of those without a label, in all and by
+    split.
+    """
     counts, pairs = Counter(labels), Counter(zip(labels, splits, strict=True))
     ranked = sorted(counts, key=lambda one: (one == "", -counts[one], one))
     columns: dict[str, list[Any]] = {"label": ranked, "images": [counts[one] for one in ranked]}
@@ -198,7 +216,9 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
 
 
 def next_step(problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]]) -> str:
-    """What to do, in a sentence: the two steps that matter most, and near leaks, which a measurement hides."""
+    """What to do, in a sentence: the two steps that matter most, and near leaks, which a
+    measurement hides.
+    """
     counts = Counter(one.problem for one in problems)
     steps = [f"{advice} ({counts[name]})" for name, advice in ADVICE.items() if counts[name]]
     sizes = [size for label, size in zip(classes["label"], classes["images"], strict=True) if label]

@@ -66,9 +66,11 @@ Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by
 
 @dataclass(frozen=True)
 class LabelledSets:
-    """The splits "train", "test" and perhaps "validation": `Images`, or others with a length that can be sampled.
+    """The splits "train", "test" and perhaps "validation": `Images`, or others with a length that
+    can be sampled.
 
-    data: the source in words. test: which of its images are tested on, in words. limit: of the training images.
+    data: the source in words. test: which of its images are tested on, in words. limit: of the
+    training images.
     """
 
     splits: Mapping[str, Any]
@@ -113,11 +115,13 @@ def open_labelled(
     validation: bool = False,
     label_column: str | None = None,
 ) -> LabelledSets:
-    """Open the training and test split of labelled images, or split one set, with the same shares of each class.
+    """Open the training and test split of labelled images, or split one set, with the same shares
+    of each class.
 
-    data: None for those of the run with these settings, with its limit. share: of the images for the test. limit: size
-    of a random sample of the training images. held_out: test on so many of the other training images instead.
-    validation: open that split too, if there is one. Raises ValueError for images without labels, and for too few.
+    data: None for those of the run with these settings, with its limit. share: of the images for
+    the test. limit: size of a random sample of the training images. held_out: test on so many of
+    the other training images instead. validation: open that split too, if there is one. Raises
+    ValueError for images without labels, and for too few.
     """
     limit, drawn_by = (
         (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
@@ -140,7 +144,8 @@ def open_labelled(
         left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
         if len(left) < held_out:
             raise ValueError(
-                f"--held-out {held_out}: {len(left)} training images are left; lower it, or lower --limit"
+                f"--held-out {held_out}: {len(left)} training images are left; lower it, "
+                f"or lower --limit"
             )
         tested = f"training images held out at random, seed {seed}"
         said = f"--held-out: {held_out} of {len(left)} other training images"
@@ -153,7 +158,8 @@ def open_labelled(
 def stratified_sample(
     labels: Shaped[np.ndarray, " images"], count: int, seed: int
 ) -> Int64[np.ndarray, " chosen"]:
-    """Positions of `count` random images, in order, with each class in its share, to within one image.
+    """Positions of `count` random images, in order, with each class in its share, to within one
+    image.
 
     >>> labels = np.array([0] * 90 + [1] * 10)
     >>> np.bincount(labels[stratified_sample(labels, 20, seed=0)])
@@ -178,7 +184,9 @@ def _with_labels(images: Images, console: Console) -> Images:
 
 
 def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
-    """A training and a test part with the same shares of each class; a class with a single image is not tested."""
+    """A training and a test part with the same shares of each class; a class with a single image is
+    not tested.
+    """
     assert images.labels is not None
     _, number, counts = np.unique(images.labels, return_inverse=True, return_counts=True)
     alone, several = np.flatnonzero(counts[number] == 1), np.flatnonzero(counts[number] > 1)
@@ -208,10 +216,12 @@ def describe_leaks(
     predictions: Mapping[str, np.ndarray],
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
-    """What copies of training images among the test images do to accuracies, in one line; "" without any.
+    """What copies of training images among the test images do to accuracies, in one line; ""
+    without any.
 
-    The features are those of the encoder; predictions as `evaluate_features` fills them. Where not all candidates
-    could be compared, the line says how many copies there are at least, and no accuracy without them.
+    The features are those of the encoder; predictions as `evaluate_features` fills them. Where not
+    all candidates could be compared, the line says how many copies there are at least, and no
+    accuracy without them.
     """
     train, test = sets.splits["train"], sets.splits["test"]
     moved = copy_distance(partial(extract, encoder), train, train_x, stream(0, "altered"))
@@ -246,10 +256,11 @@ def describe_leaks(
 def encoders_by_row(
     run: Run, encoder: nn.Module | None, baselines: bool, settings: Settings | None = None
 ) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return the rows of a table of results: the trained encoder, and with `baselines` simple features and its start.
+    """Return the rows of a table of results: the trained encoder, and with `baselines` simple
+    features and its start.
 
-    encoder: the module of a run whose encoder was an object of the user's own, with its weights before training.
-    settings: of the start, where they are not the run's.
+    encoder: the module of a run whose encoder was an object of the user's own, with its weights
+    before training. settings: of the start, where they are not the run's.
     """
     trained = load(run, encoder=encoder)
     if not baselines:
@@ -277,10 +288,11 @@ def finetuned(
     seed: int,
     console: Console,
 ) -> dict[str, Accuracies]:
-    """Fine-tune a copy of each row that is an encoder on a share of the labels, in per cent; return the accuracies.
+    """Fine-tune a copy of each row that is an encoder on a share of the labels, in per cent; return
+    the accuracies.
 
-    listed: names of the images whose labels are used, in place of a draw; they are for shares below 100 %.
-    Raises ValueError where one of its images is missing.
+    listed: names of the images whose labels are used, in place of a draw; they are for shares below
+    100 %. Raises ValueError where one of its images is missing.
     """
     train, test = sets.splits["train"], sets.splits["test"]
     assert train.labels is not None
@@ -304,7 +316,9 @@ def finetuned(
 
 
 def usual_probe_of(settings: Settings) -> str:
-    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR for a method of one's own."""
+    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR for a method
+    of one's own.
+    """
     recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
     return usual_probe(
         recipes[settings.recipe].protocol if settings.recipe in recipes else "", settings.image_size
@@ -314,7 +328,9 @@ def usual_probe_of(settings: Settings) -> str:
 def measured_on(
     run: Run, sets: LabelledSets, train_y: np.ndarray, test_y: np.ndarray, seed: int
 ) -> MeasuredOn:
-    """Say what results are measured on: these sets with these labels, and the encoder of the run as it is now."""
+    """Say what results are measured on: these sets with these labels, and the encoder of the run as
+    it is now.
+    """
     settings, train = run.settings, sets.splits["train"]
     several = train_y.ndim > 1  # labels an image
     counts = np.unique(test_y, return_counts=True)[1]
@@ -341,7 +357,9 @@ def measured_on(
 
 
 def _identity(images: Any) -> Iterator[bytes]:
-    """What tells a split from others: its images by their digests, or names, with their labels; else its length."""
+    """What tells a split from others: its images by their digests, or names, with their labels;
+    else its length.
+    """
     if not isinstance(images, Images):
         yield f"{len(images)}\n".encode()
         return
@@ -375,7 +393,8 @@ def options_of(
 def add_to_results(
     run: Run, on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
 ) -> Measurement:
-    """Write results beside others on the same data and encoder, and return them with what they were measured on.
+    """Write results beside others on the same data and encoder, and return them with what they were
+    measured on.
 
     how: the options of columns that have some.
     """
@@ -387,7 +406,9 @@ def add_to_results(
 
 
 def show_results(measured: Measurement, console: Console) -> None:
-    """Print what was measured on what, as a table with the best of each column in bold, and in one sentence."""
+    """Print what was measured on what, as a table with the best of each column in bold, and in one
+    sentence.
+    """
     console.print(Text(measured.on.words()))
     console.print(_table(measured, accuracies(measured), "accuracy"))
     if columns := accuracies(measured, balanced=True):

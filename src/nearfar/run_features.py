@@ -1,4 +1,6 @@
-"""Images with their features, by the encoder of a run, without one, or from a file of vectors; and query images."""
+"""Images with their features, by the encoder of a run, without one, or from a file of vectors; and
+query images.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,14 @@ COMPARED = 20_000  # names that a misspelt one is compared with
 
 @dataclass(frozen=True)
 class Featured:
-    """Images with the encoder, and the features that it gives them; these are computed when they are first asked for.
+    """Images with the encoder, and the features that it gives them; these are computed when they
+    are first asked for.
 
-    The run folder holds them by the digest of the encoded image, in features.safetensors, so that only new images are
-    computed; those of other data stay, up to as many. Where it cannot be written, that is said and the features are
-    used all the same. folder: None without a run: nothing is saved. vectors: features that were made elsewhere; the
-    encoder is None then. pictured: whether the images can be looked at, and are not a grey stand-in for rows of a file.
+    The run folder holds them by the digest of the encoded image, in features.safetensors, so that
+    only new images are computed; those of other data stay, up to as many. Where it cannot be
+    written, that is said and the features are used all the same. folder: None without a run:
+    nothing is saved. vectors: features that were made elsewhere; the encoder is None then.
+    pictured: whether the images can be looked at, and are not a grey stand-in for rows of a file.
     """
 
     images: Images
@@ -106,7 +110,9 @@ class Featured:
         return features[rows]
 
     def copy_distance(self) -> float:
-        """The distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder can measure it."""
+        """The distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder can
+        measure it.
+        """
         if self.encoder is None:
             return 0.0
         return copy_distance(
@@ -114,7 +120,9 @@ class Featured:
         )
 
     def sampled(self, count: int, seed: int) -> Featured:
-        """At most `count` random images with their features; a line says so where it is a sample."""
+        """At most `count` random images with their features; a line says so where it is a
+        sample.
+        """
         rows = torch.from_numpy(sample(len(self.images), count, seed))
         vectors = None if self.vectors is None else self.vectors[rows]
         return replace(
@@ -133,7 +141,9 @@ class Featured:
 
 
 def _key(folder: Path, images: Images) -> str:
-    """What features of an image depend on beside its content: the encoder's files, how it is read, and our code."""
+    """What features of an image depend on beside its content: the encoder's files, how it is read,
+    and our code.
+    """
     opened = [FEATURES, READING, images.image_size, images.channels, images.value_range]
     files = [(folder / file).read_bytes() for file in (WEIGHTS, CONFIG)]
     return digest([*files, json.dumps(opened).encode()])
@@ -144,8 +154,8 @@ def _known(
 ) -> tuple[Float[Tensor, "known dim"], dict[str, int]]:
     """The features that a run folder holds by this key, and the row of each digest of an image.
 
-    None where there is no such file, or one by another key. One that holds anything else than what `_save_known` wrote
-    is not believed, and a line says so.
+    None where there is no such file, or one by another key. One that holds anything else than what
+    `_save_known` wrote is not believed, and a line says so.
     """
     nothing: tuple[Tensor, dict[str, int]] = (torch.zeros(0, dim), {})
     if not os.path.lexists(path):
@@ -206,7 +216,9 @@ class WithoutRun:
 
 
 def run_or_data(given: Any) -> Run | WithoutRun:
-    """Return the run in a folder, or what is there instead: a file or an array of vectors, or data of any kind."""
+    """Return the run in a folder, or what is there instead: a file or an array of vectors, or data
+    of any kind.
+    """
     if isinstance(given, (Run, WithoutRun)):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -232,8 +244,9 @@ def open_featured(
 ) -> Featured:
     """Open the data of a run, or other data; ValueError for fewer than `least` images.
 
-    Without a run: the data alone, with an encoder by the name of its weights or the best features at once, of which
-    those that find the most `copies` are of colours and edges alone; or vectors, with the images of `data` beside them.
+    Without a run: the data alone, with an encoder by the name of its weights or the best features
+    at once, of which those that find the most `copies` are of colours and edges alone; or vectors,
+    with the images of `data` beside them.
     """
     if isinstance(run, WithoutRun):
         encoder = AtOnce() if copies and encoder is None and run.vectors is None else encoder
@@ -260,15 +273,18 @@ def open_featured(
         found = Featured(images, trained, run.path, console)
     if len(found.images) < least:
         raise ValueError(
-            f"there are only {len(found.images)} images in {found.images.source}, and {least} are needed"
+            f"there are only {len(found.images)} images in {found.images.source}, and "
+            f"{least} are needed"
         )
     return found
 
 
 def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featured, int]:
-    """Open an archive, and put its images before those to compare with it; and the number of the former.
+    """Open an archive, and put its images before those to compare with it; and the number of the
+    former.
 
-    Its files that are also among the others are left out: they are no second copy. ValueError if no other is left.
+    Its files that are also among the others are left out: they are no second copy. ValueError if no
+    other is left.
     """
     others = known.images
     if known.encoder is None:
@@ -283,7 +299,8 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
     if shared := {row for row, one in enumerate(found) if (one.st_dev, one.st_ino) in own}:
         console.print(
             Text(
-                f"{len(shared)} files of {images.source} are also among the others, and left out there"
+                f"{len(shared)} files of {images.source} are also among the others, and "
+                f"left out there"
             )
         )
         if len(shared) == len(images):
@@ -304,7 +321,9 @@ def _at_once(
     console: Console,
     label_column: str | None,
 ) -> Featured:
-    """Data without a run, with the weights that are named or a user's module, else features at once."""
+    """Data without a run, with the weights that are named or a user's module, else features at
+    once.
+    """
     if data is not None:
         run = WithoutRun(_with(run.source, data), None)
     at_once = encoder is None or isinstance(encoder, AtOnce)
@@ -344,7 +363,8 @@ def _with(source: Any, data: Any) -> list[Any]:
     )
     if not all(isinstance(one, (str, os.PathLike)) for one in first + others):
         raise ValueError(
-            f"{describe(source)} is neither a run nor a file of vectors, so that it is the data: leave "
+            f"{describe(source)} is neither a run nor a file of vectors, so that it is the "
+            f"data: leave "
             f"{describe(data)} out"
         )
     return first + others
@@ -384,7 +404,9 @@ def _say_at_hand(features: nn.Module, run: WithoutRun, console: Console) -> None
 
 
 def _side(source: Any, console: Console) -> int | None:
-    """The size at which images are opened for features at once: their own if it is small; None: as they are."""
+    """The size at which images are opened for features at once: their own if it is small; None: as
+    they are.
+    """
     with shown(console, "looking at images") as progress:
         table = scan(source, progress=progress)
     return None if table is None else min(usual_side(table), SIDE)
@@ -398,7 +420,9 @@ def _beside(
     console: Console,
     label_column: str | None,
 ) -> Featured:
-    """Vectors with the images of `data`, by their names or in their order; without data with grey stand-ins."""
+    """Vectors with the images of `data`, by their names or in their order; without data with grey
+    stand-ins.
+    """
     assert run.vectors is not None
     vectors, names, labels = run.vectors.features, run.vectors.names, run.vectors.labels
     if encoder is not None:
@@ -425,8 +449,10 @@ def _beside(
     if names is None:
         if texts := run.vectors.texts:
             raise ValueError(
-                f"{run.path} has no column of a usual name, such as 'path', with the names of its images: rename the "
-                f"right one of {', '.join(texts)}, or give the vectors alone, in the order of the images"
+                f"{run.path} has no column of a usual name, such as 'path', with the names "
+                f"of its images: rename the "
+                f"right one of {', '.join(texts)}, or give the vectors alone, in the order "
+                f"of the images"
             )
         if len(images) != len(vectors):
             raise ValueError(
@@ -440,7 +466,8 @@ def _beside(
         of, how = match(names, images.names, Featured(images, None, None, console).paths)
         if not of:
             raise ValueError(
-                f"no name in {run.path} is that of an image in {images.source}: first {names[0]!r:.300}, and "
+                f"no name in {run.path} is that of an image in {images.source}: first "
+                f"{names[0]!r:.300}, and "
                 f"{images.names[0]!r:.300} there (folder and file must agree)"
             )
         if how:
@@ -486,7 +513,8 @@ def nearest_shown(
 def features_shown(
     encoder: nn.Module | Callable[[Tensor], Tensor], images: Images, console: Console, title: str
 ) -> Tensor:
-    """Compute the features of all images [images, dim], on a GPU if there is one, and show how far that is.
+    """Compute the features of all images [images, dim], on a GPU if there is one, and show how far
+    that is.
 
     Raises ValueError for features that are not finite.
     """
@@ -494,13 +522,16 @@ def features_shown(
         features = extract(encoder, images, device=find_device(), progress=progress)
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(
-            f"the features of {bad} of {len(images)} images are not finite: the encoder's weights are bad"
+            f"the features of {bad} of {len(images)} images are not finite: the encoder's "
+            f"weights are bad"
         )
     return features
 
 
 def open_shown(source: Any, console: Console, **options: Any) -> Images:
-    """Open images as `nearfar.data.open_images` does, show how far that is, and say what was read and left out."""
+    """Open images as `nearfar.data.open_images` does, show how far that is, and say what was read
+    and left out.
+    """
     with shown(console, "reading images") as progress:
         images = open_images(source, progress=progress, **options)
     say_read(images, console)
@@ -508,7 +539,9 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
 
 
 def sampled_shown(images: Any, limit: int, seed: int, console: Console) -> Any:
-    """Return at most `limit` of the images, or of others that can be sampled, and say so where it is a sample."""
+    """Return at most `limit` of the images, or of others that can be sampled, and say so where it
+    is a sample.
+    """
     if limit < len(images):
         console.print(
             Text(f"--limit: {limit} of {len(images)} images, a random sample (seed {seed})")
@@ -518,7 +551,9 @@ def sampled_shown(images: Any, limit: int, seed: int, console: Console) -> Any:
 
 @dataclass(frozen=True)
 class Queries:
-    """Query images. `own`: their positions in the data, -1 for others; `pixels`: as the encoder takes them."""
+    """Query images. `own`: their positions in the data, -1 for others; `pixels`: as the encoder
+    takes them.
+    """
 
     names: list[str]
     features: Float[Tensor, "queries dim"]
@@ -527,11 +562,12 @@ class Queries:
 
 
 def queries_of(given: Any, data: Featured) -> Queries:
-    """Find images by what is given: words, or anything else that `nearfar.data.open_images` takes in memory.
+    """Find images by what is given: words, or anything else that `nearfar.data.open_images` takes
+    in memory.
 
-    A word is the name of an image of the data; a file, which is looked up in the data first; or a text file of names
-    and files, one a line or with a zero byte between them. ValueError for a word that is nothing of this, for files
-    that are no images, and where nothing is given.
+    A word is the name of an image of the data; a file, which is looked up in the data first; or a
+    text file of names and files, one a line or with a zero byte between them. ValueError for a word
+    that is nothing of this, for files that are no images, and where nothing is given.
     """
     words = [given] if isinstance(given, (str, os.PathLike)) else given
     if not (
@@ -572,10 +608,11 @@ def _needed(data: Featured) -> Encoder:
 
 
 def places_of(words: Sequence[Any], data: Featured) -> list[tuple[str, int]]:
-    """Names and files, those in text files too, each with its position in the data, or -1 where it is not of it.
+    """Names and files, those in text files too, each with its position in the data, or -1 where it
+    is not of it.
 
-    A file is found by whatever path leads to it, through links too. A word that is no file is a name, or the end of
-    one path (`nearfar.data.names.match`).
+    A file is found by whatever path leads to it, through links too. A word that is no file is a
+    name, or the end of one path (`nearfar.data.names.match`).
     """
     names, paths = data.images.names, data.paths
     place = {plain_name(name): row for row, name in reversed(list(enumerate(names)))}

@@ -1,4 +1,6 @@
-"""scikit-learn estimators: `ContrastiveEncoder`, images to features, and `ContrastiveMap`, images to coordinates."""
+"""scikit-learn estimators: `ContrastiveEncoder`, images to features, and `ContrastiveMap`, images
+to coordinates.
+"""
 
 from __future__ import annotations
 
@@ -56,19 +58,17 @@ class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 class ContrastiveEncoder(_Estimator):
     """Features of images from an encoder that is pretrained on them, without labels.
 
-    X: an array (N, H, W) or (N, H, W, C), rows of flattened images, image files, or a folder. Where `fit` saw uint8 or
-    uint16 arrays, they are taken as they are; other numbers become pixels by `value_range`. Equal numbers give equal
-    features whatever their type, and numbers on another scale than those of `fit` are refused.
+    X: an array (N, H, W) or (N, H, W, C), rows of flattened images, image files, or a folder. Where
+    `fit` saw uint8 or uint16 arrays, they are taken as they are; other numbers become pixels by
+    `value_range`. Equal numbers give equal features whatever their type, and numbers on another
+    scale than those of `fit` are refused.
 
-    Parameters
-    ----------
-    method, encoder, image_size, batch_size : as in `nearfar.pretrain`; None: chosen by it
-    epochs : passes over the images
-    image_shape : of flattened images, (H, W) or (H, W, C); None: square and grayscale
-    value_range : black and white; None: smallest and largest number seen by `fit`, the whole range of uint8 and uint16
-    settings : other settings of `nearfar.pretrain`, by name
-    random_state : seed of weights, batches and views
-    verbose : show progress
+    Parameters ---------- method, encoder, image_size, batch_size : as in `nearfar.pretrain`; None:
+    chosen by it epochs : passes over the images image_shape : of flattened images, (H, W) or (H, W,
+    C); None: square and grayscale value_range : black and white; None: smallest and largest number
+    seen by `fit`, the whole range of uint8 and uint16 settings : other settings of
+    `nearfar.pretrain`, by name random_state : seed of weights, batches and views verbose : show
+    progress
 
     Attributes
     ----------
@@ -102,7 +102,9 @@ class ContrastiveEncoder(_Estimator):
 
     @generators_kept()
     def transform(self, X: Any) -> np.ndarray:
-        """Return the features (N, D), float32; of a folder in the order of its files, without unreadable ones."""
+        """Return the features (N, D), float32; of a folder in the order of its files, without
+        unreadable ones.
+        """
         return self._features(X).numpy()
 
     def _fit(self, X: Any, folder: str, seed: int) -> tuple[Run, Images]:
@@ -163,7 +165,8 @@ class ContrastiveEncoder(_Estimator):
             side = math.isqrt(array.shape[1])
             if self.image_shape is None and side**2 != array.shape[1]:
                 raise ValueError(
-                    f"{array.shape[1]} numbers are no square image: give image_shape=(height, width)"
+                    f"{array.shape[1]} numbers are no square image: give "
+                    f"image_shape=(height, width)"
                 )
             array = array.reshape(len(array), *(self.image_shape or (side, side)))
         if fitting:
@@ -171,7 +174,9 @@ class ContrastiveEncoder(_Estimator):
         return self._stored(array)
 
     def _fit_range(self, array: np.ndarray) -> None:
-        """Remember what the numbers of the images mean: a stored type, or the range from black to white."""
+        """Remember what the numbers of the images mean: a stored type, or the range from black to
+        white.
+        """
         given: Any = self.value_range
         if given is not None and len(given := check_value_range(given)) != 2:
             raise ValueError(f"value_range takes one pair LOW HIGH, not {given}")
@@ -193,7 +198,8 @@ class ContrastiveEncoder(_Estimator):
             most = np.iinfo(self.stored_type_).max
             if low < 0 or high > most or not np.array_equal(numbers, np.rint(numbers)):
                 raise ValueError(
-                    f"the images of fit were {self.stored_type_}, and these hold other numbers than "
+                    f"the images of fit were {self.stored_type_}, and these hold other "
+                    f"numbers than "
                     f"0, 1 ... {most}: set value_range, or give {self.stored_type_}"
                 )
             return numbers.astype(self.stored_type_)
@@ -214,7 +220,8 @@ class ContrastiveEncoder(_Estimator):
 
 @dataclass(eq=False, repr=False)
 class ContrastiveMap(_Estimator):
-    """Coordinates of images on a plane, similar ones together, by a projector on the features of views of them.
+    """Coordinates of images on a plane, similar ones together, by a projector on the features of
+    views of them.
 
     X: as `ContrastiveEncoder` takes it.
 
@@ -245,7 +252,9 @@ class ContrastiveMap(_Estimator):
     verbose: bool = False
 
     def fit(self, X: Any, y: Any = None) -> ContrastiveMap:
-        """Pretrain an encoder on the images, then a projector; y is ignored. ValueError for one view or no epoch."""
+        """Pretrain an encoder on the images, then a projector; y is ignored. ValueError for one
+        view or no epoch.
+        """
         check_range("num_views", self.num_views, 2)
         check_range("epochs", self.epochs, 1)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())

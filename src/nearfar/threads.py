@@ -1,6 +1,7 @@
 """How many threads torch computes with: the fastest number, measured once in a process.
 
-threadpoolctl and torch set a number that somebody knows; the fastest one on a shared machine has to be measured.
+threadpoolctl and torch set a number that somebody knows; the fastest one on a shared machine has to
+be measured.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _chosen: int | None = None  # the number that `use_threads` holds, or else the o
 def fastest_threads() -> int:
     """Return the number of threads with the best median time: all, one less, half of them or one.
 
-    The threads of a step wait for each other hundreds of times. Where another process has one of the cores, each wait
-    can last until the system gives the core back: on two cores two threads are then several times slower than one.
-    The number that the user chose by OMP_NUM_THREADS, or that is in use already, is not tried against others.
+    The threads of a step wait for each other hundreds of times. Where another process has one of
+    the cores, each wait can last until the system gives the core back: on two cores two threads are
+    then several times slower than one. The number that the user chose by OMP_NUM_THREADS, or that
+    is in use already, is not tried against others.
     """
     global _chosen
     if _chosen is None:
@@ -34,7 +36,9 @@ def fastest_threads() -> int:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Compute with this number of threads in the `with` block, and take it for the fastest one meanwhile."""
+    """Compute with this number of threads in the `with` block, and take it for the fastest one
+    meanwhile.
+    """
     global _chosen
     before, outer = torch.get_num_threads(), _chosen
     torch.set_num_threads(count)
@@ -69,7 +73,9 @@ def _measured() -> int:
 
 
 def _trial(threads: int, at_most: float) -> float:
-    """Seconds for one forward and backward of a small convolution with batch normalisation, up to about `at_most`."""
+    """Seconds for one forward and backward of a small convolution with batch normalisation, up to
+    about `at_most`.
+    """
     torch.set_num_threads(threads)
     images = torch.ones(16, 64, 16, 16).contiguous(memory_format=torch.channels_last)
     kernel = torch.ones(64, 64, 3, 3, requires_grad=True)

@@ -1,4 +1,5 @@
-"""Register our nets and small stems with timm: `import nearfar.timm`, then `timm.create_model("local-dir:RUN")`.
+"""Register our nets and small stems with timm: `import nearfar.timm`, then
+`timm.create_model("local-dir:RUN")`.
 
 Runs of timm's own nets need no import of nearfar at all.
 """

@@ -35,28 +35,33 @@ def check(
     encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Look for mistakes in a data set: copies across splits, wrong labels, blurred, dark and odd images.
+    """Look for mistakes in a data set: copies across splits, wrong labels, blurred, dark and odd
+    images.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
         data: images to check. Default: the data of the run.
-        out: page to write, .html, with a .csv and, of images in files, a .list of the leaks beside it; none may exist.
-            Default: check.html in the run folder, which is replaced.
-        split: part of the data. Default: all, since images of the test split can be copies of training images.
-        label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
-            share of the true nearest neighbours that it finds is reported.
+        out: page to write, .html, with a .csv and, of images in files, a .list of the leaks beside
+            it; none may exist. Default: check.html in the run folder, which is replaced.
+        split: part of the data. Default: all, since images of the test split can be copies of
+            training images.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
+        approximate: search with faiss's index instead of comparing all pairs, for hundreds of
+            thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: none, features of colours and edges. In Python also the trained module of a
-            run, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: none, features of colours and edges. In Python also the trained
+            module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
-        "problems": columns "problem" (docs/check.md lists them), "name", "split", "label", "suggested" (a label),
-        "other" (the image that it repeats), "measure", "words" and, for images in files, "path"; what matters most
-        comes first. "classes": columns "label", "images" and, by its name, the images of each split. "next": what to do
-        in a sentence. Nothing is moved or removed.
+        "problems": columns "problem" (docs/check.md lists them), "name", "split", "label",
+        "suggested" (a label), "other" (the image that it repeats), "measure", "words" and, for
+        images in files, "path"; what matters most comes first. "classes": columns "label", "images"
+        and, by its name, the images of each split. "next": what to do in a sentence. Nothing is
+        moved or removed.
 
     Raises:
         ValueError: for fewer than two images.

@@ -31,31 +31,36 @@ if TYPE_CHECKING:
 SIDE = 32  # pixels of the images of the speed test
 LITTLE = 2**30  # bytes
 SLOW = 10.0
-"""Times that a convolution may take of a matrix product with as many multiplications: reference kernels take 50 and up,
-those of oneDNN one to three."""
+"""Times that a convolution may take of a matrix product with as many multiplications: reference
+kernels take 50 and up, those of oneDNN one to three.
+"""
 DEVELOPERS = ("test", "benchmarks", "docs")
 """Extras that no run needs."""
 
 
 @generators_kept()
 def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict[str, Any]:
-    """Look at the installation and the machine: versions, hardware, speed, caches, and whether a run would work.
+    """Look at the installation and the machine: versions, hardware, speed, caches, and whether a
+    run would work.
 
     On the command line the exit code is 1 where a run would not work.
 
     Args:
-        empty_cache: remove the decoded images in nearfar's cache; they are decoded again when they are needed.
+        empty_cache: remove the decoded images in nearfar's cache; they are decoded again when they
+            are needed.
         console: console for the findings.
 
     Returns:
-        "versions" by package, None for one that is missing; "extras": the same by the name of the extra. "processor",
-        "cores" that may be used, "capability": the widest arithmetic that torch uses on it; "memory", "total" and
-        "available"; "gpus", each with "name", "memory", "bfloat16" and "float64". "device": the kind that a run takes;
-        "setup": how it computes there, each "value" with its "reason". "precision": what "auto" takes;
-        "images_per_second" of the small net at 32 px, in training, with a "reason" for the precision.
-        "convolutions": milliseconds of one on the CPU in "float32" and "bfloat16", and of a "product" as large.
-        "cache": its "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its disk and those
-        "freed" now. "notes", and "problems": what keeps a run from working and what to do about it. All sizes in bytes.
+        "versions" by package, None for one that is missing; "extras": the same by the name of the
+        extra. "processor", "cores" that may be used, "capability": the widest arithmetic that torch
+        uses on it; "memory", "total" and "available"; "gpus", each with "name", "memory",
+        "bfloat16" and "float64". "device": the kind that a run takes; "setup": how it computes
+        there, each "value" with its "reason". "precision": what "auto" takes; "images_per_second"
+        of the small net at 32 px, in training, with a "reason" for the precision. "convolutions":
+        milliseconds of one on the CPU in "float32" and "bfloat16", and of a "product" as large.
+        "cache": its "folder", its "data_sets", the "bytes" that it takes, the bytes "free" on its
+        disk and those "freed" now. "notes", and "problems": what keeps a run from working and what
+        to do about it. All sizes in bytes.
 
     >>> "cores" in nearfar.doctor()
     True
@@ -100,14 +105,18 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     gpus = [describe_gpu(number) for number in range(count_gpus())]
     if shutil.which("nvidia-smi") and not gpus:
         notes.append(
-            f"there may be a GPU, but torch {torch.__version__} cannot use it: install the one for its driver"
+            f"there may be a GPU, but torch {torch.__version__} cannot use it: install the "
+            f"one for its driver"
         )
     if free < LITTLE:
         notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
     kernels = _kernels()
     for kind in ["float32", "bfloat16"] if has_bfloat16(torch.device("cpu")) else ["float32"]:
         if (times := kernels[kind] / kernels["product"]) > SLOW:
-            said = f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of its size"
+            said = (
+                f"a convolution in {kind} takes {times:.0f} times as long as a matrix "
+                f"product of its size"
+            )
             version = (
                 f"torch {torch.__version__} falls back to a reference kernel on this processor"
             )
@@ -178,7 +187,9 @@ def _measured(console: Console) -> Machine:
 
 
 def _kernels() -> dict[str, float]:
-    """Milliseconds on the CPU of a convolution in either type, and of a product of matrices as large; the best of 7."""
+    """Milliseconds on the CPU of a convolution in either type, and of a product of matrices as
+    large; the best of 7.
+    """
     import torch
 
     images, weights = torch.randn(32, 64, 16, 16), torch.randn(64, 64, 3, 3)
@@ -193,7 +204,9 @@ def _kernels() -> dict[str, float]:
 
 
 def _requirements() -> Iterator[tuple[str, Requirement]]:
-    """The packages that nearfar needs, and those of an extra with its name before; none for an uninstalled source."""
+    """The packages that nearfar needs, and those of an extra with its name before; none for an
+    uninstalled source.
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -223,7 +236,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             f"pip install 'nearfar[{name}]'" if None in packages.values() else "there"
         )
     yield f"processor  {found['processor']}, {found['cores']} cores to use, {found['capability']}"
-    yield f"memory     {_size(found['memory']['available'])} of {_size(found['memory']['total'])} available"
+    yield (
+        f"memory     {_size(found['memory']['available'])} of "
+        f"{_size(found['memory']['total'])} available"
+    )
     for gpu in found["gpus"]:
         lacks = [f", without {kind}" for kind in ("bfloat16", "float64") if not gpu[kind]]
         yield f"GPU        {gpu['name']}, {_size(gpu['memory'])}{''.join(lacks)}"
@@ -231,12 +247,20 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield "GPU        none"
     if found["precision"] is not None:
         yield f"precision  {found['reason']}"
-        yield f"speed      {found['images_per_second']:.0f} images/s: the small net on images of {SIDE} px, in training"
+        yield (
+            f"speed      {found['images_per_second']:.0f} images/s: the small net on "
+            f"images of {SIDE} px, in training"
+        )
     times = ", ".join(f"{name} {one:.1f} ms" for name, one in found["convolutions"].items())
-    yield f"kernels    convolution on the CPU: {times.replace('product', 'matrix product as large')}"
+    yield (
+        f"kernels    convolution on the CPU: {times.replace('product', 'matrix product as large')}"
+    )
     yield f"device     {found['device']}"
     for name, one in found["setup"].items():
-        yield f"           {name.replace('_', ' ')}: {'yes' if one['value'] else 'no'}, {one['reason']}"
+        yield (
+            f"           {name.replace('_', ' ')}: {'yes' if one['value'] else 'no'}, "
+            f"{one['reason']}"
+        )
     cache = found["cache"]
     held = f"{_size(cache['bytes'])} in {cache['data_sets']} data sets, {_size(cache['free'])} free"
     yield f"cache      {cache['folder']}: {held}"

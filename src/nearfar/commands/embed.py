@@ -45,15 +45,19 @@ def embed(
 
     Args:
         run: run folder.
-        data: images to embed, of one or more sources; columns of a table of paths are copied. Default: the data of the
-            run.
+        data: images to embed, of one or more sources; columns of a table of paths are copied.
+            Default: the data of the run.
         out: file to write; it must not exist.
-        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
-        label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        map: add coordinates on the run's map, x and y, a thumbnail of each image and its 15 nearest, as embedding-atlas
-            and Hugging Face datasets take them; .parquet alone, after nearfar map RUN.
-        mirrored: average the features of each image and its mirror image, in twice the time; not with `map`. A linear
-            classifier of photographs gains up to 1.6 points; where left and right differ, it loses.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its
+            training split.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
+        map: add coordinates on the run's map, x and y, a thumbnail of each image and its 15
+            nearest, as embedding-atlas and Hugging Face datasets take them; .parquet alone, after
+            nearfar map RUN.
+        mirrored: average the features of each image and its mirror image, in twice the time; not
+            with `map`. A linear classifier of photographs gains up to 1.6 points; where left and
+            right differ, it loses.
         encoder: the trained module, if it was an object of your own.
         console: console for progress and messages.
 
@@ -123,13 +127,15 @@ def write_embeddings(
     added: Mapping[str, pyarrow.Array] | None = None,
     pictures: str | None = None,
 ) -> None:
-    """Write one row for each image: its name, its label (the class by name, if it has one), and its embedding.
+    """Write one row for each image: its name, its label (the class by name, if it has one), and its
+    embedding.
 
-    .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays of those names.
-    columns: further ones, which come before the embedding, as they are in .parquet, else as `as_arrays` has them. Of a
-    name that is taken they are called table_name. added: still more, before those, whose names are taken by them.
-    pictures: the one of these, {bytes, path}, that Hugging Face datasets is told to decode. Both in .parquet alone.
-    The file appears when it is complete.
+    .parquet: columns name, label, embedding (a list); .csv: name, label, e0, e1, ...; .npz: arrays
+    of those names. columns: further ones, which come before the embedding, as they are in .parquet,
+    else as `as_arrays` has them. Of a name that is taken they are called table_name. added: still
+    more, before those, whose names are taken by them. pictures: the one of these, {bytes, path},
+    that Hugging Face datasets is told to decode. Both in .parquet alone. The file appears when it
+    is complete.
     """
     import numpy as np
     import pyarrow

@@ -47,35 +47,45 @@ def evaluate(
 
     Args:
         run: run folder.
-        data: labelled images; without a train and a test split, a share is used for the test. Of several sources all
-            must have labels. Default: the data of the run.
-        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and 5 labels a class, 20
-            trials); the papers' protocols "linear-sgd", "finetune" (all labels) and "finetune-P" (P per cent of them),
-            see docs/evaluation.md. `nearfar transfer` has those of the papers' transfer tables.
+        data: labelled images; without a train and a test split, a share is used for the test. Of
+            several sources all must have labels. Default: the data of the run.
+        protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and
+            5 labels a class, 20 trials); the papers' protocols "linear-sgd", "finetune" (all
+            labels) and "finetune-P" (P per cent of them), see docs/evaluation.md. `nearfar
+            transfer` has those of the papers' transfer tables.
         limit: use a random sample of this many training images. Default: as in the run.
-        held_out: test on this many training images beyond the limit instead of the test images, to choose settings: a
-            random share of each class.
+        held_out: test on this many training images beyond the limit instead of the test images, to
+            choose settings: a random share of each class.
         test_share: share of the images for the test if the data has no test split.
         seed: random seed of that split and of the trials.
-        baselines: also evaluate the largest class, raw pixels, a colour histogram, HOG and the encoder before training.
-        probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else SACLR's.
-        probe_lr: learning rates of linear-sgd; several are compared on a fifth of the training images.
-        knn_temperature: of the neighbours' votes, exp(cosine / temperature); 0.1 in MoCo's CIFAR-10 notebook.
-        labels: file with the names of the labelled images for finetune-P, one a line. Default: a draw from each class.
-        label_column: column of the data with the labels. Default: one of a usual name, such as label.
-        encoder: the trained module, if it was an object of your own, with its weights before training.
+        baselines: also evaluate the largest class, raw pixels, a colour histogram, HOG and the
+            encoder before training.
+        probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else
+            SACLR's.
+        probe_lr: learning rates of linear-sgd; several are compared on a fifth of the training
+            images.
+        knn_temperature: of the neighbours' votes, exp(cosine / temperature); 0.1 in MoCo's CIFAR-10
+            notebook.
+        labels: file with the names of the labelled images for finetune-P, one a line. Default: a
+            draw from each class.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
+        encoder: the trained module, if it was an object of your own, with its weights before
+            training.
         console: console for progress and the table.
 
     Returns:
-        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels", "colour_histogram", "hog",
-        "untrained" ("starting_weights" for a run with `init`) and "trained", with what they were measured `on`. Where
-        the test images are of classes of unequal size, each accuracy has a balanced one, such as "knn_balanced". They
-        are also written into results.json, beside those of other protocols on the same data, split, limit, seed and
-        encoder, and into the report. The predicted labels of kNN, linear and few (of each trial) are in
-        predictions.npz.
+        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels",
+        "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`) and
+        "trained", with what they were measured `on`. Where the test images are of classes of
+        unequal size, each accuracy has a balanced one, such as "knn_balanced". They are also
+        written into results.json, beside those of other protocols on the same data, split, limit,
+        seed and encoder, and into the report. The predicted labels of kNN, linear and few (of each
+        trial) are in predictions.npz.
 
     Raises:
-        ValueError: for data without labels, unknown names, and what a protocol cannot be measured on.
+        ValueError: for data without labels, unknown names, and what a protocol cannot be measured
+            on.
 
     >>> sorted(nearfar.evaluate("runs/photos", protocol=["knn"])["trained"])
     ['knn', 'knn_balanced']

@@ -38,17 +38,18 @@ def export(
 ) -> Path:
     """Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights.
 
-    What was written is run on eight crops of photographs and compared with the encoder; it shows the largest gap.
-    "onnx" and "torch" take uint8 images [batch, channels, size, size], any number of them, and normalise them;
-    cutting the centre square and resizing it (bicubic, antialiased) is left to the caller.
+    What was written is run on eight crops of photographs and compared with the encoder; it shows
+    the largest gap. "onnx" and "torch" take uint8 images [batch, channels, size, size], any number
+    of them, and normalise them; cutting the centre square and resizing it (bicubic, antialiased) is
+    left to the caller.
 
     Args:
         run: run folder.
         to: "onnx" (needs nearfar[onnx]), "torch" (for torch.export.load), "timm" (a folder for
-            timm.create_model("local-dir:FOLDER"), with a model card, as `nearfar push` sends it), or "safetensors" (the
-            weights, with the preprocessing in the header).
-        out: file or folder to write; it must not exist. Default: in the folder "export" of the run, replaced if it is
-            there.
+            timm.create_model("local-dir:FOLDER"), with a model card, as `nearfar push` sends it),
+            or "safetensors" (the weights, with the preprocessing in the header).
+        out: file or folder to write; it must not exist. Default: in the folder "export" of the run,
+            replaced if it is there.
         encoder: the trained module, if it was an object of your own.
         console: console for progress and messages.
 
@@ -93,7 +94,10 @@ def export(
             apart = write(
                 trained, unfinished, photographs(TRIED, trained.image_size, trained.channels)
             )
-    said = f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} crops of photographs"
+    said = (
+        f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} "
+        f"crops of photographs"
+    )
     console.print(Text(said), highlight=False)
     return path
 
@@ -109,21 +113,25 @@ def push(
 ) -> str:
     """Push the encoder to the Hugging Face Hub in timm's format, with a model card.
 
-    The card states the number of images, the settings, the verdict, the table of results, the licence and the command;
-    it does not reveal where the data is. `timm.create_model("hf-hub:owner/name", pretrained=True)` loads it.
+    The card states the number of images, the settings, the verdict, the table of results, the
+    licence and the command; it does not reveal where the data is.
+    `timm.create_model("hf-hub:owner/name", pretrained=True)` loads it.
 
     Args:
         run: run folder.
-        repo: "owner/name" of the model on the Hub; created if it does not exist; its files are replaced.
+        repo: "owner/name" of the model on the Hub; created if it does not exist; its files are
+            replaced.
         private: make a private repository.
-        license: of the model, such as "apache-2.0". Default: that of the starting weights, where it is known.
+        license: of the model, such as "apache-2.0". Default: that of the starting weights, where it
+            is known.
         console: console for progress and messages.
 
     Returns:
         The address of the model.
 
     Raises:
-        ValueError: for a wrong name, an encoder that timm cannot build, and where the Hub does not take it.
+        ValueError: for a wrong name, an encoder that timm cannot build, and where the Hub does not
+            take it.
 
     >>> nearfar.push("runs/photos", "owner/name", private=True)  # doctest: +SKIP
     """
@@ -147,7 +155,8 @@ def push(
             api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Push from nearfar")
         except Exception as error:  # the network and the Hub fail in many ways
             raise ValueError(
-                f"cannot push to {repo}: {first_line(error)[:200]} Log in with `hf auth login`, or write the folder "
+                f"cannot push to {repo}: {first_line(error)[:200]} Log in with `hf auth "
+                f"login`, or write the folder "
                 "with `nearfar export RUN --to timm` and `hf upload` it where there is a network"
             ) from error
     console.print(Text(f"{run.path} -> {address}"))

@@ -1,4 +1,5 @@
-"""The commands that list images: those most similar to given ones, copies, a choice of images to label, and groups.
+"""The commands that list images: those most similar to given ones, copies, a choice of images to
+label, and groups.
 
 nearfar search runs/photos beach.jpg --k 20 --out beach.html
 nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
     from nearfar.run_features import Featured
 
 DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
-CENTRES = "The images nearest to the centre of each group, then those farthest from it, with their distances to it."
+CENTRES = (
+    "The images nearest to the centre of each group, then those farthest from it, "
+    "with their distances to it."
+)
 TYPICAL, EDGE = 12, 4  # images of a group on the page: from its centre, and from its edge
 MOST_CLUSTERS = 1000
 MEANING = {
@@ -62,27 +66,32 @@ def search_images(
     encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> dict[str, list[Any]]:
-    """Find the images most similar to given ones: a table, a contact sheet, paths for other commands.
+    """Find the images most similar to given ones: a table, a contact sheet, paths for other
+    commands.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
-        images: query images: names in the data, files, or text files with one name per line. In Python also pixels.
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
+        images: query images: names in the data, files, or text files with one name per line. In
+            Python also pixels.
         data: images to search. Default: the data of the run.
         k: number of images to find for each query. Default: 10, or all others where they are fewer.
         out: contact sheet to write, .html, with a .csv beside it; neither may exist. Default: none.
-        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: pretrained with edges where those weights are installed, else nearfar with
-            colours and edges. In Python also the trained module of a run, if it was an object of
-            your own.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its
+            training split.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: pretrained with edges where those weights are installed, else nearfar
+            with colours and edges. In Python also the trained module of a run, if it was an object
+            of your own.
         console: console for the table.
 
     Returns:
-        Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies) and, for images in
-        files, "path". An image of the data does not find itself.
+        Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies)
+        and, for images in files, "path". An image of the data does not find itself.
 
     Raises:
-        ValueError: for images that are missing or unreadable, and a k above the number of other images.
+        ValueError: for images that are missing or unreadable, and a k above the number of other
+            images.
 
     >>> found = nearfar.search_images("runs/photos", "photos/cat/copy.png", k=1)
     >>> found["name"], found["distance"]
@@ -161,48 +170,56 @@ def find_duplicates(
     """Find copies of images, exact, resized or encoded again, and images that are nearly alike.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
         data: images to compare. Default: the data of the run.
-        against: an archive: list the images that it holds already, each with its closest one there, instead of copies
-            among the images themselves. Nothing of the archive is listed for removal. All its splits are read.
-        orientations: find turned and mirrored copies too, in the seven other orientations of a square; they are never
-            listed for removal. It takes seven further searches over versions of 16 x 16 pixels, and no further
-            features.
-        distance: largest 1 - cos of the features for similar images that are not copies; the page has a slider to
-            choose it by eye. Default: a tenth of the median distance of any two. Copies are confirmed by their pixels
-            at full size, up to the distance by which features move when images are halved in size or saved as JPEG of
-            quality 50 (measured on 128 images).
-        out: page to write, .html, with a .csv, and a .list of the files whose bytes another file has, beside it; none
-            may exist. Default: duplicates.html in the run folder, which is replaced.
-        split: part of the data. Default: all, since images of one split can be copies of those of another.
-        approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
-            share of the true nearest neighbours that it finds is reported.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: none, features of colours and edges. In Python also the trained module of a
-            run, if it was an object of your own.
+        against: an archive: list the images that it holds already, each with its closest one there,
+            instead of copies among the images themselves. Nothing of the archive is listed for
+            removal. All its splits are read.
+        orientations: find turned and mirrored copies too, in the seven other orientations of a
+            square; they are never listed for removal. It takes seven further searches over versions
+            of 16 x 16 pixels, and no further features.
+        distance: largest 1 - cos of the features for similar images that are not copies; the page
+            has a slider to choose it by eye. Default: a tenth of the median distance of any two.
+            Copies are confirmed by their pixels at full size, up to the distance by which features
+            move when images are halved in size or saved as JPEG of quality 50 (measured on 128
+            images).
+        out: page to write, .html, with a .csv, and a .list of the files whose bytes another file
+            has, beside it; none may exist. Default: duplicates.html in the run folder, which is
+            replaced.
+        split: part of the data. Default: all, since images of one split can be copies of those of
+            another.
+        approximate: search with faiss's index instead of comparing all pairs, for hundreds of
+            thousands of images; the share of the true nearest neighbours that it finds is reported.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: none, features of colours and edges. In Python also the trained
+            module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
-        Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or "mirrored" (perhaps
-        turned, too), or "first frame alone" of animations and documents of several pages, in a group of copies, else
-        "alike"; "kept": False for an image with the bytes of an image that is
-        kept, unless removing it could harm: "why" is then "shows nothing", "belongs to another file of that name" (a
-        mask, a second view, a text beside it), "in another class" or "in another split"; "name", "distance" to the
-        first of the group, "width", "height", "bytes" and, for images in files, "path".
-        The first of a group has the most pixels, then the largest file, then the shortest name. Groups of copies come
-        first. An image that is kept can be in a group that is alike, too. Nothing is removed, and images with other
-        bytes are for a person to look at: no list for removal names them.
-        With `against`, a row for each image that the archive has, and the columns "archive_name", "archive_width",
-        "archive_height", "archive_bytes" and "archive_path" of its closest image there, in place of "group".
+        Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or
+        "mirrored" (perhaps turned, too), or "first frame alone" of animations and documents of
+        several pages, in a group of copies, else "alike"; "kept": False for an image with the bytes
+        of an image that is kept, unless removing it could harm: "why" is then "shows nothing",
+        "belongs to another file of that name" (a mask, a second view, a text beside it), "in
+        another class" or "in another split"; "name", "distance" to the first of the group, "width",
+        "height", "bytes" and, for images in files, "path". The first of a group has the most
+        pixels, then the largest file, then the shortest name. Groups of copies come first. An image
+        that is kept can be in a group that is alike, too. Nothing is removed, and images with other
+        bytes are for a person to look at: no list for removal names them. With `against`, a row for
+        each image that the archive has, and the columns "archive_name", "archive_width",
+        "archive_height", "archive_bytes" and "archive_path" of its closest image there, in place of
+        "group".
 
     Raises:
-        ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of vectors without images,
-            and `against` with vectors.
+        ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of
+            vectors without images, and `against` with vectors.
 
     >>> found = nearfar.find_duplicates("runs/photos")
     >>> found["name"], found["kind"]
     (['cat/3.png', 'cat/copy.png'], ['first', 'same file'])
-    >>> found = nearfar.find_duplicates("runs/photos", "photos/cat/copy.png", against="photos/cat", out="had.html")
+    >>> copy = "photos/cat/copy.png"
+    >>> found = nearfar.find_duplicates("runs/photos", copy, against="photos/cat", out="had.html")
     >>> found["name"], found["kind"], found["archive_name"]
     (['copy.png'], ['same file'], ['3.png'])
     """
@@ -241,7 +258,8 @@ def find_duplicates(
     if not known.pictured:
         console.print(
             Text(
-                "copies are confirmed by pixels: name the images of these vectors; without, all are alike"
+                "copies are confirmed by pixels: name the images of these vectors; "
+                "without, all are alike"
             )
         )
     with shown(console, "comparing images") as progress:
@@ -324,7 +342,10 @@ def find_duplicates(
         ]
         lists.write_files(files, gone)
         if gone:
-            command = f"to archive and then remove what is the same file, byte for byte: {lists.removing(files)}"
+            command = (
+                f"to archive and then remove what is the same file, byte for byte: "
+                f"{lists.removing(files)}"
+            )
             console.print(
                 Text(command), soft_wrap=True
             )  # a command that is broken into lines is another command
@@ -332,10 +353,11 @@ def find_duplicates(
 
 
 def _each_once(known: Featured, console: Console) -> Featured:
-    """The same with each file once: one that is seen twice would be listed for removal as a copy of itself.
+    """The same with each file once: one that is seen twice would be listed for removal as a copy of
+    itself.
 
-    Files are told apart by device and inode, so that hard links, symbolic links, bind mounts and names that differ
-    in case count as one file; of these a name that is no link comes first.
+    Files are told apart by device and inode, so that hard links, symbolic links, bind mounts and
+    names that differ in case count as one file; of these a name that is no link comes first.
     """
     paths = known.paths or []
     order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
@@ -351,7 +373,9 @@ def _each_once(known: Featured, console: Console) -> Featured:
 
 
 def _file(path: str) -> tuple[int, int] | str:
-    """What is the same for all names of a file: its device and inode; its real path where there is no inode."""
+    """What is the same for all names of a file: its device and inode; its real path where there is
+    no inode.
+    """
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -378,33 +402,40 @@ def select_images(
     """Choose images to label or to look at: diverse, typical, odd ones, or those near others.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
         images: for --by near: names in the data, files, or text files with one name per line.
         n: number of images to choose. Default: 100, or all where they are fewer.
-        by: "diverse" (farthest point first: covers everything, odd images too), "typical" (TypiClust: one from the
-            centre of each cluster; best for very few labels), "outlier" (far from its k-th neighbour), or "near"
-            (nearest to any of the images given). docs/neighbours.md has the sources.
+        by: "diverse" (farthest point first: covers everything, odd images too), "typical"
+            (TypiClust: one from the centre of each cluster; best for very few labels), "outlier"
+            (far from its k-th neighbour), or "near" (nearest to any of the images given).
+            docs/neighbours.md has the sources.
         data: images to choose from. Default: the data of the run.
-        labelled: images that have labels already, given like `images` (on the command line one name or text file): they
-            are left out, diverse continues from them, and typical prefers clusters without them.
-        k: for --by outlier: the neighbour whose distance counts. Default: 10, or the last where they are fewer.
-        out: page to write, .html, with a .csv and a .list of the files beside it; none may exist. Default:
-            selection.html in the run folder, which is replaced.
-        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
-        approximate: for --by outlier and near: search with faiss's index instead of comparing all pairs.
+        labelled: images that have labels already, given like `images` (on the command line one name
+            or text file): they are left out, diverse continues from them, and typical prefers
+            clusters without them.
+        k: for --by outlier: the neighbour whose distance counts. Default: 10, or the last where
+            they are fewer.
+        out: page to write, .html, with a .csv and a .list of the files beside it; none may exist.
+            Default: selection.html in the run folder, which is replaced.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its
+            training split.
+        approximate: for --by outlier and near: search with faiss's index instead of comparing all
+            pairs.
         seed: random seed of the clusters, for --by typical.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: pretrained with edges where those weights are installed, else nearfar with
-            colours and edges. In Python also the trained module of a run, if it was an object of
-            your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: pretrained with edges where those weights are installed, else nearfar
+            with colours and edges. In Python also the trained module of a run, if it was an object
+            of your own.
         console: console for progress and messages.
 
     Returns:
-        Columns "rank" from 1, "name", "distance" (which one depends on `by`) and, for images in files, "path".
-        Nothing is moved or copied.
+        Columns "rank" from 1, "name", "distance" (which one depends on `by`) and, for images in
+        files, "path". Nothing is moved or copied.
 
     Raises:
-        ValueError: for more images than there are, an unknown `by`, or missing or superfluous images for it.
+        ValueError: for more images than there are, an unknown `by`, or missing or superfluous
+            images for it.
 
     >>> found = nearfar.select_images("runs/photos", n=3, by="outlier")
     >>> len(found["name"])
@@ -509,23 +540,26 @@ def cluster_images(
     """Group the images without labels, and show each group by a few of its images.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
         data: images to group. Default: the data of the run.
-        clusters: number of groups; fewer if fewer images are distinct. Default: the number from 2 to 60 with the
-            largest silhouette (Rousseeuw 1987) on the plane, which keeps neighbours, where k-means finds the groups.
-        out: page to write, .html, with a .csv beside it; neither may exist. Default: clusters.html in the run folder,
-            which is replaced.
-        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
+        clusters: number of groups; fewer if fewer images are distinct. Default: the number from 2
+            to 60 with the largest silhouette (Rousseeuw 1987) on the plane, which keeps neighbours,
+            where k-means finds the groups.
+        out: page to write, .html, with a .csv beside it; neither may exist. Default: clusters.html
+            in the run folder, which is replaced.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its
+            training split.
         seed: random seed of the plane and of k-means.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: pretrained with edges where those weights are installed, else nearfar with
-            colours and edges. In Python also the trained module of a run, if it was an object of
-            your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: pretrained with edges where those weights are installed, else nearfar
+            with colours and edges. In Python also the trained module of a run, if it was an object
+            of your own.
         console: console for progress and messages.
 
     Returns:
-        Columns "name", "cluster" (from 1, the largest first), "distance" (1 - cos of the features to the centre of the
-        cluster) and, for images in files, "path"; in the order of the data.
+        Columns "name", "cluster" (from 1, the largest first), "distance" (1 - cos of the features
+        to the centre of the cluster) and, for images in files, "path"; in the order of the data.
 
     Raises:
         ValueError: for fewer images than clusters, or fewer than three.
@@ -557,7 +591,10 @@ def cluster_images(
     if count < (clusters or 0):
         about += f" and not {clusters}, since no more of them are distinct"
     elif clusters is None and found.scores:
-        about += f", the number of {min(found.scores)} to {max(found.scores)} with the largest silhouette"
+        about += (
+            f", the number of {min(found.scores)} to {max(found.scores)} with the "
+            f"largest silhouette"
+        )
         about += f" ({max(found.scores.values()):.2f})"
     table, groups = Table("group", "images", "at its centre"), []
     for number in range(1, count + 1):

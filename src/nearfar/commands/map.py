@@ -51,29 +51,37 @@ def map_images(
     """Draw a 2-D map of the images, similar ones together: an interactive page and a figure.
 
     Args:
-        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere (docs/neighbours.md).
+        run: run folder; or, without one, the data itself, or a file of vectors made elsewhere
+            (docs/neighbours.md).
         data: images to draw, of one or more sources. Default: the data of the run.
-        out: page to write, .html, or a folder for more images than a page holds, with .png, .json and .safetensors
-            beside it; none may exist. Default: map.html in the run folder, or above 20 000 images the folder map, which
-            are replaced; with --onto map-new.html. Without a run SOURCE-map in the working directory.
-        split: part of the data; "all" for everything. Default: that of the run, of other data its training split.
-        label_column: column of the data with the labels. Default: one of a usual name, such as label.
+        out: page to write, .html, or a folder for more images than a page holds, with .png, .json
+            and .safetensors beside it; none may exist. Default: map.html in the run folder, or
+            above 20 000 images the folder map, which are replaced; with --onto map-new.html.
+            Without a run SOURCE-map in the working directory.
+        split: part of the data; "all" for everything. Default: that of the run, of other data its
+            training split.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
         limit: number of images; of more, a random sample is drawn.
-        layout: cluster-embedding (keeps the nearest neighbours in feature space, as t-SNE does), projector (a small net
-            on the frozen encoder) or finetune (trains the encoder as well). Default: cluster-embedding.
+        layout: cluster-embedding (keeps the nearest neighbours in feature space, as t-SNE does),
+            projector (a small net on the frozen encoder) or finetune (trains the encoder as well).
+            Default: cluster-embedding.
         num_views: augmented views of each image for training the projector. Default: 8.
-        epochs: passes over the images, by the encoder with finetune. Default: 300 for cluster-embedding.
+        epochs: passes over the images, by the encoder with finetune. Default: 300 for
+            cluster-embedding.
         seed: random seed of the map and of the sample.
-        onto: existing map of this run, by its name there or its file, to which the images are added.
-        columns: .parquet or .csv file with a column "name" and others to colour the images by, in addition to the
-            columns of a table of paths.
-        approximate: search with faiss's index instead of comparing all pairs, for hundreds of thousands of images; the
-            share of the true nearest neighbours that it finds is reported.
-        show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of the run.
-        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or a folder.
-            Default: pretrained with edges where those weights are installed, else nearfar with
-            colours and edges. In Python also the trained module of a run, if it was an object of
-            your own.
+        onto: existing map of this run, by its name there or its file, to which the images are
+            added.
+        columns: .parquet or .csv file with a column "name" and others to colour the images by, in
+            addition to the columns of a table of paths.
+        approximate: search with faiss's index instead of comparing all pairs, for hundreds of
+            thousands of images; the share of the true nearest neighbours that it finds is reported.
+        show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of
+            the run.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: pretrained with edges where those weights are installed, else nearfar
+            with colours and edges. In Python also the trained module of a run, if it was an object
+            of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: console for progress and messages.
 

@@ -100,20 +100,23 @@ def resume(
 
     Args:
         run: run folder.
-        data: the images, if they were an object of your own or have moved; likewise method, encoder and views.
-        accelerator: device, as in `pretrain`; another one changes the last digits. Default: that of the run.
+        data: the images, if they were an object of your own or have moved; likewise method, encoder
+            and views.
+        accelerator: device, as in `pretrain`; another one changes the last digits. Default: that of
+            the run.
         devices: processes. Default: as many as the run had, or all that torchrun started.
-        threads: CPU threads of each process from now on. Default: as many as before; with another number the last
-            digits of the results differ from those of an uninterrupted run.
-        data_changed: resume although the data has changed since the run began, if the method allows it.
+        threads: CPU threads of each process from now on. Default: as many as before; with another
+            number the last digits of the results differ from those of an uninterrupted run.
+        data_changed: resume although the data has changed since the run began, if the method allows
+            it.
         console: console for progress and messages.
 
     Returns:
         The run.
 
     Raises:
-        ValueError: if an object is missing, the data has changed, another process writes the folder, or it is not
-            that of a run.
+        ValueError: if an object is missing, the data has changed, another process writes the
+            folder, or it is not that of a run.
 
     >>> nearfar.resume("runs/photos").path.name
     'photos'

@@ -1,4 +1,5 @@
-"""The commands to begin with: the whole job on an example, the list of methods, and completion for a shell.
+"""The commands to begin with: the whole job on an example, the list of methods, and completion for
+a shell.
 
 nearfar demo
 nearfar demo photos/ --minutes 8 --out runs/photos
@@ -36,14 +37,17 @@ def run_demo(
     seed: int = 0,
     console: Console | None = None,
 ) -> Run:
-    """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of photographs in ten.
+    """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of
+    photographs in ten.
 
     That is to pretrain, to evaluate, to draw the map and to write the report.
 
     Args:
-        data: images, as `pretrain` takes them; those with labels are evaluated. Default: scikit-learn's digits.
+        data: images, as `pretrain` takes them; those with labels are evaluated. Default:
+            scikit-learn's digits.
         out: run folder to write; it must not exist.
-        minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything else.
+        minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything
+            else.
         seed: random seed.
         console: console for progress and messages.
 
@@ -105,7 +109,8 @@ def completion_script(
 ) -> str:
     """Print a script that lets bash, zsh or fish complete commands, options and their values.
 
-    Write it to the file where the shell looks for it, as below, and again after an update of nearfar or timm.
+    Write it to the file where the shell looks for it, as below, and again after an update of
+    nearfar or timm.
 
     Args:
         shell: bash, zsh or fish.

@@ -44,17 +44,23 @@ def show_views(
     seed: int = 0,
     console: Console | None = None,
 ) -> Path | dict[str, str]:
-    """Show what the augmentation does to your images: originals and samples of their views, on one page.
+    """Show what the augmentation does to your images: originals and samples of their views, on one
+    page.
 
     Args:
-        data: images, as for pretrain; or a run folder, for the data and views of that run. Without: list the presets.
+        data: images, as for pretrain; or a run folder, for the data and views of that run. Without:
+            list the presets.
         out: page to write, .html; it must not exist.
-        method: method whose views to show, by name or as an object. Default: that of pretrain, or of the run.
-        views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as pretrain chooses.
+        method: method whose views to show, by name or as an object. Default: that of pretrain, or
+            of the run.
+        views: preset or view plan by name, a ViewPlan, or a callable on uint8 batches. Default: as
+            pretrain chooses.
         image_size: pixels. Default: the images' own up to 96, else 224.
         crop_size: pixels of a view that is not small. Default: as pretrain chooses.
-        channels: 1 or 3, or what the files have. Default: 1 where all images are grayscale, else what most have.
-        value_range: pixel values that become black and white, as for pretrain. Default: as pretrain chooses.
+        channels: 1 or 3, or what the files have. Default: 1 where all images are grayscale, else
+            what most have.
+        value_range: pixel values that become black and white, as for pretrain. Default: as pretrain
+            chooses.
         show_channels: channels to display, one or three, counted from 1. Default: the first three.
         split: part of the data. Default: that which pretrain would take.
         images: number of images to show, evenly spaced over the data.

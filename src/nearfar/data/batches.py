@@ -1,4 +1,6 @@
-"""Batches of images in an order that depends only on the seed and the epoch: whole images, or crops of their files."""
+"""Batches of images in an order that depends only on the seed and the epoch: whole images, or crops
+of their files.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def rank_rows(total: int, rank: int, world_size: int) -> slice:
 
 
 def own_rows(batch_size: int, images: int, rank: int, world_size: int) -> slice:
-    """The `rank_rows` of every batch from so many images; ValueError for numbers that do not go together."""
+    """The `rank_rows` of every batch from so many images; ValueError for numbers that do not go
+    together.
+    """
     if not 0 <= rank < world_size <= batch_size <= images:
         given = f"{rank}, {world_size}, {batch_size} and {images}"
         raise ValueError(f"need 0 <= rank < world_size <= batch_size <= images, got {given}")
@@ -46,17 +50,20 @@ def own_rows(batch_size: int, images: int, rank: int, world_size: int) -> slice:
 
 
 class Batches:
-    """Shuffled batches: of stored images, gathered ahead by one thread, or of crops of their files, made by workers.
+    """Shuffled batches: of stored images, gathered ahead by one thread, or of crops of their files,
+    made by workers.
 
-    `batch_size` counts the images of one step over all `world_size` processes; each gets its `rank_rows`. The order is
-    a pure function of (seed, epoch). `len` is the number of steps in an epoch; an incomplete last batch is left out.
+    `batch_size` counts the images of one step over all `world_size` processes; each gets its
+    `rank_rows`. The order is a pure function of (seed, epoch). `len` is the number of steps in an
+    epoch; an incomplete last batch is left out.
 
-    crops: (size in pixels, range of the crop's share of the image's area, range of its width to height) for each view.
-    The box of a view is a pure function of (seed, epoch, image, view): neither the number of workers nor of processes
-    changes it; it is sampled as `make_views` samples its boxes. Crops are resized once, antialiased.
-    workers: processes that decode for crops (0: in this one). pin: put batches in page-locked memory (for a GPU).
-    Raises ValueError for crops of images that have no original files (arrays), and in an epoch for a file that has
-    become unreadable.
+    crops: (size in pixels, range of the crop's share of the image's area, range of its width to
+    height) for each view. The box of a view is a pure function of (seed, epoch, image, view):
+    neither the number of workers nor of processes changes it; it is sampled as `make_views` samples
+    its boxes. Crops are resized once, antialiased. workers: processes that decode for crops (0: in
+    this one). pin: put batches in page-locked memory (for a GPU). Raises ValueError for crops of
+    images that have no original files (arrays), and in an epoch for a file that has become
+    unreadable.
 
     >>> batches = Batches(open_images("photos", image_size=16), batch_size=8, seed=0)
     >>> len(batches)
@@ -90,7 +97,8 @@ class Batches:
     def epoch(
         self, epoch: int, start: int = 0
     ) -> Iterator[tuple[Pixels | list[Pixels], Int64[Tensor, " batch"]]]:
-        """(images, their positions) for every step from `start` on: exactly the rest of an uninterrupted epoch.
+        """(images, their positions) for every step from `start` on: exactly the rest of an
+        uninterrupted epoch.
 
         With crops one tensor for each view, uint8 or float in 0..1.
         """
@@ -123,7 +131,9 @@ class Batches:
 def loaded(
     takes: Takes, epoch: int, steps: Iterable[Sequence[int] | Any], workers: int, pin: bool
 ) -> Iterator[tuple[Any, Int64[Tensor, " batch"], dict[int, str]]]:
-    """What `Takes` makes of the images of every step, their positions, and why some of them cannot be read."""
+    """What `Takes` makes of the images of every step, their positions, and why some of them cannot
+    be read.
+    """
     return iter(
         DataLoader(
             takes,
@@ -137,7 +147,8 @@ def loaded(
 
 
 class Takes(Dataset[Any]):
-    """What a batch takes of each image, by (epoch, position): a crop for every view, or its pixels without `crops`.
+    """What a batch takes of each image, by (epoch, position): a crop for every view, or its pixels
+    without `crops`.
 
     get: gives the encoded image at a position.
     """
@@ -148,7 +159,8 @@ class Takes(Dataset[Any]):
         for size, scale, ratio in crops or ():
             if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:
                 raise ValueError(
-                    f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got {(size, scale, ratio)}"
+                    f"a crop needs size >= 1, 0 < scale <= 1 and ratio > 0, got "
+                    f"{(size, scale, ratio)}"
                 )
         if crops is not None and not crops:
             raise ValueError("crops must name at least one view")
@@ -203,7 +215,8 @@ class Takes(Dataset[Any]):
     def join(
         self, items: list[tuple[int, list[Tensor] | str]]
     ) -> tuple[Any, Tensor, dict[int, str]]:
-        """One batch; another image stands in for one that cannot be read. A process may have no share of the last one.
+        """One batch; another image stands in for one that cannot be read. A process may have no
+        share of the last one.
 
         Views are a list with one tensor for each; without crops there is one tensor.
         """

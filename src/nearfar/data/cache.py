@@ -1,11 +1,14 @@
-"""The pixel cache: decoded images as a memory-mapped file of uint8 or uint16, written once, complete or not at all.
+"""The pixel cache: decoded images as a memory-mapped file of uint8 or uint16, written once,
+complete or not at all.
 
-A data set lies in a folder named by a hash of the digests of its images, their size, channels and value range; labels
-and names are no part of it. All data sets together have a limit, beyond which those used longest ago are removed.
+A data set lies in a folder named by a hash of the digests of its images, their size, channels and
+value range; labels and names are no part of it. All data sets together have a limit, beyond which
+those used longest ago are removed.
 
-A data set that was not finished has no entry.json and is not read. That of an earlier format, or whose pixel file has
-another size or time of modification than when it was finished, is decoded again.
-Not detected: bytes that the disk itself damages, or that are changed while the time is put back.
+A data set that was not finished has no entry.json and is not read. That of an earlier format, or
+whose pixel file has another size or time of modification than when it was finished, is decoded
+again. Not detected: bytes that the disk itself damages, or that are changed while the time is put
+back.
 """
 
 from __future__ import annotations
@@ -67,10 +70,11 @@ class Store(NamedTuple):
 class Entry:
     """What the cache knows about a data set besides its pixels.
 
-    `count`: images with pixels; `problems`: of those that could not be decoded, by their position among those tried;
-    `passing`: those of them whose problem comes from the machine, which are tried again the next time; `mean`,
-    `std`: per channel in 0..1; `stored`: whether pixels are stored; `lineage`: the same for all states of one data set;
-    `state`: size and time of modification of the file of pixels.
+    `count`: images with pixels; `problems`: of those that could not be decoded, by their position
+    among those tried; `passing`: those of them whose problem comes from the machine, which are
+    tried again the next time; `mean`, `std`: per channel in 0..1; `stored`: whether pixels are
+    stored; `lineage`: the same for all states of one data set; `state`: size and time of
+    modification of the file of pixels.
     """
 
     form: Form
@@ -103,7 +107,8 @@ def key(parts: Any) -> str:
 
 
 def read(home: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"] | None] | None:
-    """A finished data set: its entry and its memory-mapped pixels (None where not stored). None if absent or damaged.
+    """A finished data set: its entry and its memory-mapped pixels (None where not stored). None if
+    absent or damaged.
 
     No pixels are read; see the head of this file for what is noticed.
     """
@@ -136,7 +141,9 @@ def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
 def mapped(
     home: Path, shape: tuple[int, ...], form: Form
 ) -> Shaped[Tensor, "images channels size size"]:
-    """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy alone."""
+    """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy
+    alone.
+    """
     wide = form.value_range is not None
     size = int(np.prod(shape)) * (1 + wide)
     pixels = torch.from_file(
@@ -162,11 +169,13 @@ def decoded(
     store: Store,
     before: int = 0,
 ) -> tuple[Path, Entry, Shaped[Tensor, "images channels size size"] | None]:
-    """The data set of images with these digests: its folder, entry and pixels, decoded now if the cache lacks it.
+    """The data set of images with these digests: its folder, entry and pixels, decoded now if the
+    cache lacks it.
 
-    images: encoded, in order. lineage: the same for all states of one data set. Beyond the limit of the store only
-    statistics and problems are stored. before: how many unreadable images its `progress` counts too. Images that could
-    not be read for a reason that may pass are tried again; if one of them can be read now, the data set is made anew.
+    images: encoded, in order. lineage: the same for all states of one data set. Beyond the limit of
+    the store only statistics and problems are stored. before: how many unreadable images its
+    `progress` counts too. Images that could not be read for a reason that may pass are tried again;
+    if one of them can be read now, the data set is made anew.
     """
     home = store.folder / key([digests, form])
     wanted = store.cache and form.bytes_of(len(digests)) <= store.limit
@@ -206,7 +215,9 @@ def decoded(
 
 
 def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
-    """Whether trying again leads to more: an image that could not be read for a reason that may pass is read now."""
+    """Whether trying again leads to more: an image that could not be read for a reason that may
+    pass is read now.
+    """
     rows = set(entry.passing)
     with without_warnings(), only_python_writes():
         for row, data in enumerate(images()) if rows else ():
@@ -232,7 +243,8 @@ def _build(
 ) -> None:
     """Decode images, in parallel and in order, into a data set whose lock is held.
 
-    Those whose digests an earlier state of the data set holds are taken from there. Unreadable images have no pixels.
+    Those whose digests an earlier state of the data set holds are taken from there. Unreadable
+    images have no pixels.
     """
     known = _decoded_before(home.parent, lineage)
     wide, most = (
@@ -306,7 +318,9 @@ def _chunks(items: Iterable[tuple[Any, Any]], most: int) -> Iterator[list[tuple[
 
 
 def moments_of(block: np.ndarray) -> np.ndarray:
-    """Sums [2, channels] of the values and squares of images: exact for uint8, float64 for uint16."""
+    """Sums [2, channels] of the values and squares of images: exact for uint8, float64 for
+    uint16.
+    """
     values = block.astype(np.int64 if block.dtype == np.uint8 else np.float64)
     return np.stack([values.sum((0, 2, 3)), (values * values).sum((0, 2, 3))])
 
@@ -314,7 +328,9 @@ def moments_of(block: np.ndarray) -> np.ndarray:
 def statistics(
     moments: np.ndarray, count: int, largest: int = 255
 ) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel in 0..1 from sums [2, channels] of values and squares in 0..largest."""
+    """Mean and standard deviation per channel in 0..1 from sums [2, channels] of values and squares
+    in 0..largest.
+    """
     if count == 0:
         return [0.0] * moments.shape[1], [0.0] * moments.shape[1]
     mean, square = (moments / count).astype(np.float64)
@@ -323,7 +339,9 @@ def statistics(
 
 
 def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
-    """The images of an earlier state of a data set, the one used last, by the digests of what they came from."""
+    """The images of an earlier state of a data set, the one used last, by the digests of what they
+    came from.
+    """
     for home in _states(folder, lineage)[::-1]:
         _, pixels = _loaded(home) or (None, None)
         with contextlib.suppress(OSError, KeyError, ValueError, pyarrow.ArrowException):
@@ -346,7 +364,9 @@ def _states(folder: Path, lineage: str) -> list[Path]:
 
 
 def limit() -> int:
-    """Bytes that a cache folder may hold: $NEARFAR_CACHE_BYTES, or 64 GiB; ValueError for what is no such number."""
+    """Bytes that a cache folder may hold: $NEARFAR_CACHE_BYTES, or 64 GiB; ValueError for what is
+    no such number.
+    """
     given = os.environ.get(VARIABLE, str(LIMIT))
     if not given.isdecimal():
         raise ValueError(f"{VARIABLE} must be a number of bytes, such as {LIMIT}, got '{given}'")
@@ -354,9 +374,11 @@ def limit() -> int:
 
 
 def sizes(folder: Path) -> dict[Path, int]:
-    """Return what a cache folder holds, what is left of builds that were killed too, with the sizes in bytes.
+    """Return what a cache folder holds, what is left of builds that were killed too, with the sizes
+    in bytes.
 
-    Data sets are folders; beside them lie tables of headers and digests. Only names that nearfar gives count.
+    Data sets are folders; beside them lie tables of headers and digests. Only names that nearfar
+    gives count.
     """
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -377,10 +399,11 @@ def empty(folder: Path) -> int:
 
 
 def _tidy(built: Path, lineage: str) -> None:
-    """Remove the earlier states of a data set that was just built, and what was used longest ago beyond the limit.
+    """Remove the earlier states of a data set that was just built, and what was used longest ago
+    beyond the limit.
 
-    What this process has opened stays, and what others are building. What others have opened they keep until they end,
-    but on Windows, where it cannot be removed.
+    What this process has opened stays, and what others are building. What others have opened they
+    keep until they end, but on Windows, where it cannot be removed.
     """
     stay = {built, *used}
     for path in _states(built.parent, lineage):

@@ -32,12 +32,16 @@ _SINGULAR = re.compile(r"(?<=ss)es$|(?<=[^s])s$")
 
 
 def usual_name(column: str) -> str:
-    """A column's name in lower case, without anything between words and without the "s" of a plural."""
+    """A column's name in lower case, without anything between words and without the "s" of a
+    plural.
+    """
     name = re.sub(r"[\W_]+", "", column.lower())
     return name if name == "cls" else _SINGULAR.sub("", name)
 
 
 def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
-    """The column whose name stands first among the usual ones; of two that are written alike, the first."""
+    """The column whose name stands first among the usual ones; of two that are written alike, the
+    first.
+    """
     named = {usual_name(column): column for column in reversed(list(columns))}
     return next((named[name] for name in usual if name in named), None)

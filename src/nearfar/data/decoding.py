@@ -1,4 +1,6 @@
-"""From an encoded image (bytes or a file) to a square array of 8 or 16 bits, whatever the image's mode."""
+"""From an encoded image (bytes or a file) to a square array of 8 or 16 bits, whatever the image's
+mode.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class Header(NamedTuple):
 
 
 def header(data: bytes | str) -> Header:
-    """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a damaged one.
+    """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a
+    damaged one.
 
     A picture in a palette is grayscale if the palette is.
     """
@@ -82,7 +85,9 @@ def _is_grayscale(image: Image.Image) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Why an image cannot be read, in one line that is the same every time; see `nearfar.data.left_out`."""
+    """Why an image cannot be read, in one line that is the same every time; see
+    `nearfar.data.left_out`.
+    """
     words = cut(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
     if isinstance(error, Image.DecompressionBombError):
         return f"{TOO_MANY_PIXELS}: above the limit of {pixel_limit():,} (--max-pixels raises it)"
@@ -99,19 +104,23 @@ def pixel_limit() -> float:
 
 
 def raise_pixel_limit(most: int | None) -> None:
-    """Let images have so many pixels in this process, if that is more than they may have; None: as many as now."""
+    """Let images have so many pixels in this process, if that is more than they may have; None: as
+    many as now.
+    """
     check_range("max_pixels", most, 1)
     if most is not None and most > pixel_limit():
         Image.MAX_IMAGE_PIXELS = -(-most // 2)
 
 
 def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
-    """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`, cut in the centre.
+    """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`,
+    cut in the centre.
 
-    data: encoded bytes, or the path of a file. Grayscale (1) and colour (3) channels are converted into each other; any
-    other number must be that of the image. Low and high of every channel become 0 and 65535; an 8-bit picture keeps its
-    full range. Without a value range, wider images become 8 bits by the rules of `to_pil`.
-    Raises what Pillow raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
+    data: encoded bytes, or the path of a file. Grayscale (1) and colour (3) channels are converted
+    into each other; any other number must be that of the image. Low and high of every channel
+    become 0 and 65535; an 8-bit picture keeps its full range. Without a value range, wider images
+    become 8 bits by the rules of `to_pil`. Raises what Pillow raises for a damaged, unknown or
+    dangerously large image, and ValueError for other channels.
     """
     size, channels, value_range = form
     found = own_numbers(data, channels, value_range)
@@ -127,7 +136,8 @@ def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.
 def own_numbers(
     data: bytes | str, channels: int, value_range: Sequence[float] | None
 ) -> Raw | None:
-    """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that is asked for.
+    """An image to be read in its own numbers; None where Pillow makes the 8-bit picture of it that
+    is asked for.
 
     Pages are channels where more than a picture has are asked for, and the pages have as many.
     """
@@ -150,7 +160,9 @@ def own_numbers(
 
 
 def pages_are_channels(bands: Any, pages: Any, channels: int) -> Any:
-    """Whether pages of so many bands are read as so many channels; of numbers, or of arrays of them."""
+    """Whether pages of so many bands are read as so many channels; of numbers, or of arrays of
+    them.
+    """
     return (pages > 1) & (bands * pages == channels) & (channels not in PICTURE)
 
 
@@ -173,7 +185,9 @@ def whole_planes(
 def _planes(
     found: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
 ) -> Shaped[Tensor, "channels height width"]:
-    """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to it."""
+    """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to
+    it.
+    """
     if found.channels != channels and not {found.channels, channels} <= set(PICTURE):
         raise ValueError(
             f"it has {found.channels} channels, and {channels} are read: --channels chooses"
@@ -200,7 +214,9 @@ def _scaled(
     channels: int,
     value_range: Sequence[float] | None,
 ) -> Shaped[Tensor, "channels height width"]:
-    """Numbers to floats in 0..1 by their value range, or to uint8 by the type's own; with this number of channels."""
+    """Numbers to floats in 0..1 by their value range, or to uint8 by the type's own; with this
+    number of channels.
+    """
     if planes.dtype == np.uint8:
         [pixels] = with_channels(torch.from_numpy(np.ascontiguousarray(planes))[None], channels)
         return pixels if value_range is None else unit(pixels)
@@ -218,7 +234,9 @@ def _scaled(
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Silence Pillow on images that it reads all the same: large ones (bombs are errors), and those with odd parts."""
+    """Silence Pillow on images that it reads all the same: large ones (bombs are errors), and those
+    with odd parts.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
@@ -226,12 +244,16 @@ def without_warnings() -> Iterator[None]:
 
 
 def memory_for(values: int) -> contextlib.AbstractContextManager[None]:
-    """Hold the memory that decoding an image of so many pixels takes, or so many numbers where it has many channels."""
+    """Hold the memory that decoding an image of so many pixels takes, or so many numbers where it
+    has many channels.
+    """
     return _MEMORY.lent(_BYTES * values)
 
 
 def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels height width"]:
-    """An L or RGB Pillow image as a [channels, height, width] array; a single channel is repeated for 3."""
+    """An L or RGB Pillow image as a [channels, height, width] array; a single channel is repeated
+    for 3.
+    """
     pixels = np.asarray(image)
     if pixels.ndim == 2:
         return np.broadcast_to(pixels, (channels, *pixels.shape))
@@ -241,12 +263,15 @@ def to_array(image: Image.Image, channels: int) -> UInt8[np.ndarray, "channels h
 def to_pil(data: bytes | str, at_least: int) -> Image.Image:
     """Decode to a Pillow image of mode L (grayscale) or RGB, upright.
 
-    JPEG files may be decoded at a fraction of their size, as long as both sides keep `at_least` pixels.
+    JPEG files may be decoded at a fraction of their size, as long as both sides keep `at_least`
+    pixels.
 
     - animations: the first frame; EXIF orientation is applied
     - alpha (also in palettes and tRNS chunks): composited over white
-    - 16 bits (also where Pillow opens them as 32): divided by 257 (the full range 0..65535 becomes 0..255)
-    - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their own range
+    - 16 bits (also where Pillow opens them as 32): divided by 257 (the full range 0..65535 becomes
+      0..255)
+    - 32-bit integers: as they are up to 255, divided by 257 up to 65535, else stretched from their
+      own range
     - floats: 0..1 becomes 0..255, up to 255 as they are, else stretched from their own range
     - palette, CMYK, YCbCr, HSV: to RGB; a grayscale palette: L
     """
@@ -255,7 +280,8 @@ def to_pil(data: bytes | str, at_least: int) -> Image.Image:
 
 
 def on_grounds(data: bytes | str) -> list[Image.Image]:
-    """What `to_pil` makes of an image at its full size; where it is seen through, also on black in place of white.
+    """What `to_pil` makes of an image at its full size; where it is seen through, also on black in
+    place of white.
 
     Two images that are equal on both are equal on every ground.
     """
@@ -289,7 +315,9 @@ def _has_alpha(image: Image.Image) -> bool:
 
 
 def plain(image: Image.Image, ground: str = "white") -> Image.Image:
-    """The same picture in mode L or RGB; see `to_pil` for how. ground: colour behind what is see-through."""
+    """The same picture in mode L or RGB; see `to_pil` for how. ground: colour behind what is
+    see-through.
+    """
     clear = _has_alpha(image)
     if image.mode == "RGB" and not clear:
         return image
@@ -322,7 +350,9 @@ def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:
-    """`views.resize_square` for one Pillow image: the same crop and filter, so within 1 of 255 the same pixels."""
+    """`views.resize_square` for one Pillow image: the same crop and filter, so within 1 of 255 the
+    same pixels.
+    """
     top, left, side = centre_square(image.height, image.width)
     if image.width != image.height:
         image = image.crop(

@@ -48,7 +48,10 @@ from nearfar.data.value_range import (
     thinned,
 )
 
-_MIXED = "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH keeps the others as they are"
+_MIXED = (
+    "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH "
+    "keeps the others as they are"
+)
 
 
 def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
@@ -187,8 +190,9 @@ def chosen_form(
 ) -> Form:
     """What all images are decoded to: as asked for, and for the rest as most of them are.
 
-    range_of: gives low and high of so many channels from images of more than 8 bits, by position. Without a range asked
-    for, or for "full", one image of 8 bits makes 8 bits of all. Raises ValueError for a range that does not fit.
+    range_of: gives low and high of so many channels from images of more than 8 bits, by position.
+    Without a range asked for, or for "full", one image of 8 bits makes 8 bits of all. Raises
+    ValueError for a range that does not fit.
     """
     rows = readable(table)
     height, width, bands, bits, pages = (
@@ -237,7 +241,8 @@ def _saved_range(
 def _sampled_range(
     images: Iterable[bytes | str | None], channels: int, value_range: ValueRange
 ) -> tuple[list[float] | None, bool]:
-    """Low and high of every channel from some images, None where none can be read; and whether another day may differ.
+    """Low and high of every channel from some images, None where none can be read; and whether
+    another day may differ.
 
     That is where the machine could not read one of them.
     """

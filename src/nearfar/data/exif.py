@@ -19,7 +19,9 @@ LONGEST = 100  # characters of a text
 
 
 class Exif(NamedTuple):
-    """The local time at which a picture was taken, the camera, and degrees north and east; None where there is none."""
+    """The local time at which a picture was taken, the camera, and degrees north and east; None
+    where there is none.
+    """
 
     taken: datetime | None = None
     camera: str | None = None
@@ -53,7 +55,9 @@ def exif_of(image: Image.Image) -> Exif:
 
 @contextlib.contextmanager
 def suppress_damage() -> Iterator[None]:
-    """Pass over what readers raise on damaged data, which is anything, but not over what the machine lacks."""
+    """Pass over what readers raise on damaged data, which is anything, but not over what the
+    machine lacks.
+    """
     try:
         yield
     except Exception as error:
@@ -70,7 +74,9 @@ def _degrees(parts: Any, negative: bool, most: int) -> float | None:
 
 
 def with_exif(columns: pyarrow.Table | None, table: pyarrow.Table) -> pyarrow.Table | None:
-    """Columns of images and those of EXIF data in their table that have any value, unless a name is taken."""
+    """Columns of images and those of EXIF data in their table that have any value, unless a name is
+    taken.
+    """
     taken = set() if columns is None else set(columns.column_names)
     for name in TYPES:
         if name not in taken and table[name].null_count < len(table):

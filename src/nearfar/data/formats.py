@@ -1,6 +1,8 @@
-"""Formats of image files: those that Pillow reads, and images of more than 8 bits or of other channels than a picture.
+"""Formats of image files: those that Pillow reads, and images of more than 8 bits or of other
+channels than a picture.
 
-TIFF (also GeoTIFF) is read by tifffile and DICOM by pydicom where Pillow makes no 8-bit picture of it.
+TIFF (also GeoTIFF) is read by tifffile and DICOM by pydicom where Pillow makes no 8-bit picture of
+it.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from PIL import Image, UnidentifiedImageError
 
 from nearfar.messages import Outlet, lacking
 
-# Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF, and the scientific
-# containers whose Pillow plugins are stubs.
+# Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF,
+# and the scientific containers whose Pillow plugins are stubs.
 _FORMATS: tuple[str, ...] = (
     "PNG",
     "JPEG",
@@ -78,7 +80,9 @@ _MULTIPLE = {"GIF", "WEBP", "PNG", "TIFF", "AVIF", "HEIF"}  # formats with sever
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """The formats that are read, of those that the installed Pillow has; HEIC by the plug-in pillow-heif."""
+    """The formats that are read, of those that the installed Pillow has; HEIC by the plug-in
+    pillow-heif.
+    """
     with contextlib.suppress(ImportError):
         import pillow_heif
 
@@ -102,9 +106,10 @@ def suffixes() -> frozenset[str]:
 class Raw(NamedTuple):
     """An image that is not yet read.
 
-    `native`: (width, height); `wide`: of more than 8 bits; `pillow`: whether Pillow makes an 8-bit picture of it;
-    `read`: gives its numbers, [channels, height, width]. `pages`: of a TIFF whose pages are pages, with as many
-    channels each; `read_pages`: gives the numbers of all, [pages * channels, height, width].
+    `native`: (width, height); `wide`: of more than 8 bits; `pillow`: whether Pillow makes an 8-bit
+    picture of it; `read`: gives its numbers, [channels, height, width]. `pages`: of a TIFF whose
+    pages are pages, with as many channels each; `read_pages`: gives the numbers of all, [pages *
+    channels, height, width].
     """
 
     channels: int
@@ -121,10 +126,12 @@ class PackageMissing(ValueError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error comes from the machine and not from the image: later the same image may be read.
+    """Whether an error comes from the machine and not from the image: later the same image may be
+    read.
 
-    Too little memory, too many open files, a disk or network that fails, a missing package, and the limit on pixels,
-    which can be raised. Errors of the operating system have a number; those that Pillow makes of damage have none.
+    Too little memory, too many open files, a disk or network that fails, a missing package, and the
+    limit on pixels, which can be raised. Errors of the operating system have a number; those that
+    Pillow makes of damage have none.
     """
     if isinstance(error, (MemoryError, ImportError, PackageMissing, Image.DecompressionBombError)):
         return True
@@ -134,10 +141,12 @@ def is_passing(error: BaseException) -> bool:
 
 
 def raw(data: bytes | str) -> Raw | None:
-    """An image in its own numbers, by its encoded bytes or path; None for an 8-bit picture and what is no image.
+    """An image in its own numbers, by its encoded bytes or path; None for an 8-bit picture and what
+    is no image.
 
-    TIFF (also GeoTIFF: every sample and page is a channel), PNG of 16 bits, PGM and JPEG 2000 of more than 8, DICOM.
-    Raises what readers raise for damaged files, and ValueError where a reader is not installed.
+    TIFF (also GeoTIFF: every sample and page is a channel), PNG of 16 bits, PGM and JPEG 2000 of
+    more than 8, DICOM. Raises what readers raise for damaged files, and ValueError where a reader
+    is not installed.
     """
     if isinstance(data, bytes):
         start = data[:_START]
@@ -156,7 +165,8 @@ def raw(data: bytes | str) -> Raw | None:
 
 
 def is_lossless(data: bytes | str) -> bool:
-    """Whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF without JPEG, and others.
+    """Whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF without
+    JPEG, and others.
 
     False where that cannot be told, as of JPEG 2000 and DICOM.
     """
@@ -218,7 +228,9 @@ def upright(
 
 
 def _png(data: bytes | str, kind: int) -> Raw:
-    """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision; alpha on white."""
+    """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision;
+    alpha on white.
+    """
     orientation = _png_orientation(data)
     with Image.open(
         opened(data), formats=["PNG"]
@@ -250,7 +262,9 @@ def _png(data: bytes | str, kind: int) -> Raw:
 
 
 def _png_orientation(data: bytes | str) -> int:
-    """The EXIF orientation of a PNG, 1 where there is none, from all chunks but the pixels: nothing is decoded."""
+    """The EXIF orientation of a PNG, 1 where there is none, from all chunks but the pixels: nothing
+    is decoded.
+    """
     kept = [_PNG]
     with contextlib.ExitStack() as stack:
         file = opened(data)
@@ -282,8 +296,8 @@ def must_be_small(width: int, height: int, channels: int) -> None:
 def tiff(data: bytes | str) -> Raw | None:
     """A TIFF in its own numbers; None for a picture of 8 bits and one page, or of pages in colour.
 
-    Every sample is a channel, and so is every page where the file says that they are one array, as those of OME, ImageJ
-    and tifffile do. Other pages are pages: the first is the image.
+    Every sample is a channel, and so is every page where the file says that they are one array, as
+    those of OME, ImageJ and tifffile do. Other pages are pages: the first is the image.
     """
     bits, pages = 0, 1
     try:
@@ -308,9 +322,11 @@ def tiff(data: bytes | str) -> Raw | None:
 
 
 def page_count(image: Image.Image) -> int:
-    """How many pages or frames there are in an opened image; 1 where what follows the first is damaged.
+    """How many pages or frames there are in an opened image; 1 where what follows the first is
+    damaged.
 
-    The further pictures in a JPEG of a phone (MPO) do not count: they are previews and depths of the first.
+    The further pictures in a JPEG of a phone (MPO) do not count: they are previews and depths of
+    the first.
     """
     if image.format not in _MULTIPLE:
         return 1
@@ -368,7 +384,9 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
 
 
 def dicom(data: bytes | str) -> Raw:
-    """A DICOM image, whose frames or colours are its channels. ValueError without pydicom and where there is none."""
+    """A DICOM image, whose frames or colours are its channels. ValueError without pydicom and where
+    there is none.
+    """
     try:
         import pydicom
     except ImportError as error:
@@ -415,13 +433,17 @@ def _rescale(header: Any) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def only_python_writes() -> Iterator[None]:
-    """While entered, what Python writes to stderr appears, and what is written past it is dropped."""
+    """While entered, what Python writes to stderr appears, and what is written past it is
+    dropped.
+    """
     try:
         stderr, of_python = os.dup(2), contextlib.ExitStack()
     except OSError:  # it is closed: nothing can appear
         yield
         return
-    shown = open(stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    shown = open(  # noqa: SIM115
+        stderr, "w", encoding="utf-8", errors="backslashreplace", buffering=1
+    )
     try:
         with contextlib.suppress(
             OSError, ValueError, AttributeError

@@ -30,7 +30,8 @@ Originals = Sequence[bytes | str]
 
 @dataclass
 class Stored:
-    """The images of one source: their pixels, or None, and how to come to their encoded form, or None.
+    """The images of one source: their pixels, or None, and how to come to their encoded form, or
+    None.
 
     reopen: maps the pixels of a cache again, in another process; without it they are sent along.
     """
@@ -50,23 +51,29 @@ class Stored:
 
 
 class Images:
-    """Square images of one size; image i has the name `names[i]` and, where labelled, the label `labels[i]`.
+    """Square images of one size; image i has the name `names[i]` and, where labelled, the label
+    `labels[i]`.
 
-    - `pixels` [images, channels, size, size], uint8, or uint16 whose full range stands for 0..1: memory-mapped where
-      the source allows; else ValueError
-    - `value_range`: what became 0 and 1, low and high of every channel in the source's own numbers; None for uint8
+    - `pixels` [images, channels, size, size], uint8, or uint16 whose full range stands for 0..1:
+      memory-mapped where the source allows; else ValueError
+    - `value_range`: what became 0 and 1, low and high of every channel in the source's own numbers;
+      None for uint8
     - `labels` int64 [images] (-1: missing) or None; `class_names` or None
-    - `skipped`: (name, reason) of everything that was found and left out; `left_out` counts it by kinds, and `line`
-      says in one line what was read
+    - `skipped`: (name, reason) of everything that was found and left out; `left_out` counts it by
+      kinds, and `line` says in one line what was read
     - `splits`: those that the source has
-    - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is normalised alike
+    - `mean`, `std`: per channel in 0..1; a subset keeps those of the whole, so that it is
+      normalised alike
     - `split`: the split that was read, or None
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
-    - `columns`: a table with a row for each image, what else a table of paths says of it; None for other sources
-    - `table`: the table of the whole source, see `nearfar.data.table`; of arrays and objects only names and digests
+    - `columns`: a table with a row for each image, what else a table of paths says of it; None for
+      other sources
+    - `table`: the table of the whole source, see `nearfar.data.table`; of arrays and objects only
+      names and digests
 
-    They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is mapped again there.
+    They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is
+    mapped again there.
 
     >>> images = Images(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), names=["a", "b"])
     >>> len(images), images.image_size
@@ -136,7 +143,9 @@ class Images:
 
     @property
     def of_splits(self) -> str:
-        """Which splits were read, such as "the split train of train, test"; "" of a source without splits."""
+        """Which splits were read, such as "the split train of train, test"; "" of a source without
+        splits.
+        """
         if not self.splits:
             return ""
         named = ", ".join(self.splits)
@@ -144,7 +153,9 @@ class Images:
 
     @property
     def line(self) -> str:
-        """What was read, in one line: how many images, which splits, and what was left out, by kinds and endings."""
+        """What was read, in one line: how many images, which splits, and what was left out, by
+        kinds and endings.
+        """
         count = f"{len(self)} image{'' if len(self) == 1 else 's'} read"
         said = ", ".join([self.source, *filter(None, [self.of_splits])]) + f": {count}"
         if self.skipped:
@@ -171,7 +182,8 @@ class Images:
         """The pixels of all; a copy in memory unless they lie one after the other in one source."""
         if not self.stored:
             raise ValueError(
-                "the pixels of these images are not stored (cache=False, or more than cache_limit): train on Batches "
+                "the pixels of these images are not stored (cache=False, or more than "
+                "cache_limit): train on Batches "
                 "of crops and read pixels in pieces with gather, or raise cache_limit"
             )
         rows = np.arange(len(self)) if self._rows is None else self._rows
@@ -220,7 +232,9 @@ class Images:
 
     @property
     def digests(self) -> list[str | None]:
-        """The digest of each encoded image, or of its pixels in memory; None where it is not known."""
+        """The digest of each encoded image, or of its pixels in memory; None where it is not
+        known.
+        """
         known = self.table["digest"].take(self.table_rows).to_pylist()
         return [one or None for one in known]
 
@@ -252,7 +266,9 @@ class Images:
 
     @cached_property
     def originals(self) -> Originals | None:
-        """The encoded images by index (bytes or file paths); None for arrays, which have no other form."""
+        """The encoded images by index (bytes or file paths); None for arrays, which have no other
+        form.
+        """
         parts = [part.originals() for part in self._parts if part.originals is not None]
         if len(parts) < len(self._parts):
             return None
@@ -263,7 +279,9 @@ class Images:
         return Lookup(partial(_of_part, parts, starts), places.tolist())
 
     def gather(self, index: Int64[Tensor, " batch"]) -> Shaped[Tensor, "batch channels size size"]:
-        """The images at these positions, copied: uint8, or float32 in 0..1; decoded now where no pixels are stored."""
+        """The images at these positions, copied: uint8, or float32 in 0..1; decoded now where no
+        pixels are stored.
+        """
         if self.stored:
             return floats(
                 self._taken(index.numpy() if self._rows is None else self._rows[index.numpy()])
@@ -279,16 +297,21 @@ class Images:
             )
 
     def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
-        """The images at these positions as they are shown: uint8, one or three channels, those of `shown`."""
+        """The images at these positions as they are shown: uint8, one or three channels, those of
+        `shown`.
+        """
         pixels = self.gather(index)
         return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
-        """The images at `indices`, in that order, renumbered from 0. Nothing is copied until `pixels` is asked for."""
+        """The images at `indices`, in that order, renumbered from 0. Nothing is copied until
+        `pixels` is asked for.
+        """
         chosen = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(chosen) and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
             raise ValueError(
-                f"subset: positions must lie in 0..{len(self) - 1}, got {chosen.min()}..{chosen.max()}"
+                f"subset: positions must lie in 0..{len(self) - 1}, got "
+                f"{chosen.min()}..{chosen.max()}"
             )
         chosen = chosen % max(len(self), 1)
         other = copy.copy(self)
@@ -304,17 +327,22 @@ class Images:
         return other
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
-        """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
+        """The same images with another `mean` and `std`; ValueError unless there is one number for
+        each channel.
+        """
         if not len(mean) == len(std) == self.channels or min(std) <= 0:
             raise ValueError(
-                f"{self.channels} channels need as many means and stds (above 0), got {mean} and {std}"
+                f"{self.channels} channels need as many means and stds (above 0), got "
+                f"{mean} and {std}"
             )
         other = copy.copy(self)
         other._moments = (list(mean), list(std))
         return other
 
     def split_holdout(self, count: int, seed: int) -> tuple[Images, Images]:
-        """(the rest, `count` random images held out), each in the original order; a pure function of `seed`."""
+        """(the rest, `count` random images held out), each in the original order; a pure function
+        of `seed`.
+        """
         if not 0 <= count < len(self):
             raise ValueError(f"split_holdout: count must lie in 0..{len(self) - 1}, got {count}")
         order = np.random.default_rng(seed).permutation(len(self))
@@ -341,12 +369,16 @@ class Images:
 
 
 def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chosen"]:
-    """At most `count` of `total` positions, drawn at random, in order; a pure function of `seed`. None: all."""
+    """At most `count` of `total` positions, drawn at random, in order; a pure function of `seed`.
+    None: all.
+    """
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
 def pieces(pixels: Tensor) -> Iterator[Tensor]:
-    """`pixels` in consecutive parts of about four million values: few enough to work on in wide types."""
+    """`pixels` in consecutive parts of about four million values: few enough to work on in wide
+    types.
+    """
     return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
 
 
@@ -356,9 +388,11 @@ def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> byte
 
 
 def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True) -> Images:
-    """The images of several sources with these short names, one source after the other, all of one form.
+    """The images of several sources with these short names, one source after the other, all of one
+    form.
 
-    Names get that of their source in front if two sources hold the same one. labelled: False for images alone.
+    Names get that of their source in front if two sources hold the same one. labelled: False for
+    images alone.
     """
     names = [part.names for part in parts]
     skipped = [part.skipped for part in parts]
@@ -399,7 +433,9 @@ def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True)
 
 
 def joined_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
-    """Tables of several sources as one, with the source in front of names; without labels, which may differ."""
+    """Tables of several sources as one, with the source in front of names; without labels, which
+    may differ.
+    """
     parts = []
     for table, before in zip(tables, short, strict=True):
         names = [_inside(before, name) for name in table["name"].to_pylist()]
@@ -411,12 +447,15 @@ def joined_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyar
 
 
 def _inside(source: str, name: str) -> str:
-    """The name of an image with its source in front; a source that is an image file itself has no other name."""
+    """The name of an image with its source in front; a source that is an image file itself has no
+    other name.
+    """
     return source if source.rpartition("/")[2] == name else f"{source}/{name}"
 
 
 def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | None]:
-    """Labels by the names of their classes, in the order of the sources, or as numbers where none has names.
+    """Labels by the names of their classes, in the order of the sources, or as numbers where none
+    has names.
 
     None, with a line, where a source has none, and where some are numbers and others names.
     """
@@ -433,14 +472,17 @@ def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | Non
             for plain in (True, False)
         )
         say_once(
-            f"labels are not used, since those of '{numbers}' are numbers and those of '{names}' names of classes"
+            f"labels are not used, since those of '{numbers}' are numbers and those of "
+            f"'{names}' names of classes"
         )
         return None, None
     return found
 
 
 def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation over all sources from those of each: images of one size weigh the same."""
+    """Mean and standard deviation over all sources from those of each: images of one size weigh the
+    same.
+    """
     share = np.array([len(part) for part in parts])[:, None] / sum(map(len, parts))
     means, stds = np.array([part.mean for part in parts]), np.array([part.std for part in parts])
     mean = (share * means).sum(0)
@@ -453,8 +495,8 @@ def photographs(
 ) -> UInt8[Tensor, "count channels size size"]:
     """Squares cut from the two photographs that come with scikit-learn, the same at every call.
 
-    They differ in size and place; channels beyond colour repeat it in turn. Meant to try a net on what images look
-    like, where the data of a run may be far away.
+    They differ in size and place; channels beyond colour repeat it in turn. Meant to try a net on
+    what images look like, where the data of a run may be far away.
     """
     from sklearn.datasets import load_sample_images
 

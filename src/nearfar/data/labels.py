@@ -1,8 +1,10 @@
-"""What counts as a label, and which number it gets: one rule for folders, tables, arrays, tars and objects.
+"""What counts as a label, and which number it gets: one rule for folders, tables, arrays, tars and
+objects.
 
-A label is a whole number, a text or a truth value, however it is stored: 3, 3.0, np.array([3]), tensor(3), "3", one-hot
-rows. Whole numbers are equal to themselves; "001" and "1" are texts, and two classes. Missing are None, NaN, "" and,
-where no other label is negative and the labels are not -1 and 1 alone, -1.
+A label is a whole number, a text or a truth value, however it is stored: 3, 3.0, np.array([3]),
+tensor(3), "3", one-hot rows. Whole numbers are equal to themselves; "001" and "1" are texts, and
+two classes. Missing are None, NaN, "" and, where no other label is negative and the labels are not
+-1 and 1 alone, -1.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class OneHot(NamedTuple):
 def label_of(value: Any, where: str) -> str | OneHot | None:
     """A label as text, or None for a missing one.
 
-    where: what holds it, for the message of the ValueError for anything else: measurements, boxes, masks, several
-    labels of one image.
+    where: what holds it, for the message of the ValueError for anything else: measurements, boxes,
+    masks, several labels of one image.
     """
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
@@ -88,7 +90,9 @@ def _wrong(where: str, value: Any) -> ValueError:
 
 
 def texts_of(labels: Sequence[str | OneHot | None], where: str) -> list[str | None]:
-    """Labels as of `label_of` with one-hot rows as numbers; ValueError where these are not all of one length."""
+    """Labels as of `label_of` with one-hot rows as numbers; ValueError where these are not all of
+    one length.
+    """
     widths = {one.width for one in labels if isinstance(one, OneHot)}
     if len(widths) > 1 or (widths and any(isinstance(one, str) for one in labels)):
         raise ValueError(f"labels must be one for each image; {where} holds lists of several kinds")
@@ -96,7 +100,9 @@ def texts_of(labels: Sequence[str | OneHot | None], where: str) -> list[str | No
 
 
 def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
-    """Values of any kind as labels: text, or None for a missing one; ValueError for what is none."""
+    """Values of any kind as labels: text, or None for a missing one; ValueError for what is
+    none.
+    """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iufb":
         each, place = np.unique(array, return_inverse=True)
@@ -106,7 +112,9 @@ def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
 
 
 def whole_number(label: str) -> int | None:
-    """The number that a text is, such as 3 for "3", "+3" and "3.0"; None for other texts, "003" among them."""
+    """The number that a text is, such as 3 for "3", "+3" and "3.0"; None for other texts, "003"
+    among them.
+    """
     if not _WHOLE.fullmatch(label):
         return None
     number = int(label.partition(".")[0])
@@ -114,7 +122,9 @@ def whole_number(label: str) -> int | None:
 
 
 def negative_is_class(values: Iterable[int]) -> bool:
-    """Whether -1 among these labels is a class: beside other negative ones, and where they are -1 and 1 alone."""
+    """Whether -1 among these labels is a class: beside other negative ones, and where they are -1
+    and 1 alone.
+    """
     there = set(values)
     return min(there, default=0) < -1 or there == {-1, 1}
 
@@ -124,8 +134,9 @@ def numbered(
 ) -> tuple[pyarrow.Array, list[str] | None]:
     """Labels as numbers from 0, null for a missing one, and the names of the classes.
 
-    class_names: those that are known, in their order; others come after them. Without: whole numbers stay what they
-    are, and have no names unless some are negative; texts are numbered in alphabetical order.
+    class_names: those that are known, in their order; others come after them. Without: whole
+    numbers stay what they are, and have no names unless some are negative; texts are numbered in
+    alphabetical order.
     """
     there = {label for label in labels if label is not None}
     names: list[str] | None
@@ -178,7 +189,8 @@ def check_alike(parts: Mapping[str, Sequence[str | None]], source: object) -> No
             texts = part, there[0]
     if numbers is not None and texts is not None:
         raise ValueError(
-            f"the labels of '{source}' are numbers in {numbers[0]}, such as {numbers[1]}, and texts in {texts[0]}, "
+            f"the labels of '{source}' are numbers in {numbers[0]}, such as {numbers[1]}, "
+            f"and texts in {texts[0]}, "
             f"such as {texts[1]!r}: write them alike, or name another column for labels"
         )
 
@@ -186,9 +198,11 @@ def check_alike(parts: Mapping[str, Sequence[str | None]], source: object) -> No
 def joined_labels(
     labels: Sequence[np.ndarray], names: Sequence[list[str] | None]
 ) -> tuple[np.ndarray, list[str] | None] | None:
-    """Labels of several sources with the names of their classes as those of one, in which classes of one name are one.
+    """Labels of several sources with the names of their classes as those of one, in which classes
+    of one name are one.
 
-    Numbers without names are names where every other name is a whole number. None for numbers beside other names.
+    Numbers without names are names where every other name is a whole number. None for numbers
+    beside other names.
     """
     if all(own is None for own in names):
         return np.concatenate(labels), None
@@ -210,7 +224,9 @@ def joined_labels(
 
 
 def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[str]:
-    """Columns of a usual name that may hold labels, the likeliest first; those in `classes` name their classes."""
+    """Columns of a usual name that may hold labels, the likeliest first; those in `classes` name
+    their classes.
+    """
     may_be = [field.name for field in schema if field.name in classes or _may_be(field.type)]
     usual = [name for known in LABEL_NAMES for name in may_be if usual_name(name) == known]
     found = [*(name for name in usual if name in classes), *usual]
@@ -230,7 +246,8 @@ def _may_be(kind: pyarrow.DataType) -> bool:
 def plain_labels(
     given: Any, where: str
 ) -> tuple[Shaped[np.ndarray, " images"], Bool[np.ndarray, " images"]]:
-    """Labels of any kind as an array of numbers, texts or truth values, and which of them are known.
+    """Labels of any kind as an array of numbers, texts or truth values, and which of them are
+    known.
 
     A negative number may be a missing label or a class, see `negative_is_class`.
     """

@@ -1,7 +1,8 @@
-"""What is found in a data set and left out: the reasons, in one vocabulary, and the line that counts them.
+"""What is found in a data set and left out: the reasons, in one vocabulary, and the line that
+counts them.
 
-A reason is a kind, or "kind: details". Files that are no images by their name and content are counted too, unless they
-are what usually lies beside images: texts, tables, notes of programs.
+A reason is a kind, or "kind: details". Files that are no images by their name and content are
+counted too, unless they are what usually lies beside images: texts, tables, notes of programs.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ _DRAWINGS, _DOCUMENTS = "drawings are not read", "documents are not read"
 _VIDEOS, _ARCHIVES = "videos are not read", "archives are not unpacked"
 ARRAYS, _FORMATS = "arrays among images are not read", "formats that are not read"
 _ENDINGS = {
-    _RAW: "dng cr2 cr3 crw nef nrw arw srf sr2 raf orf rw2 rwl pef ptx srw x3f 3fr fff iiq mos mrw kdc "
+    _RAW: "dng cr2 cr3 crw nef nrw arw srf sr2 raf orf rw2 rwl pef ptx srw x3f 3fr fff iiq "
+    "mos mrw kdc "
     "dcr erf mef gpr raw",
     _DRAWINGS: "svg svgz eps ai wmf emf cdr dxf",
     _DOCUMENTS: "pdf doc docx ppt pptx xls xlsx odt ods odp djvu",
     _VIDEOS: "mp4 mov avi mkv webm m4v mpg mpeg wmv 3gp mts m2ts flv",
     _ARCHIVES: "zip 7z rar gz tgz bz2 tbz xz zst lz4 cbz cbr",
     ARRAYS: "npy npz mat h5 hdf5 nc zarr",
-    _FORMATS: "jxl jxr wdp exr hdr pic xcf kra ora psb flif bpg dpx cin pcd fits fit fts nii mha mhd "
+    _FORMATS: "jxl jxr wdp exr hdr pic xcf kra ora psb flif bpg dpx cin pcd fits fit fts "
+    "nii mha mhd "
     "nrrd czi nd2 lif oib oif svs ndpi scn vsi mrxs bif qptiff ims",
 }
 _KIND = {f".{ending}": kind for kind, words in _ENDINGS.items() for ending in words.split()}
@@ -78,7 +81,9 @@ LOOKED_AT = 512  # bytes of a file that tell what it is
 
 
 def by_name(name: str) -> str | None:
-    """Why a file that is no image by its ending is left out; "" for one that is not counted; None: its bytes say."""
+    """Why a file that is no image by its ending is left out; "" for one that is not counted; None:
+    its bytes say.
+    """
     base = os.path.basename(name).lower()
     ending = os.path.splitext(base)[1]
     if ending in _SIDECARS or base in ("thumbs.db", "desktop.ini"):
@@ -130,7 +135,9 @@ def kind_of(reason: str) -> str:
 
 
 def is_damage(reason: str) -> bool:
-    """Whether a reason says that something is wrong with a file, and not that it is of another kind."""
+    """Whether a reason says that something is wrong with a file, and not that it is of another
+    kind.
+    """
     return kind_of(reason) not in _CHOSEN
 
 
@@ -140,7 +147,9 @@ def counted(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
 
 
 def in_words(skipped: Sequence[tuple[str, str]]) -> str:
-    """What is left out, by kinds and endings: "20 .dng and 9 .cr2 (raw photographs are not read), 5 cut off"."""
+    """What is left out, by kinds and endings: "20 .dng and 9 .cr2 (raw photographs are not read), 5
+    cut off".
+    """
     names: dict[str, list[str]] = {}
     for name, reason in skipped:
         names.setdefault(kind_of(reason), []).append(name)

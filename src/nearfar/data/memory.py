@@ -1,6 +1,7 @@
 """What reading takes of a machine: cores, and memory that the threads of a process share.
 
-Written here since psutil does not know the limit of a container, and the semaphores of Python lend one unit at a time.
+Written here since psutil does not know the limit of a container, and the semaphores of Python lend
+one unit at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def in_order(
 
 
 def machine_memory() -> dict[str, int | None]:
-    """Bytes of memory in "total", and those "available" to new work; None where that is not known."""
+    """Bytes of memory in "total", and those "available" to new work; None where that is not
+    known.
+    """
     total = available = None
     with suppress(OSError, ValueError, AttributeError):
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

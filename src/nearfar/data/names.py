@@ -1,4 +1,6 @@
-"""Names of images as people write them, and which image a name means: by the longest common end of the path."""
+"""Names of images as people write them, and which image a name means: by the longest common end of
+the path.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _MOST = 64  # parts of a path
 
 
 def plain_name(name: str) -> str:
-    """A name with "/" between its parts and one form of accents; of an address, such as file://..., the path."""
+    """A name with "/" between its parts and one form of accents; of an address, such as file://...,
+    the path.
+    """
     if "://" in name:
         scheme, _, rest = name.partition("://")
         name = unquote(rest if scheme == "file" else urlsplit(name).path)
@@ -39,11 +43,12 @@ def match(
 ) -> tuple[dict[int, int], str]:
     """The position of a name for each image that one means, and a line on how, or "".
 
-    images: their names in the data. paths: their files, if they have some. A name means the one image whose path ends
-    like it. The whole name must be in the path, or the image's whole name in it; or two parts at least, a folder and a
-    file, are common. A file name alone is never enough where folders differ, but where all names are in one folder, and
-    the images in none: a line says so. Endings of images may be missing or differ. What may mean several images, and
-    several names for one, mean none.
+    images: their names in the data. paths: their files, if they have some. A name means the one
+    image whose path ends like it. The whole name must be in the path, or the image's whole name in
+    it; or two parts at least, a folder and a file, are common. A file name alone is never enough
+    where folders differ, but where all names are in one folder, and the images in none: a line says
+    so. Endings of images may be missing or differ. What may mean several images, and several names
+    for one, mean none.
     """
     found, said = _matched(names, images, paths, lambda part: part)
     left = [row for row in range(len(names)) if row not in set(found.values())]

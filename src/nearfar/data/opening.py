@@ -48,37 +48,48 @@ def open_images(
     """Open images from files, the Hub, or objects; files the second time from nearfar's own cache.
 
     source: one of
-        - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or .npz file, "digits",
-          or "hf:owner/name" for a Hub data set (the only case that touches the network). Write "./digits" for a folder
-          of that name
+        - a folder (any depth), Parquet file or folder, WebDataset tar or folder of tars, .npy or
+          .npz file, "digits", or "hf:owner/name" for a Hub data set (the only case that touches the
+          network). Write "./digits" for a folder of that name
         - a .csv, .tsv or .parquet file with a column of paths of image files
         - an image file, or a list of them
         - a list of other paths and names: their images, one source after the other
         - an array or tensor [n,h,w], [n,h,w,c] or [n,c,h,w], or a pair (images, labels)
         - a `datasets.Dataset` or `DatasetDict` with a column of images; cached like files
-        - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or tensors, or float
-          tensors in 0..1, of any sizes, alone or first in a tuple with the label as its second; read into memory once
+        - a torch Dataset with a length, or a list, whose items are PIL images, uint8 arrays or
+          tensors, or float tensors in 0..1, of any sizes, alone or first in a tuple with the label
+          as its second; read into memory once
         - `Images`, which are returned as they are
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
-    image_size: side in pixels. None: that of most images if they share one of at most 96, else 224. If a resize is
-        needed, the shorter side becomes `image_size` (antialiased bicubic) and the centre is cut out.
-    channels: None: 1 if all pictures are grayscale, else 3; as many as they have for arrays, and as most have for
+    image_size: side in pixels. None: that of most images if they share one of at most 96, else 224.
+    If a resize is
+        needed, the shorter side becomes `image_size` (antialiased bicubic) and the centre is cut
+        out.
+    channels: None: 1 if all pictures are grayscale, else 3; as many as they have for arrays, and as
+    most have for
         TIFF of other channels and DICOM. Grayscale and colour are made into each other.
-    value_range: what stands for black and white in images of more than 8 bits, in their own numbers: LOW HIGH for all
-        channels, or such a pair for each; "full" for the range of their type; "uint8" to make 8 bits of them. None: the
-        0.5 and 99.5 percentiles of each channel over 100 images (0 and 1 for floats that lie between), and 8 bits where
-        pictures of 8 bits are among the files. Items of lists and torch Datasets become 8 bits.
-    show_channels: one or three, counted from 1, that pictures of the images show. None: the first three, or the first.
-    label_column: where the labels are; None finds a usual one (label, labels, class, cls, fine_label, ...).
-    cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy files are mapped as
-        they are, everything else stays in memory. All data sets there may take $NEARFAR_CACHE_BYTES, 64 GiB by default;
-        beyond that, those used longest ago are removed.
-    cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are checked once but their
-        pixels not stored: train on such data with `Batches` of crops. A torch Dataset must fit into `cache_limit`.
-    workers: decoding threads; None: one per core. progress: called with (done, total or None).
-    few: open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size, channels and value
+    value_range: what stands for black and white in images of more than 8 bits, in their own
+    numbers: LOW HIGH for all
+        channels, or such a pair for each; "full" for the range of their type; "uint8" to make 8
+        bits of them. None: the 0.5 and 99.5 percentiles of each channel over 100 images (0 and 1
+        for floats that lie between), and 8 bits where pictures of 8 bits are among the files. Items
+        of lists and torch Datasets become 8 bits.
+    show_channels: one or three, counted from 1, that pictures of the images show. None: the first
+    three, or the first. label_column: where the labels are; None finds a usual one (label, labels,
+    class, cls, fine_label, ...). cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar.
+    Arrays are not cached: .npy files are mapped as
+        they are, everything else stays in memory. All data sets there may take
+        $NEARFAR_CACHE_BYTES, 64 GiB by default; beyond that, those used longest ago are removed.
+    cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are
+    checked once but their
+        pixels not stored: train on such data with `Batches` of crops. A torch Dataset must fit into
+        `cache_limit`.
+    workers: decoding threads; None: one per core. progress: called with (done, total or None). few:
+    open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size, channels
+    and value
         range are chosen from these alone, and nothing is cached.
-    max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as Pillow allows.
+    max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as
+    Pillow allows.
 
     What is found and cannot be read is left out and listed in `.skipped`; `.line` counts it.
     ValueError or FileNotFoundError, one line, for a wrong path or object, a source without readable
@@ -147,7 +158,8 @@ def _open(
         images = arrays.from_items(source, name, asked, store)
     else:
         raise ValueError(
-            f"cannot open images from {name}; give a path, an array or a tensor, a pair (images, labels), "
+            f"cannot open images from {name}; give a path, an array or a tensor, a pair "
+            f"(images, labels), "
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
@@ -159,7 +171,8 @@ def _open(
 
 
 def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[int] | None:
-    """The positions of the channels to show, which are counted from 1; None: the first three, or the first of two.
+    """The positions of the channels to show, which are counted from 1; None: the first three, or
+    the first of two.
 
     ValueError unless they are one or three of those there are.
     """
@@ -169,7 +182,8 @@ def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[
         1 <= number <= channels for number in show_channels
     ):
         raise ValueError(
-            f"show_channels must be one or three numbers from 1 to {channels}, got {list(show_channels)}"
+            f"show_channels must be one or three numbers from 1 to {channels}, got "
+            f"{list(show_channels)}"
         )
     return [number - 1 for number in show_channels]
 
@@ -197,9 +211,10 @@ def _open_several(
 ) -> Images:
     """Open several sources with one size, number of channels and value range, and join them.
 
-    size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are grayscale, else
-    those of the others. value_range: None: from the lowest to the highest of all; 8 bits if one of them has these.
-    Raises ValueError for a source that is given twice, and for channels that do not go together.
+    size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are
+    grayscale, else those of the others. value_range: None: from the lowest to the highest of all; 8
+    bits if one of them has these. Raises ValueError for a source that is given twice, and for
+    channels that do not go together.
     """
     short = short_names(given)
     parts = [open_one(one, asked) for one in given]
@@ -238,9 +253,11 @@ def scan(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> pyarrow.Table | None:
-    """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose images must be read.
+    """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose
+    images must be read.
 
-    These are arrays and objects: `open_images(source).table` then. Arguments and errors as of `open_images`.
+    These are arrays and objects: `open_images(source).table` then. Arguments and errors as of
+    `open_images`.
 
     >>> scan("photos").num_rows
     25

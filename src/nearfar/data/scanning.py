@@ -1,4 +1,6 @@
-"""Sources of encoded images, and the scan of their headers: see `nearfar.data.table` for the columns."""
+"""Sources of encoded images, and the scan of their headers: see `nearfar.data.table` for the
+columns.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ Progress = Callable[[int, int | None], None]
 class Row(NamedTuple):
     """An image in a file, before it is decoded; name and label only if the file itself holds them.
 
-    `passing`: its problem comes from the machine and not from the file, which is looked at again the next time.
+    `passing`: its problem comes from the machine and not from the file, which is looked at again
+    the next time.
     """
 
     place: int = -1
@@ -78,12 +81,16 @@ _STAMP = [
     *((name, pyarrow.int64()) for name in ("mtime", "ctime", "inode", "size")),
 ]
 Stamp = tuple[int, int, int, int]
-"""What tells a file from others, and from what it was: times in nanoseconds, inode and size; zeros if unknown."""
+"""What tells a file from others, and from what it was: times in nanoseconds, inode and size; zeros
+if unknown.
+"""
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
 class Found(NamedTuple):
-    """An encoded image in a file: its bytes or the path of its own file, or None and the problem."""
+    """An encoded image in a file: its bytes or the path of its own file, or None and the
+    problem.
+    """
 
     data: bytes | str | None
     place: int = -1
@@ -95,12 +102,14 @@ class Found(NamedTuple):
 
 
 class Source:
-    """Files below a root, by split; each is one image. What is in none of the splits has the name "", and comes last.
+    """Files below a root, by split; each is one image. What is in none of the splits has the name
+    "", and comes last.
 
-    `problems`: (name, reason) of what is left out. `label_column`: the column or ending of labels, if it is given.
+    `problems`: (name, reason) of what is left out. `label_column`: the column or ending of labels,
+    if it is given.
 
-    Subclasses for files with many images (`whole` is False) yield these from `images` with their places, and find them
-    again in `originals`.
+    Subclasses for files with many images (`whole` is False) yield these from `images` with their
+    places, and find them again in `originals`.
     """
 
     whole = True
@@ -131,7 +140,9 @@ class Source:
         return f"{self.root}/{file}"
 
     def stamp(self, file: str) -> Stamp:
-        """Times of modification and of any change of a file, its inode and its size; zeros if unknown."""
+        """Times of modification and of any change of a file, its inode and its size; zeros if
+        unknown.
+        """
         try:
             found = os.stat(self.path(file))
         except (OSError, ValueError):  # ValueError: a name with a null character
@@ -146,7 +157,9 @@ class Source:
         return [(name, f"{NO_SPLIT} {named}") for name in self.splits.get("", [])]
 
     def splits_in(self, file: str) -> list[str] | None:
-        """The split of each image of a file, by its place, where the file holds those of several; else None."""
+        """The split of each image of a file, by its place, where the file holds those of several;
+        else None.
+        """
         return None
 
     def images(self, file: str) -> Iterator[Found]:
@@ -161,7 +174,9 @@ class Source:
         return self.splits[split]
 
     def labels(self) -> list[str | None] | None:
-        """The labels of the images of all splits in order, as of `labels_of`, if every file is one; None: none."""
+        """The labels of the images of all splits in order, as of `labels_of`, if every file is one;
+        None: none.
+        """
         return None
 
     def class_names(self) -> list[str] | None:
@@ -205,12 +220,14 @@ def looked_at(found: Found) -> Row:
 
 
 def scanned(source: Source, folder: Path, progress: Progress | None = None) -> pyarrow.Table:
-    """The rows of all splits of a source, with the split, and with names and labels as far as the files hold them.
+    """The rows of all splits of a source, with the split, and with names and labels as far as the
+    files hold them.
 
-    A table in the cache `folder` holds them: a file whose times have not changed is not opened again. One that changed
-    less than two seconds ago is looked at the next time too, since its times may miss another change; and so is one
-    with an image that could not be read for a reason that may pass. If the table cannot be written, that is all that is
-    lost. progress: called with (files, all files) from the start on.
+    A table in the cache `folder` holds them: a file whose times have not changed is not opened
+    again. One that changed less than two seconds ago is looked at the next time too, since its
+    times may miss another change; and so is one with an image that could not be read for a reason
+    that may pass. If the table cannot be written, that is all that is lost. progress: called with
+    (files, all files) from the start on.
     """
     files = [(split, file) for split, names in source.splits.items() for file in names]
     if not source.whole:  # a file is scanned once, whatever splits its images are in
@@ -278,7 +295,9 @@ def scanned(source: Source, folder: Path, progress: Progress | None = None) -> p
 
 
 def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
-    """Whether each row is of a file with any row that is passing; the rows of the files follow each other."""
+    """Whether each row is of a file with any row that is passing; the rows of the files follow each
+    other.
+    """
     owners = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
     return np.isin(owners, owners[passing])
 
@@ -331,7 +350,9 @@ def table_of(
 def _numbers(
     source: Source, table: pyarrow.Table, labels: Sequence[str | None]
 ) -> tuple[pyarrow.Array, list[str] | None]:
-    """Labels as numbers, and the names of the classes; ValueError where splits or files have other kinds of labels."""
+    """Labels as numbers, and the names of the classes; ValueError where splits or files have other
+    kinds of labels.
+    """
     class_names = source.class_names()
     if class_names is None:
         kinds = {ref: source.label_kind(os.fsdecode(ref)) for ref in set(table["ref"].to_pylist())}

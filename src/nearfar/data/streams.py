@@ -1,4 +1,6 @@
-"""Images in WebDataset tars that are read in passing, for data larger than the disk or its cache, and their batches."""
+"""Images in WebDataset tars that are read in passing, for data larger than the disk or its cache,
+and their batches.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,16 @@ class Stream:
     """Images of one size in tars, of which nothing is stored but where each lies.
 
     - `head`: the first 512 images, decoded; `mean`, `std`, `image_size` and `channels` are theirs
-    - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the head
+    - `skipped`: (name, reason) of what is damaged in the tars and of what cannot be decoded of the
+      head
     - `side`: pixels of the shorter side of the first image, before it was resized
     - `split`, `source`: as of `Images`
-    - `table`: a row for each tar with its digest; beyond 8 GiB by sizes and ends, so that not every change is noticed
+    - `table`: a row for each tar with its digest; beyond 8 GiB by sizes and ends, so that not every
+      change is noticed
 
-    `len` is the number of images; they are numbered as they lie in the tars, and `first` is the first one that is not
-    held out. They are read in chunks of 64, of which `chunks_held` stay in memory. `StreamBatches` reads them.
+    `len` is the number of images; they are numbered as they lie in the tars, and `first` is the
+    first one that is not held out. They are read in chunks of 64, of which `chunks_held` stay in
+    memory. `StreamBatches` reads them.
 
     >>> stream = open_stream("photos.tar", image_size=32)
     >>> len(stream), stream.head.pixels.shape
@@ -93,10 +98,13 @@ class Stream:
         return self._held[chunk][number - start]
 
     def split_holdout(self, count: int, seed: int) -> tuple[Stream, Images]:
-        """(the rest, the first `count` images of the head); ValueError for more than there are in it."""
+        """(the rest, the first `count` images of the head); ValueError for more than there are in
+        it.
+        """
         if not 0 <= count <= len(self.head):
             raise ValueError(
-                f"of a stream 0 to {len(self.head)} images can be held out, the first ones, not {count}"
+                f"of a stream 0 to {len(self.head)} images can be held out, the first "
+                f"ones, not {count}"
             )
         other = copy.copy(self)
         other.first = int(readable(self.head.table)[count - 1]) + 1 if count else 0
@@ -111,7 +119,9 @@ class Stream:
         return said
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Stream:
-        """The same images with another `mean` and `std`; ValueError unless there is one number for each channel."""
+        """The same images with another `mean` and `std`; ValueError unless there is one number for
+        each channel.
+        """
         other = copy.copy(self)
         other.head = self.head.normalised_by(mean, std)
         other.mean, other.std = other.head.mean, other.head.std
@@ -132,9 +142,10 @@ def open_stream(
 ) -> Stream:
     """Open tars to read in passing; see `open_images` for the arguments.
 
-    All headers of the tars are read once; where the images lie is saved in the cache. Size and channels are chosen as
-    by `open_images`, from the head alone. Raises ValueError for anything but tars, and for a value range or channels to
-    show: all images of a stream become pictures of 8 bits.
+    All headers of the tars are read once; where the images lie is saved in the cache. Size and
+    channels are chosen as by `open_images`, from the head alone. Raises ValueError for anything but
+    tars, and for a value range or channels to show: all images of a stream become pictures of 8
+    bits.
 
     >>> open_stream("photos.tar", image_size=32).image_size
     32
@@ -153,7 +164,8 @@ def open_stream(
     )
     if not isinstance(found, Tars) or not found.splits:
         raise ValueError(
-            f"a stream is read from one tar or folder of tars in WebDataset form, and {name} is none"
+            f"a stream is read from one tar or folder of tars in WebDataset form, and "
+            f"{name} is none"
         )
     found.headers = True
     splits = choose_splits(found.splits, split, name)
@@ -213,17 +225,19 @@ def _marks(tars: Tars, names: list[str]) -> pyarrow.Table:
 
 
 class StreamBatches:
-    """Batches from a stream: crops of its images, one per view, or whole images where `crops` is None.
+    """Batches from a stream: crops of its images, one per view, or whole images where `crops` is
+    None.
 
-    In every epoch the chunks of 64 images that a stream consists of are shuffled, and cut evenly among the processes
-    and the workers of each; so every image is seen once, but for the incomplete last batch. A worker shuffles its
-    images again, within every `buffer` of them, and makes batches of them. All of this is a pure function of the seed
-    and the step: to go on, nothing else is needed, and at most one buffer is read again.
+    In every epoch the chunks of 64 images that a stream consists of are shuffled, and cut evenly
+    among the processes and the workers of each; so every image is seen once, but for the incomplete
+    last batch. A worker shuffles its images again, within every `buffer` of them, and makes batches
+    of them. All of this is a pure function of the seed and the step: to go on, nothing else is
+    needed, and at most one buffer is read again.
 
-    failed: called with the name of an image that cannot be decoded, and why; another one of the batch is taken in its
-    place. Other arguments as of `Batches`; each of `workers` (0: this process) reads for itself. Raises
-    ValueError for fewer images than a batch, and in an epoch for tars that have changed and for a batch without a
-    readable image.
+    failed: called with the name of an image that cannot be decoded, and why; another one of the
+    batch is taken in its place. Other arguments as of `Batches`; each of `workers` (0: this
+    process) reads for itself. Raises ValueError for fewer images than a batch, and in an epoch for
+    tars that have changed and for a batch without a readable image.
     """
 
     def __init__(
@@ -251,7 +265,9 @@ class StreamBatches:
         return self.steps
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, Int64[Tensor, " batch"]]]:
-        """(crops by view, or pixels, and the numbers of the images) for every step from `start` on."""
+        """(crops by view, or pixels, and the numbers of the images) for every step from `start`
+        on.
+        """
         for made, index, failed in loaded(
             self.takes, epoch, self._order(epoch)[start:], self.workers, self.pin
         ):

@@ -1,10 +1,12 @@
-"""The table of a data set: a row for each image, from the headers alone, saved on disk and brought up to date.
+"""The table of a data set: a row for each image, from the headers alone, saved on disk and brought
+up to date.
 
-Columns: `ref`, the file that holds the image (below the root of its source, as bytes), and `place`, the byte of a tar
-or the row of a table at which it stands there (-1: it is the whole file); `name`, `split`, `label`; `height`, `width`,
-`bands`, `bits` (16 for all above 8), `pages` (or frames, of which the first is read) and `bytes` of the encoded image;
-`mtime`, `ctime`, `inode` and `size` of its file; `digest` of the encoded image; `problem`: why it cannot be read, else
-null; `passing`: whether that comes from the machine, so that the next scan looks again.
+Columns: `ref`, the file that holds the image (below the root of its source, as bytes), and `place`,
+the byte of a tar or the row of a table at which it stands there (-1: it is the whole file); `name`,
+`split`, `label`; `height`, `width`, `bands`, `bits` (16 for all above 8), `pages` (or frames, of
+which the first is read) and `bytes` of the encoded image; `mtime`, `ctime`, `inode` and `size` of
+its file; `digest` of the encoded image; `problem`: why it cannot be read, else null; `passing`:
+whether that comes from the machine, so that the next scan looks again.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ USUAL = 224
 
 
 class Lookup(Sequence[bytes | str]):
-    """Encoded images, or paths, that are read when they are asked for: image i is `get(places[i])`."""
+    """Encoded images, or paths, that are read when they are asked for: image i is
+    `get(places[i])`.
+    """
 
     def __init__(self, get: Callable[[Any], Any], places: Sequence[Any]) -> None:
         self.get, self.places = get, places
@@ -58,7 +62,9 @@ def digest(content: bytes | Iterable[bytes]) -> str:
 
 
 def digest_of_file(path: str | Path) -> str:
-    """The digest of a whole file; empty for what cannot be read and for what is no file, such as a pipe."""
+    """The digest of a whole file; empty for what cannot be read and for what is no file, such as a
+    pipe.
+    """
     try:
         return digest_now(path) if stat.S_ISREG(os.stat(path).st_mode) else ""
     except (OSError, ValueError):  # ValueError: a name with a null character
@@ -72,7 +78,9 @@ def digest_now(path: str | Path) -> str:
 
 
 def printable(name: str) -> str:
-    r"""A name that fits on one line of UTF-8: line breaks, control characters and other bytes as "\n" or "\xff"."""
+    r"""A name that fits on one line of UTF-8: line breaks, control characters and other bytes as
+    "\n" or "\xff".
+    """
     if name.isascii() and name.isprintable():
         return name
     return "".join(
@@ -94,7 +102,9 @@ def _escaped(char: str) -> str:
 
 
 def read_small(data: bytes | str) -> bytes | str:
-    """The bytes of a file of at most 4 MiB, which readers would open several times; the path of a larger one."""
+    """The bytes of a file of at most 4 MiB, which readers would open several times; the path of a
+    larger one.
+    """
     if isinstance(data, bytes):
         return data
     with open(data, "rb", buffering=0) as file:
@@ -107,7 +117,9 @@ def readable(table: pyarrow.Table) -> np.ndarray:
 
 
 def usual_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
-    """The size for images of these (height, width): their shorter side if most share one of at most 96, else 224."""
+    """The size for images of these (height, width): their shorter side if most share one of at most
+    96, else 224.
+    """
     found, counts = np.unique(natives, axis=0, return_counts=True)
     most = found[counts.argmax()] if len(found) else np.array([USUAL, USUAL])
     return (
@@ -125,7 +137,9 @@ def usual_side(table: pyarrow.Table) -> int:
 
 
 def usual_channels(bands: Shaped[np.ndarray, " images"]) -> int:
-    """How many channels most images have; 3 if grayscale and colour are mixed, and the larger of two equal numbers."""
+    """How many channels most images have; 3 if grayscale and colour are mixed, and the larger of
+    two equal numbers.
+    """
     found, counts = np.unique(bands, return_counts=True)
     if set(found.tolist()) <= {1, 3}:
         return int(found.max(initial=1)) if len(found) else 3
@@ -151,9 +165,11 @@ def skipped(table: pyarrow.Table) -> list[tuple[str, str]]:
 
 
 def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
-    """What has changed between two tables, in one line such as "2 images added, 1 removed: first cats/9.png".
+    """What has changed between two tables, in one line such as "2 images added, 1 removed: first
+    cats/9.png".
 
-    Names and digests count, and their order; labels and times do not, so that a copy of the data is the same data.
+    Names and digests count, and their order; labels and times do not, so that a copy of the data is
+    the same data.
 
     >>> table = scan("photos")
     >>> difference(table, table.slice(1))
@@ -198,7 +214,8 @@ def load_table(path: Path) -> pyarrow.Table:
 
 
 def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> pyarrow.Table | None:
-    """The rows of all tables, without a value where a table lacks a column; None stands for a table without columns.
+    """The rows of all tables, without a value where a table lacks a column; None stands for a table
+    without columns.
 
     Columns of types that do not go together become text. None if all are.
     """
@@ -225,7 +242,8 @@ def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> p
 
 
 def as_arrays(table: pyarrow.Table) -> dict[str, np.ndarray]:
-    """The columns as arrays: numbers as float64, NaN where there is none (whole numbers without gaps as they are).
+    """The columns as arrays: numbers as float64, NaN where there is none (whole numbers without
+    gaps as they are).
 
     All else as text, "" where there is none. Lists, structs and bytes are left out.
     """

@@ -1,4 +1,6 @@
-"""Text files in the encodings that people have: UTF-8 with and without a byte-order mark, UTF-16, Latin-1."""
+"""Text files in the encodings that people have: UTF-8 with and without a byte-order mark, UTF-16,
+Latin-1.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _MARKS = {
 
 
 def encoding_of(content: bytes) -> str:
-    """The encoding of a text: by its mark, by the zero bytes of UTF-16, or UTF-8, else Windows' form of Latin-1."""
+    """The encoding of a text: by its mark, by the zero bytes of UTF-16, or UTF-8, else Windows'
+    form of Latin-1.
+    """
     found = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
     if found is not None:
         return found

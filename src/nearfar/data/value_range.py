@@ -1,4 +1,6 @@
-"""The form of decoded images: size, channels, and the numbers that stand for 0 and 1 in those of more than 8 bits."""
+"""The form of decoded images: size, channels, and the numbers that stand for 0 and 1 in those of
+more than 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ LARGEST = 8192  # pixels of a side: one image of that size takes 200 MB
 EIGHT_BITS: Final = "uint8"
 FULL = "full"
 ValueRange: TypeAlias = Sequence[float] | str | None
-"""Low and high for all channels, or for each in turn; "full", "uint8", or None for percentiles of a sample."""
+"""Low and high for all channels, or for each in turn; "full", "uint8", or None for percentiles of a
+sample.
+"""
 
 
 class Form(NamedTuple):
-    """What all images are decoded to. value_range: low and high of every channel, for uint16; None: uint8."""
+    """What all images are decoded to. value_range: low and high of every channel, for uint16; None:
+    uint8.
+    """
 
     size: int
     channels: int
@@ -53,19 +59,23 @@ def asked(image_size: int | None, channels: int | None, value_range: Any) -> Ask
 
 
 def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
-    """Low and high of every channel in turn; one pair serves all. ValueError for any other number."""
+    """Low and high of every channel in turn; one pair serves all. ValueError for any other
+    number.
+    """
     if len(value_range) not in (2, 2 * channels):
         raise ValueError(
-            f"{channels} channels need one pair LOW HIGH or {channels}, got {len(value_range) // 2} pairs"
+            f"{channels} channels need one pair LOW HIGH or {channels}, got "
+            f"{len(value_range) // 2} pairs"
         )
     return list(value_range) * (2 * channels // len(value_range))
 
 
 def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRange) -> list[float]:
-    """Low and high of every channel: percentiles over the sample, or the full range of its type; given ones stay.
+    """Low and high of every channel: percentiles over the sample, or the full range of its type;
+    given ones stay.
 
-    sample: images [channels, height, width] in their own numbers; those that are not finite are passed over. Floats
-    that all lie in 0..1 have the range 0 to 1.
+    sample: images [channels, height, width] in their own numbers; those that are not finite are
+    passed over. Floats that all lie in 0..1 have the range 0 to 1.
     """
     if value_range is not None and not isinstance(value_range, str):
         return for_channels(value_range, channels)

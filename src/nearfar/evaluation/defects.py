@@ -1,4 +1,6 @@
-"""Images that differ from the others of a set in ways that need no encoder: blurred, dark, plain, of an odd shape."""
+"""Images that differ from the others of a set in ways that need no encoder: blurred, dark, plain,
+of an odd shape.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ WHITE = 250  # of 255: values from here on are clipped, or nearly
 DEVIATIONS = (
     5.0  # robust standard deviations from the median of the set beyond which an image is an outlier
 )
-LIMITS = {  # what a measure must exceed as well, whatever the set: chosen on training images (docs/check.md)
+# what a measure must exceed as well, whatever the set: chosen on training images (docs/check.md)
+LIMITS = {
     "nearly uniform": -4.0,
     "dark": -64.0,
     "overexposed": 0.6,
@@ -29,7 +32,9 @@ LIMITS = {  # what a measure must exceed as well, whatever the set: chosen on tr
     "odd size": float(np.log(4)),
     "odd proportions": float(np.log(2.5)),
 }
-"""Defects in the order in which they are reported, an image by the first of its pixels' alone; negative: from below."""
+"""Defects in the order in which they are reported, an image by the first of its pixels' alone;
+negative: from below.
+"""
 SHAPES = ("odd size", "odd proportions")
 PART = 256  # images that are measured at a time
 
@@ -37,9 +42,10 @@ PART = 256  # images that are measured at a time
 def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, float, float]:
     """Measure a grayscale image.
 
-    Its standard deviation and its 98th percentile, of 255; the share of its pixels from 250 on; and its blur, 0..1:
-    how little of the differences between neighbouring pixels is lost when it is blurred once more, in the direction
-    in which that is least. Source of the last: Crété et al. 2007, "The blur effect".
+    Its standard deviation and its 98th percentile, of 255; the share of its pixels from 250 on; and
+    its blur, 0..1: how little of the differences between neighbouring pixels is lost when it is
+    blurred once more, in the direction in which that is least. Source of the last: Crété et al.
+    2007, "The blur effect".
     """
     shares = np.bincount(pixels.reshape(-1), minlength=256).cumsum() / pixels.size
     values, blur = pixels.astype(np.float32), 0.0
@@ -59,12 +65,14 @@ def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, f
 def find_defects(
     images: Images, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, list[tuple[int, float]]]:
-    """Find the images of a set that have a defect: by its name in `LIMITS` their positions and measures, worst first.
+    """Find the images of a set that have a defect: by its name in `LIMITS` their positions and
+    measures, worst first.
 
-    A measure counts if it passes a fixed limit and lies 5 robust standard deviations (1.48 times the median absolute
-    deviation) from the median of the set, so that a set of dark images has none that are dark. Encoded pictures of 8
-    bits are measured at a shorter side of at most 256 pixels, others as they are opened. The size is that of the
-    shorter side, and proportions are those of the longer to the shorter side; both only of encoded images.
+    A measure counts if it passes a fixed limit and lies 5 robust standard deviations (1.48 times
+    the median absolute deviation) from the median of the set, so that a set of dark images has none
+    that are dark. Encoded pictures of 8 bits are measured at a shorter side of at most 256 pixels,
+    others as they are opened. The size is that of the shorter side, and proportions are those of
+    the longer to the shorter side; both only of encoded images.
     """
     originals = images.originals
     rough = originals is not None and images.value_range is None and images.channels in PICTURE
@@ -95,7 +103,9 @@ def find_defects(
 
 
 def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]]]:
-    """The positions and values beyond the limits of each measure, worst first; of pixels the first measure alone."""
+    """The positions and values beyond the limits of each measure, worst first; of pixels the first
+    measure alone.
+    """
     out, seen = {}, np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
         low = LIMITS[name] < 0

@@ -43,16 +43,17 @@ def evaluate_features(
 ) -> dict[str, float]:
     """Accuracies 0..1 of frozen features, by protocol.
 
-    knn: key "knn", k = 20, or all training images if they are fewer; knn_K with any K, such as knn_200: the key is the
-    protocol's own name. linear: key "linear". few: keys "one_label", "one_label_std", "five_labels", "five_labels_std"
-    over 20 trials. linear-sgd, the papers' protocol: key "linear_sgd", from 100 classes on "linear_sgd_top5" too. Test
-    images of a class without training images count as wrong in all of them; images with the label -1 (missing) are left
-    out. Where the classes of the test images are of unequal size, each accuracy has a balanced one, the mean over the
-    classes, whose key ends with "_balanced". probe, device: of linear-sgd. knn_temperature: of the votes. progress:
-    called with (steps done, in all), for each protocol. predictions: filled with the predicted label of each labelled
-    test image, by the keys of kNN, linear
-    and few (of each trial), and with the true labels as "truth".
-    ValueError for missing labels, unknown protocols, or more neighbours than training images.
+    knn: key "knn", k = 20, or all training images if they are fewer; knn_K with any K, such as
+    knn_200: the key is the protocol's own name. linear: key "linear". few: keys "one_label",
+    "one_label_std", "five_labels", "five_labels_std" over 20 trials. linear-sgd, the papers'
+    protocol: key "linear_sgd", from 100 classes on "linear_sgd_top5" too. Test images of a class
+    without training images count as wrong in all of them; images with the label -1 (missing) are
+    left out. Where the classes of the test images are of unequal size, each accuracy has a balanced
+    one, the mean over the classes, whose key ends with "_balanced". probe, device: of linear-sgd.
+    knn_temperature: of the votes. progress: called with (steps done, in all), for each protocol.
+    predictions: filled with the predicted label of each labelled test image, by the keys of kNN,
+    linear and few (of each trial), and with the true labels as "truth". ValueError for missing
+    labels, unknown protocols, or more neighbours than training images.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> evaluate_features(x, y, x, y, protocols=["knn", "linear"])
@@ -109,11 +110,13 @@ def _add_balanced(
 def largest_class(
     train_y: Labels, test_y: Labels, keys: Iterable[str] = ("accuracy",)
 ) -> dict[str, float]:
-    """Accuracies 0..1 of always answering the class that most training images have, by the keys of results.
+    """Accuracies 0..1 of always answering the class that most training images have, by the keys of
+    results.
 
-    Keys of accuracies with few labels per class, whose classifiers know nothing of the sizes, are left out, and those
-    of deviations and top-5 accuracies. A key of a balanced accuracy ends with "_balanced". Of classes of one size the
-    first is taken. Images with a negative label (missing) are left out.
+    Keys of accuracies with few labels per class, whose classifiers know nothing of the sizes, are
+    left out, and those of deviations and top-5 accuracies. A key of a balanced accuracy ends with
+    "_balanced". Of classes of one size the first is taken. Images with a negative label (missing)
+    are left out.
 
     >>> largest_class([0, 0, 0, 1], [0, 0, 1, 1], ["knn", "knn_balanced", "one_label"])
     {'knn': 0.5, 'knn_balanced': 0.5}
@@ -136,7 +139,10 @@ def _known(labels: Labels) -> np.ndarray:
 
 def check_protocols(protocols: Sequence[str]) -> None:
     """Raise ValueError for a name that is no protocol on frozen features."""
-    every = f"choose among {', '.join([*PROTOCOLS, *FINETUNE])} (such as knn_100), or see nearfar transfer"
+    every = (
+        f"choose among {', '.join([*PROTOCOLS, *FINETUNE])} (such as knn_100), or see "
+        f"nearfar transfer"
+    )
     for name in protocols:
         if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
             near = did_you_mean(name, ("knn", "linear", "linear-sgd", *FINETUNE), cutoff=0.5)

@@ -1,4 +1,6 @@
-"""Features of images: by an encoder, and of three baselines that need no training: pixels, colours and edges."""
+"""Features of images: by an encoder, and of three baselines that need no training: pixels, colours
+and edges.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,13 @@ def extract(
 ) -> Float[Tensor, "images dim"]:
     """Features of all images, float32 on the CPU, in the order of the images.
 
-    encoder: takes images [batch, channels, height, width] and returns [batch, dim]. A module is in eval mode, without
-    gradient and on `device` meanwhile; it is moved there once, and afterwards every module is back in its own mode and
-    on its own device. images: Images, or a tensor [images, channels, height, width], uint8 or float in 0..1; any
-    number, as they are gathered (and decoded, where no pixels are stored) a batch at a time. device: None leaves the
-    encoder where it is. progress: called as progress(images done, images in all).
-    ValueError for no images, another shape, or an encoder that returns another shape.
+    encoder: takes images [batch, channels, height, width] and returns [batch, dim]. A module is in
+    eval mode, without gradient and on `device` meanwhile; it is moved there once, and afterwards
+    every module is back in its own mode and on its own device. images: Images, or a tensor [images,
+    channels, height, width], uint8 or float in 0..1; any number, as they are gathered (and decoded,
+    where no pixels are stored) a batch at a time. device: None leaves the encoder where it is.
+    progress: called as progress(images done, images in all). ValueError for no images, another
+    shape, or an encoder that returns another shape.
 
     >>> extract(torch.nn.Flatten(), torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 192])
@@ -86,9 +89,9 @@ def extract_view(
 ) -> Float[Tensor, "images dim"]:
     """Features of one augmented view of every image; else as `extract`.
 
-    view: a plan or function of one view, as by `pick([0])`; it must give the encoder's number of channels. Views are
-    normalised with the mean and deviation that the encoder was trained with, whatever images these are.
-    generator: on the CPU; all that the views depend on.
+    view: a plan or function of one view, as by `pick([0])`; it must give the encoder's number of
+    channels. Views are normalised with the mean and deviation that the encoder was trained with,
+    whatever images these are. generator: on the CPU; all that the views depend on.
     """
     if len(view) != 1:
         raise ValueError(
@@ -132,10 +135,11 @@ def _in_use(
 
 
 def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
-    """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1, as float32 features.
+    """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1,
+    as float32 features.
 
-    Images with a side above 32 pixels are first averaged down to it (area mean, each side on its own), which keeps the
-    features to channels * 32^2 numbers. Smaller images are taken as they are.
+    Images with a side above 32 pixels are first averaged down to it (area mean, each side on its
+    own), which keeps the features to channels * 32^2 numbers. Smaller images are taken as they are.
     """
     height, width = pixels.shape[2:]
     size = (min(height, RAW_SIDE), min(width, RAW_SIDE))
@@ -146,11 +150,13 @@ def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[T
 def colour_histogram(
     pixels: Shaped[Tensor, "batch channels height width"],
 ) -> Float[Tensor, "batch dim"]:
-    """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32 rows of length 1.
+    """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32
+    rows of length 1.
 
-    Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32 bins for each
-    channel, on its own. The features are square roots of shares, so that their cosine is the Bhattacharyya coefficient
-    and their distance Hellinger's: a large plain background then does not outweigh all else.
+    Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32
+    bins for each channel, on its own. The features are square roots of shares, so that their cosine
+    is the Bhattacharyya coefficient and their distance Hellinger's: a large plain background then
+    does not outweigh all else.
     """
     batch, channels = pixels.shape[:2]
     values = eight_bits(pixels).flatten(2).long()
@@ -166,7 +172,9 @@ def colour_histogram(
 
 
 def are_gray(images: Images) -> bool:
-    """Whether 64 images at random are gray, though they have three channels, which agree but for JPEG's rounding."""
+    """Whether 64 images at random are gray, though they have three channels, which agree but for
+    JPEG's rounding.
+    """
     if images.channels != 3 or not len(images):
         return False
     rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
@@ -176,13 +184,15 @@ def are_gray(images: Images) -> bool:
 
 
 def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
-    """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), float32: where an image has edges, and which way.
+    """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), float32: where an image has
+    edges, and which way.
 
-    Gradients [-1, 0, 1] of the channel where they are steepest; 9 orientations without sign, each vote shared by the
-    two nearest; cells of 8 x 8 pixels; blocks of 2 x 2 cells that overlap by one, each normalised by its length,
-    clipped at 0.2 and normalised again (L2-Hys). Sides above 64 pixels are first reduced to that, which
-    gives 1764 features. Images below 32 pixels have smaller cells, four to a side.
-    Differs from the paper: votes are not shared among neighbouring cells and not weighted towards a block's centre.
+    Gradients [-1, 0, 1] of the channel where they are steepest; 9 orientations without sign, each
+    vote shared by the two nearest; cells of 8 x 8 pixels; blocks of 2 x 2 cells that overlap by
+    one, each normalised by its length, clipped at 0.2 and normalised again (L2-Hys). Sides above 64
+    pixels are first reduced to that, which gives 1764 features. Images below 32 pixels have smaller
+    cells, four to a side. Differs from the paper: votes are not shared among neighbouring cells and
+    not weighted towards a block's centre.
     """
     height, width = (min(max(side, 8), HOG_SIDE) for side in pixels.shape[2:])
     image = unit(pixels)
@@ -211,10 +221,12 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
 
 
 class AtOnce(nn.Module):
-    """Features that need no training on the images: `colour_histogram`, `hog` as rows of length 1.5, and a net's.
+    """Features that need no training on the images: `colour_histogram`, `hog` as rows of length
+    1.5, and a net's.
 
     net: whose features come after the others, both as rows of length 1; None for the others alone.
-    Of what was tried on training images, these have the best mean accuracy of kNN (docs/neighbours.md).
+    Of what was tried on training images, these have the best mean accuracy of kNN
+    (docs/neighbours.md).
     """
 
     def __init__(self, net: Encoder | None = None) -> None:
@@ -234,8 +246,8 @@ class AtOnce(nn.Module):
 class PretrainedAndEdges(nn.Module):
     """Features of a pretrained net as rows of length 1, and `hog` as rows of length 0.5.
 
-    Where things are is in the edges, what they are in the net. `benchmarks/encoders.py` compares them with the net
-    alone ("pretrained, edges" and "pretrained").
+    Where things are is in the edges, what they are in the net. `benchmarks/encoders.py` compares
+    them with the net alone ("pretrained, edges" and "pretrained").
     """
 
     def __init__(self, net: Encoder) -> None:

@@ -30,7 +30,9 @@ LEAST_STEPS = 300  # of small sets, which an epoch of a few batches would leave 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Rates of the encoder (`lr`) and the classifier (`head_lr`), epochs and images in a batch; and where from."""
+    """Rates of the encoder (`lr`) and the classifier (`head_lr`), epochs and images in a batch; and
+    where from.
+    """
 
     source: str
     lr: float
@@ -40,7 +42,9 @@ class Tuning:
 
 
 def percent_of(protocol: str) -> float | None:
-    """Share of the labels that a protocol fine-tunes with, in per cent; None for those on frozen features."""
+    """Share of the labels that a protocol fine-tunes with, in per cent; None for those on frozen
+    features.
+    """
     name, _, number = protocol.partition("-")
     if name != "finetune":
         return None
@@ -56,7 +60,9 @@ def percent_of(protocol: str) -> float | None:
 
 
 def tuning(percent: float) -> Tuning:
-    """The settings for that share of the labels, in percent: those of the nearest of 1, 10 and 100 below or at it."""
+    """The settings for that share of the labels, in percent: those of the nearest of 1, 10 and 100
+    below or at it.
+    """
     if percent < 10:
         return Tuning(
             "LORAC, section 6.1 (head 250 x encoder, its rate from the range searched)",
@@ -76,7 +82,8 @@ def draw_labels(
 ) -> Int64[np.ndarray, " chosen"]:
     """Rows of a random share of every class, rounded, at least one image of each; sorted.
 
-    Rows whose label is negative (missing) are never drawn. percent: above 0, at most 100; see `percent_of`.
+    Rows whose label is negative (missing) are never drawn. percent: above 0, at most 100; see
+    `percent_of`.
     """
     generator = np.random.default_rng([seed, round(1000 * percent)])
     members = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
@@ -87,10 +94,11 @@ def draw_labels(
 
 
 def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray, " chosen"]:
-    """Rows of the images that a list names, sorted: by the whole name, else by the longest common end of the paths.
+    """Rows of the images that a list names, sorted: by the whole name, else by the longest common
+    end of the paths.
 
-    A name without folders, as in SimCLR's splits, means the one image of that name. ValueError names the first that is
-    missing, or that may mean several images.
+    A name without folders, as in SimCLR's splits, means the one image of that name. ValueError
+    names the first that is missing, or that may mean several images.
     """
     wanted = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
     found, said = match(wanted, names, None)
@@ -98,7 +106,8 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     if lost or not found:
         example = f", such as {lost[0]!r}" if lost else ""
         raise ValueError(
-            f"{len(lost)} of the {len(wanted)} images in the list of labels are not here, or may be several"
+            f"{len(lost)} of the {len(wanted)} images in the list of labels are not here, "
+            f"or may be several"
             f"{example}"
         )
     if said:
@@ -118,21 +127,24 @@ def finetune_accuracies(
     bfloat16: bool = False,
     progress: Progress = None,
 ) -> Accuracies:
-    """Accuracies 0..1 on the test images of an encoder that is trained further, together with a linear classifier.
+    """Accuracies 0..1 on the test images of an encoder that is trained further, together with a
+    linear classifier.
 
     Top-1, and where there are at least 100 classes top-5, else None.
 
-    The protocol of LORAC, section 6.1 and Table 3 (after SimCLR, section 6, and SwAV): SGD with momentum 0.9 and no
-    weight decay on every parameter, the classifier's rate a multiple of the encoder's, both times 0.2 after 60 and 80 %
-    of the training; random crops and flips. Last epoch; the test images are looked at once, uncropped. The encoder that
-    is given stays as it is. rows: the training images whose labels are used.
+    The protocol of LORAC, section 6.1 and Table 3 (after SimCLR, section 6, and SwAV): SGD with
+    momentum 0.9 and no weight decay on every parameter, the classifier's rate a multiple of the
+    encoder's, both times 0.2 after 60 and 80 % of the training; random crops and flips. Last epoch;
+    the test images are looked at once, uncropped. The encoder that is given stays as it is. rows:
+    the training images whose labels are used.
 
-    Differs from the paper: rates are fixed, where it searches 7 from 0.01 to 10 for the classifier; crops are the
-    package's weak views (of 0.2 of the area and more, small grayscale images moved, not mirrored); small sets get more
-    epochs: 300 steps at least.
+    Differs from the paper: rates are fixed, where it searches 7 from 0.01 to 10 for the classifier;
+    crops are the package's weak views (of 0.2 of the area and more, small grayscale images moved,
+    not mirrored); small sets get more epochs: 300 steps at least.
 
     >>> from nearfar.evaluation.finetune import tuning
-    >>> images, encoder = nearfar.data.open_images("photos", image_size=32), nearfar.load("runs/photos")
+    >>> images = nearfar.data.open_images("photos", image_size=32)
+    >>> encoder = nearfar.load("runs/photos")
     >>> finetune_accuracies(encoder, images, images, np.arange(11, 15), tuning(10)).top1 <= 1
     True
     """
@@ -189,7 +201,8 @@ def finetune_accuracies(
                 progress(done, total)
         if not torch.isfinite(loss):
             raise ValueError(
-                f"fine-tuning has diverged at learning rates {settings.lr:g} and {settings.head_lr:g}"
+                f"fine-tuning has diverged at learning rates {settings.lr:g} and "
+                f"{settings.head_lr:g}"
             )
     features, truth = labelled(extract(net, test), test.labels, "test")
     with torch.no_grad():

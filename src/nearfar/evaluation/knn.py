@@ -1,4 +1,6 @@
-"""Classifiers without training on frozen features: the vote of the nearest neighbours, and the nearest class mean."""
+"""Classifiers without training on frozen features: the vote of the nearest neighbours, and the
+nearest class mean.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ def knn_accuracy(
 ) -> float:
     """Accuracy of the weighted vote of the k nearest training images, 0..1.
 
-    Each neighbour votes for its class with weight exp(cos / temperature); see `knn_predict`. Test images of a class
-    without training images count as wrong. ValueError when labels are missing, or k is below one or above the number of
-    training images.
+    Each neighbour votes for its class with weight exp(cos / temperature); see `knn_predict`. Test
+    images of a class without training images count as wrong. ValueError when labels are missing, or
+    k is below one or above the number of training images.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> knn_accuracy(x, y, x, y)
@@ -103,15 +105,17 @@ def few_shot_accuracy(
 ) -> dict[int, Score]:
     """Accuracy on the whole test set when only a few training images per class carry a label.
 
-    The classifier is the nearest class mean by cosine: features are centred on the mean of all training features
-    (no labels needed) and put on the unit sphere; each class is the mean of its few labelled images, and a test image
-    gets the class of the largest cosine. With one label it is the nearest neighbour. It has no hyperparameters, so
-    it favours no feature set: raw pixels of scikit-learn's digits give 0.65 to 0.66 with one label over the splits
-    tried, against 0.64 for logistic regression and for cosine without centring.
+    The classifier is the nearest class mean by cosine: features are centred on the mean of all
+    training features (no labels needed) and put on the unit sphere; each class is the mean of its
+    few labelled images, and a test image gets the class of the largest cosine. With one label it is
+    the nearest neighbour. It has no hyperparameters, so it favours no feature set: raw pixels of
+    scikit-learn's digits give 0.65 to 0.66 with one label over the splits tried, against 0.64 for
+    logistic regression and for cosine without centring.
 
-    The labelled images of trial number i depend on (seed, i, labels_per_class) and the labels alone: every feature
-    set sees the same trials. A class with fewer images than asked gives all that it has. predictions: filled with the
-    predicted labels [trials, test images] by `labels_per_class`.
+    The labelled images of trial number i depend on (seed, i, labels_per_class) and the labels
+    alone: every feature set sees the same trials. A class with fewer images than asked gives all
+    that it has. predictions: filled with the predicted labels [trials, test images] by
+    `labels_per_class`.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> few_shot_accuracy(x, y, x, y, labels_per_class=[1])[1].mean  # with one label a class
@@ -141,7 +145,9 @@ def few_shot_accuracy(
 def sample_labels(
     labels: Shaped[np.ndarray, " images"], per_class: int, trials: int = 20, seed: int = 0
 ) -> list[Int[np.ndarray, " chosen"]]:
-    """Positions of the labelled images of each trial: `per_class` of every class, without replacement."""
+    """Positions of the labelled images of each trial: `per_class` of every class, without
+    replacement.
+    """
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     chosen = []
     for trial in range(trials):

@@ -25,15 +25,17 @@ LEAST = 0.5  # estimated precision down to which labels are listed
 FLOOR = 0.2  # share of the contradicted pairs whose labels are all taken for errors
 LOWER = 0.2  # one-sided error of the bound on how many these are
 CLEAR = 1 / 3  # ratio below which a label is clearly contradicted, where few lie between that and 1
-WEAK = 0.5  # of what the largest class leaves: features that predict less of it tell the classes apart badly
+# of what the largest class leaves: features that predict less of it tell the classes apart badly
+WEAK = 0.5
 TOO_WEAK = 1 / 3  # of the same: below, right labels are contradicted as often as wrong ones
 
 
 class Predicted(NamedTuple):
-    """How well the labels can be predicted at all, by classifiers that did not see them: shares 0..1.
+    """How well the labels can be predicted at all, by classifiers that did not see them: shares
+    0..1.
 
-    accuracy: of images in classes that were examined. largest: share of the largest class, which is the accuracy of
-    always naming it. balanced: mean accuracy of the classes.
+    accuracy: of images in classes that were examined. largest: share of the largest class, which is
+    the accuracy of always naming it. balanced: mean accuracy of the classes.
     """
 
     accuracy: float
@@ -42,14 +44,18 @@ class Predicted(NamedTuple):
 
     @property
     def skill(self) -> float:
-        """The share of what always naming the largest class gets wrong that is predicted rightly; 0 is no better."""
+        """The share of what always naming the largest class gets wrong that is predicted rightly; 0
+        is no better.
+        """
         return (self.accuracy - self.largest) / max(1 - self.largest, 1e-12)
 
 
 class Doubtful(NamedTuple):
-    """Rows whose labels are in doubt, most of all first: their own label's probability, another label and its own.
+    """Rows whose labels are in doubt, most of all first: their own label's probability, another
+    label and its own.
 
-    predicted: how well labels can be predicted at all; None where fewer than two classes are large enough.
+    predicted: how well labels can be predicted at all; None where fewer than two classes are large
+    enough.
     """
 
     row: Int64[np.ndarray, " doubtful"]
@@ -67,12 +73,14 @@ def doubtful_labels(
     approximate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Doubtful:
-    """Find the labels that are more likely wrong than right; x [images, dim], each image with its label.
+    """Find the labels that are more likely wrong than right; x [images, dim], each image with its
+    label.
 
-    A label is in doubt where another class is more probable; the ratio of the two probabilities gives the order, lowest
-    first. How many of these are listed is decided by `precisions`; none where the features cannot tell the classes
-    apart. Probabilities are those of `label_probabilities`, which the other arguments are for. Classes
-    of fewer than five images are left out; with fewer than two others nothing is in doubt.
+    A label is in doubt where another class is more probable; the ratio of the two probabilities
+    gives the order, lowest first. How many of these are listed is decided by `precisions`; none
+    where the features cannot tell the classes apart. Probabilities are those of
+    `label_probabilities`, which the other arguments are for. Classes of fewer than five images are
+    left out; with fewer than two others nothing is in doubt.
     """
     _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     known = np.flatnonzero(counts[number] >= FOLDS)
@@ -107,14 +115,16 @@ def predictability(
 def precisions(
     chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
 ) -> Float[np.ndarray, " images"]:
-    """Estimate for each image the probability that its label is wrong, 0..1, from the labels themselves.
+    """Estimate for each image the probability that its label is wrong, 0..1, from the labels
+    themselves.
 
-    Each image is paired with each class, and the pairs are ranked by the ratio of the class's probability to the
-    largest of the others. Hard images make labels rarer steadily towards the bottom; wrong labels, spread over the
-    classes, stay about as frequent everywhere. Their frequency is that among the lowest fifth of the pairs with ratios
-    below 1, or rather its lower bound of 80 %. At any rank the precision is this frequency, divided by that of labels
-    there (isotonic regression). Where a class is easy to tell, wrong labels are too few for that: labels with a ratio
-    below a third are listed as well, if at most half as many lie between that and 1.
+    Each image is paired with each class, and the pairs are ranked by the ratio of the class's
+    probability to the largest of the others. Hard images make labels rarer steadily towards the
+    bottom; wrong labels, spread over the classes, stay about as frequent everywhere. Their
+    frequency is that among the lowest fifth of the pairs with ratios below 1, or rather its lower
+    bound of 80 %. At any rank the precision is this frequency, divided by that of labels there
+    (isotonic regression). Where a class is easy to tell, wrong labels are too few for that: labels
+    with a ratio below a third are listed as well, if at most half as many lie between that and 1.
     """
     images = len(chance)
     second, first = np.sort(chance, 1)[:, -2:].T[:, :, None]
@@ -143,11 +153,13 @@ def label_probabilities(
     approximate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "images classes"]:
-    """Probability of each class for each image by the labels of others: the mean of two classifiers.
+    """Probability of each class for each image by the labels of others: the mean of two
+    classifiers.
 
-    kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression: cross-validated in five
-    stratified folds, with the C of the best `likelihood`; left out above 50 000 images. number: classes 0..n-1, each of
-    at least five images. approximate: of the search. progress: called with (folds done, in all).
+    kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
+    cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
+    000 images. number: classes 0..n-1, each of at least five images. approximate: of the search.
+    progress: called with (folds done, in all).
     """
     classes = int(number.max()) + 1
     near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
@@ -174,7 +186,9 @@ def likelihood(
     rows: Float[np.ndarray, "images dim"],
     number: Int64[np.ndarray, " images"],
 ) -> float:
-    """Mean log-likelihood of the labels whose classes a classifier knows; unlike accuracy it judges probabilities."""
+    """Mean log-likelihood of the labels whose classes a classifier knows; unlike accuracy it judges
+    probabilities.
+    """
     known = np.isin(number, model.classes_)
     chance = model.predict_proba(rows[known])
     own = chance[np.arange(len(chance)), np.searchsorted(model.classes_, number[known])]

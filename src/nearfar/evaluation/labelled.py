@@ -15,11 +15,13 @@ from nearfar.data.labels import negative_is_class, plain_labels
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
 UNEQUAL = 1.5  # times the smallest class: from here on classes are of unequal size
-MANY = 100  # classes from which top-5 accuracy is given too, as the papers do on ImageNet and ImageNet100
+# classes from which top-5 accuracy is given too, as the papers do on ImageNet and ImageNet100
+MANY = 100
 
 
 class Accuracies(NamedTuple):
-    """Shares of images, 0..1, whose label is a classifier's first, or among its first five (None: few classes).
+    """Shares of images, 0..1, whose label is a classifier's first, or among its first five (None:
+    few classes).
 
     balanced: the mean over classes of the first; None where all classes have about the same size.
     """
@@ -36,19 +38,22 @@ class Accuracies(NamedTuple):
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
-    """Features [images, dim] of any float dtype as float32 on the CPU; `name` says in errors whose they are.
+    """Features [images, dim] of any float dtype as float32 on the CPU; `name` says in errors whose
+    they are.
 
     ValueError for another shape, no images, or numbers that are not finite.
     """
     tensor = torch.as_tensor(x).detach().to("cpu", torch.float32)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise ValueError(
-            f"{name} features must be [images, dim] with at least one image, got {tuple(tensor.shape)}"
+            f"{name} features must be [images, dim] with at least one image, got "
+            f"{tuple(tensor.shape)}"
         )
     if bad := (~torch.isfinite(tensor)).any(1).nonzero()[:, 0].tolist():
         row, count = bad[0], len(bad)
         raise ValueError(
-            f"{name} features are not finite (NaN, infinite or beyond float32): row {row} is the first of {count}"
+            f"{name} features are not finite (NaN, infinite or beyond float32): row {row} "
+            f"is the first of {count}"
         )
     return tensor
 
@@ -56,11 +61,12 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
 def labelled(
     x: Features, y: Labels, name: str = "training", beside: Labels = None
 ) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
-    """Checked features of the images that have a label, and their labels, which may be numbers or strings.
+    """Checked features of the images that have a label, and their labels, which may be numbers or
+    strings.
 
-    Missing labels are left out: None, NaN, "", and negative numbers unless these are classes, such as -1 beside 1 alone
-    (`nearfar.data.labels`). beside: the labels of other images, by which that is decided as well.
-    ValueError when no image has a label, or labels and images differ in number.
+    Missing labels are left out: None, NaN, "", and negative numbers unless these are classes, such
+    as -1 beside 1 alone (`nearfar.data.labels`). beside: the labels of other images, by which that
+    is decided as well. ValueError when no image has a label, or labels and images differ in number.
     """
     none = (
         f"the {name} images have no labels, and accuracy needs them: "
@@ -91,7 +97,9 @@ def labelled(
 def training_set(
     x: Features, y: Labels
 ) -> tuple[Float[Tensor, "images dim"], Shaped[np.ndarray, " images"]]:
-    """The same of training images; ValueError for labels of one class only, which tell nothing apart."""
+    """The same of training images; ValueError for labels of one class only, which tell nothing
+    apart.
+    """
     checked, labels = labelled(x, y)
     if len(np.unique(labels)) < 2:
         raise ValueError(
@@ -111,7 +119,8 @@ def accuracy(
 ) -> float:
     """Share of images whose predicted label is right, 0..1.
 
-    Classes come from the training labels, so a test image of a class that training lacks counts as wrong.
+    Classes come from the training labels, so a test image of a class that training lacks counts as
+    wrong.
     """
     return float(np.mean(predicted == labels))
 
@@ -121,8 +130,8 @@ def balanced_accuracy(
 ) -> float | None:
     """Mean over the classes of the share of their images whose predicted label is right, 0..1.
 
-    Of several trials the mean. None where the largest class has less than 1.5 times the images of the smallest, so that
-    this would say what the accuracy does.
+    Of several trials the mean. None where the largest class has less than 1.5 times the images of
+    the smallest, so that this would say what the accuracy does.
     """
     _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if counts.max() < UNEQUAL * counts.min():
@@ -136,7 +145,9 @@ def top_accuracies(
     classes: np.ndarray,
     labels: Shaped[np.ndarray, " images"],
 ) -> Accuracies:
-    """Top-1 accuracy of a classifier's scores, balanced too, and top-5 where there are at least 100 classes."""
+    """Top-1 accuracy of a classifier's scores, balanced too, and top-5 where there are at least 100
+    classes.
+    """
     predicted = classes[scores.argmax(1).numpy()]
     top1, balanced = accuracy(predicted, labels), balanced_accuracy(predicted, labels)
     if len(classes) < MANY:

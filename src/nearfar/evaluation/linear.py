@@ -1,4 +1,6 @@
-"""Linear classifiers on frozen features: by L-BFGS with a chosen penalty, and by SGD as the papers train them."""
+"""Linear classifiers on frozen features: by L-BFGS with a chosen penalty, and by SGD as the papers
+train them.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,9 @@ def linear_accuracy(
 ) -> float:
     """Accuracy of a linear classifier on frozen features, 0..1.
 
-    Features are standardised with the training mean and deviation. Test images of a class that training lacks count
-    as wrong. See `linear_predict` for the penalty. ValueError when labels are missing or name one class only.
+    Features are standardised with the training mean and deviation. Test images of a class that
+    training lacks count as wrong. See `linear_predict` for the penalty. ValueError when labels are
+    missing or name one class only.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> linear_accuracy(x, y, x, y)
@@ -66,10 +69,11 @@ def linear_predict(
 ) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image.
 
-    C, the inverse of the L2 penalty on the summed loss, is chosen on a random fifth of the training images: from 0.001
-    upward in tens, until the accuracy there falls. One fixed value would be unfair to some features: on 10 000 CIFAR-10
-    images, 3072 raw pixels are best at 0.001 (38.8 % against 28.4 % at 1) and 256 convolutional features at 1 (51.9 %
-    against 43.4 % at 0.001). The test images are never used for it.
+    C, the inverse of the L2 penalty on the summed loss, is chosen on a random fifth of the training
+    images: from 0.001 upward in tens, until the accuracy there falls. One fixed value would be
+    unfair to some features: on 10 000 CIFAR-10 images, 3072 raw pixels are best at 0.001 (38.8 %
+    against 28.4 % at 1) and 256 convolutional features at 1 (51.9 % against 43.4 % at 0.001). The
+    test images are never used for it.
     """
     train_x, labels = training_set(train_x, train_y)
     test = features(test_x, "test")
@@ -80,7 +84,9 @@ def linear_predict(
 def standardise(
     train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]
 ) -> tuple[np.ndarray, ...]:
-    """All arrays shifted and scaled by the training mean and deviation; constant dimensions become 0."""
+    """All arrays shifted and scaled by the training mean and deviation; constant dimensions become
+    0.
+    """
     mean, deviation = train_x.mean(0), train_x.std(0, correction=0)
     scale = (deviation > 1e-6 * (1 + mean.abs())) / deviation.clamp_min(1e-30)
     return tuple(((x - mean) * scale).numpy() for x in (train_x, *others))
@@ -129,9 +135,10 @@ def fit(
 class Probe:
     """How a linear classifier is trained; `source` is where the numbers come from.
 
-    lrs: learning rates, not scaled to the batch any more; of several, held-out training images choose one. epochs:
-    passes over the features, `steps` batches instead where it is given. drop_at: shares of the training after which the
-    rate is divided by 10; without, it falls to 0 along a cosine, step by step.
+    lrs: learning rates, not scaled to the batch any more; of several, held-out training images
+    choose one. epochs: passes over the features, `steps` batches instead where it is given.
+    drop_at: shares of the training after which the rate is divided by 10; without, it falls to 0
+    along a cosine, step by step.
     """
 
     source: str
@@ -166,13 +173,17 @@ PROBES = {
 
 
 def usual_probe(protocol: str, image_size: int) -> str:
-    """Name the settings that a recipe's protocol names, "linear-sgd sce"; else SACLR's, for CIFAR below 64 pixels."""
+    """Name the settings that a recipe's protocol names, "linear-sgd sce"; else SACLR's, for CIFAR
+    below 64 pixels.
+    """
     named = [word for word in protocol.split() if word in PROBES]
     return named[0] if named else "saclr-cifar" if image_size < 64 else "saclr-imagenet"
 
 
 def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Probe:
-    """The settings of that name, with other learning rates where some are given; ValueError for an unknown name."""
+    """The settings of that name, with other learning rates where some are given; ValueError for an
+    unknown name.
+    """
     if isinstance(name, str):
         check_known("--probe", name, PROBES)
     probe = PROBES[name] if isinstance(name, str) else name
@@ -196,14 +207,15 @@ def linear_sgd_accuracies(
 
     Top-1, and where there are at least 100 classes top-5, else None.
 
-    probe: settings by name (`PROBES`), or one's own. Of several learning rates, the one with the best accuracy on a
-    random fifth of the training images, after the last epoch there, is trained again on all of them: at most two fits,
-    however many rates. Features are used as they are, as in the papers: no standardisation. Weights start from
-    N(0, 0.01^2), biases from 0. The test images are looked at once. progress: called with (steps done, in all).
-    ValueError for unknown or impossible settings, and missing labels.
+    probe: settings by name (`PROBES`), or one's own. Of several learning rates, the one with the
+    best accuracy on a random fifth of the training images, after the last epoch there, is trained
+    again on all of them: at most two fits, however many rates. Features are used as they are, as in
+    the papers: no standardisation. Weights start from N(0, 0.01^2), biases from 0. The test images
+    are looked at once. progress: called with (steps done, in all). ValueError for unknown or
+    impossible settings, and missing labels.
 
-    Differs from the papers: features are computed once, so the probe sees every image in one view, not in a new
-    random crop and flip in each epoch.
+    Differs from the papers: features are computed once, so the probe sees every image in one view,
+    not in a new random crop and flip in each epoch.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> linear_sgd_accuracies(x, y, x, y).top1
@@ -224,7 +236,9 @@ def linear_sgd_accuracies(
 
 
 def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]]:
-    """A random fifth of the images, to choose on, and the others; ValueError where one of them is empty."""
+    """A random fifth of the images, to choose on, and the others; ValueError where one of them is
+    empty.
+    """
     if count < 2:
         raise ValueError(
             "a choice on held-out images needs at least two training images, there is one"
@@ -245,7 +259,9 @@ def best_rate(
     device: torch.device | str = "cpu",
     progress: Progress = None,
 ) -> Probe:
-    """The settings with the one learning rate that is best on held-out images; the lowest of those that are equal."""
+    """The settings with the one learning rate that is best on held-out images; the lowest of those
+    that are equal.
+    """
     weight, bias = train_heads(probe, train_x, train_y, classes, seed, device, progress)
     predicted = torch.cat([scores.argmax(2) for scores in _scores(weight, bias, held_x)])
     right = (predicted == held_y[:, None]).float().mean(0)
@@ -263,8 +279,9 @@ def train_heads(
 ) -> tuple[Float[Tensor, "rates classes dim"], Float[Tensor, "rates classes"]]:
     """Weights and biases after the last step, one head for each learning rate.
 
-    The heads are one batched layer that sees the same batches, each with its own rate and momentum, so that a sweep
-    reads and moves the features no more often than a single fit. The gradient of the cross-entropy is in closed form.
+    The heads are one batched layer that sees the same batches, each with its own rate and momentum,
+    so that a sweep reads and moves the features no more often than a single fit. The gradient of
+    the cross-entropy is in closed form.
     """
     generator = torch.Generator().manual_seed(seed)
     rates = torch.tensor(probe.lrs, device=device)
@@ -295,7 +312,9 @@ def train_heads(
 
 
 def _factor(probe: Probe, done: int, total: int, per_epoch: int) -> float:
-    """The learning rate after so many steps, as a share of the first; it drops between epochs, as the papers' do."""
+    """The learning rate after so many steps, as a share of the first; it drops between epochs, as
+    the papers' do.
+    """
     if not probe.drop_at:
         return (1 + math.cos(math.pi * done / total)) / 2
     whole = done if probe.steps is not None else done - done % per_epoch

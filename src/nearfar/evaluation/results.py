@@ -1,4 +1,6 @@
-"""Measurements: results with what they were measured on, and one sentence on whether to keep the encoder."""
+"""Measurements: results with what they were measured on, and one sentence on whether to keep the
+encoder.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,17 @@ START = "keep the weights that you started from"
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """What numbers were measured on: they are only compared with numbers of the same data and encoder.
+    """What numbers were measured on: they are only compared with numbers of the same data and
+    encoder.
 
-    data: as the user named it. test: which images were tested on, in words. train_images, test_images: how many.
-    classes, largest: how many classes there are, and the share of the test images in the one that most training images
-    have. even_images: test images in equal classes that would give balanced accuracies of the same standard error; None
-    where the classes are of equal size. limit: of the training images. seed: of all that was drawn. images: digest of
-    both sets and their labels. encoder: digest of the weights. epoch: how long it had been trained, where known.
-    image_size, channels: as the encoder sees the images. gray: whether their three channels are the same. keep_colour:
-    as the encoder was trained.
+    data: as the user named it. test: which images were tested on, in words. train_images,
+    test_images: how many. classes, largest: how many classes there are, and the share of the test
+    images in the one that most training images have. even_images: test images in equal classes that
+    would give balanced accuracies of the same standard error; None where the classes are of equal
+    size. limit: of the training images. seed: of all that was drawn. images: digest of both sets
+    and their labels. encoder: digest of the weights. epoch: how long it had been trained, where
+    known. image_size, channels: as the encoder sees the images. gray: whether their three channels
+    are the same. keep_colour: as the encoder was trained.
     """
 
     data: str
@@ -72,7 +76,9 @@ class MeasuredOn:
     keep_colour: float = 0.0
 
     def same(self, other: MeasuredOn) -> bool:
-        """Whether numbers of both may stand in one row: whatever the data was called, it is the same."""
+        """Whether numbers of both may stand in one row: whatever the data was called, it is the
+        same.
+        """
         return replace(self, data=other.data, epoch=other.epoch) == other
 
     def words(self) -> str:
@@ -107,7 +113,9 @@ class Measurement(Mapping[str, dict[str, float]]):
         return len(self.rows)
 
     def summary(self) -> dict[str, Any]:
-        """Return it in plain values: "on", "results" by row, "how" by column, and the "sentence" on the encoder."""
+        """Return it in plain values: "on", "results" by row, "how" by column, and the "sentence" on
+        the encoder.
+        """
         return self.to_json() | {"sentence": sentence(self)}
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +130,9 @@ class Measurement(Mapping[str, dict[str, float]]):
         return cls(_measured_on(value["on"]), _rows(value["results"]), _words(value["how"]))
 
     def joined(self, new: Measurement) -> Measurement:
-        """Return both in one: `new` replaces its columns, as a whole where its protocol has other options now."""
+        """Return both in one: `new` replaces its columns, as a whole where its protocol has other
+        options now.
+        """
         changed = {column for column, how in new.how.items() if self.how.get(column, how) != how}
         rows: Rows = {}
         for row in ENCODERS:
@@ -137,21 +147,27 @@ class Measurement(Mapping[str, dict[str, float]]):
 
 
 def added(measured: Sequence[Measurement], new: Measurement) -> list[Measurement]:
-    """Return all measurements with a new one as the last; one on the same data and encoder takes it in."""
+    """Return all measurements with a new one as the last; one on the same data and encoder takes it
+    in.
+    """
     same = [one for one in measured if one.on.same(new.on)]
     others = [one for one in measured if not one.on.same(new.on)]
     return [*others, same[0].joined(new) if same else new]
 
 
 def column_of(key: str) -> str:
-    """Return the column that a number belongs to: a deviation or a top-5 accuracy has that of its accuracy."""
+    """Return the column that a number belongs to: a deviation or a top-5 accuracy has that of its
+    accuracy.
+    """
     for end in (DEVIATION, TOP5, BALANCED):
         key = key.removesuffix(end)
     return key
 
 
 def accuracies(results: Mapping[str, dict[str, float]], *, balanced: bool = False) -> list[str]:
-    """List the columns of a table of results: its accuracies, without their deviations; or its balanced accuracies."""
+    """List the columns of a table of results: its accuracies, without their deviations; or its
+    balanced accuracies.
+    """
     return [
         key
         for key in results["trained"]
@@ -160,7 +176,9 @@ def accuracies(results: Mapping[str, dict[str, float]], *, balanced: bool = Fals
 
 
 def best_rows(results: Mapping[str, dict[str, float]], column: str) -> list[str]:
-    """List the rows with the largest accuracy of a column; those that agree in three digits share the place."""
+    """List the rows with the largest accuracy of a column; those that agree in three digits share
+    the place.
+    """
     shown = {
         row: round(numbers[column], 3) for row, numbers in results.items() if column in numbers
     }
@@ -168,7 +186,9 @@ def best_rows(results: Mapping[str, dict[str, float]], column: str) -> list[str]
 
 
 def chance(measured: Measurement, row: str, column: str) -> float:
-    """Return the standard error of an accuracy: binomial, of the test images; and of the trials with few labels."""
+    """Return the standard error of an accuracy: binomial, of the test images; and of the trials
+    with few labels.
+    """
     numbers, on = measured[row], measured.on
     count = (on.even_images or on.test_images) if column.endswith(BALANCED) else on.test_images
     accuracy = numbers[column]
@@ -177,10 +197,11 @@ def chance(measured: Measurement, row: str, column: str) -> float:
 
 
 def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
-    """Return whether the trained encoder is clearly better (1) or worse (-1) than another row, or neither (0).
+    """Return whether the trained encoder is clearly better (1) or worse (-1) than another row, or
+    neither (0).
 
-    Clearly: by more than two standard errors of the difference. All rows are tested on the same images, which makes
-    the true error smaller. What agrees in three digits is never clear.
+    Clearly: by more than two standard errors of the difference. All rows are tested on the same
+    images, which makes the true error smaller. What agrees in three digits is never clear.
     """
     ours, theirs = measured["trained"][column], measured[row][column]
     errors = [chance(measured, one, column) for one in ("trained", row)]
@@ -191,7 +212,9 @@ def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a measurement says of an encoder: whether it is better than what costs nothing, in a few words and whole."""
+    """What a measurement says of an encoder: whether it is better than what costs nothing, in a few
+    words and whole.
+    """
 
     state: Literal["better", "partly better", "no better", "worse"]
     badge: str
@@ -199,10 +222,11 @@ class Outcome:
 
 
 def outcome(measured: Measurement) -> Outcome | None:
-    """Judge the trained encoder by the other rows, which cost nothing; None where there are none to compare with.
+    """Judge the trained encoder by the other rows, which cost nothing; None where there are none to
+    compare with.
 
-    The first column decides; others that disagree are named. Words name all rows that are as good or better, and one
-    thing to do.
+    The first column decides; others that disagree are named. Words name all rows that are as good
+    or better, and one thing to do.
     """
     columns = [
         column
@@ -253,7 +277,9 @@ def sentence(measured: Measurement) -> str:
 
 
 def gray_words(on: MeasuredOn) -> str:
-    """Say how to pretrain on gray images that are stored as red, green and blue; empty for all others."""
+    """Say how to pretrain on gray images that are stored as red, green and blue; empty for all
+    others.
+    """
     return f"the images are gray, stored in three channels: {_in_gray(on)}" if on.gray else ""
 
 

@@ -1,4 +1,6 @@
-"""Features that were made elsewhere: arrays, files and tables of them, with names and labels where they have some."""
+"""Features that were made elsewhere: arrays, files and tables of them, with names and labels where
+they have some.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _BOXES |= {"coordinate", "coordinates", "coords", "position"}
 
 
 class Vectors(NamedTuple):
-    """Features, and the names and labels (texts, None: missing) of their rows, where the source has them.
+    """Features, and the names and labels (texts, None: missing) of their rows, where the source has
+    them.
 
     texts: columns of text that may hold names, where none of a usual name does.
     """
@@ -54,11 +57,13 @@ class _Columns(NamedTuple):
 def find_vectors(source: Any) -> Vectors | None:
     """Read features from a source that holds some, else None: it may hold images.
 
-    source: an array or tensor [rows, dim] of floats, or a pair of one and labels; a .npy file of one; a .npz file with
-    it under "embedding", "features" or the like; a .parquet file or `datasets.Dataset` with a column of lists of
-    floats and none of images, which are used in its place. Names stand under "name", "path", "file_name" or another
-    usual name (`nearfar.data.column_names`), labels under "label" or the like. No pickle is loaded.
-    ValueError, one line, for features that are not finite, names that occur twice, and columns of other lengths.
+    source: an array or tensor [rows, dim] of floats, or a pair of one and labels; a .npy file of
+    one; a .npz file with it under "embedding", "features" or the like; a .parquet file or
+    `datasets.Dataset` with a column of lists of floats and none of images, which are used in its
+    place. Names stand under "name", "path", "file_name" or another usual name
+    (`nearfar.data.column_names`), labels under "label" or the like. No pickle is loaded.
+    ValueError, one line, for features that are not finite, names that occur twice, and columns of
+    other lengths.
     """
     said = describe(source)
     with one_line(f"cannot use the vectors of {said}"):
@@ -68,7 +73,8 @@ def find_vectors(source: Any) -> Vectors | None:
         x = np.array(columns.features, np.float32)
         if bad := np.flatnonzero(~np.isfinite(x).all(1)).tolist() if x.ndim == 2 else []:
             raise ValueError(
-                f"they are not finite (NaN, infinite or beyond float32) in {len(bad)} of {len(x)} rows, first row "
+                f"they are not finite (NaN, infinite or beyond float32) in {len(bad)} of "
+                f"{len(x)} rows, first row "
                 f"{bad[0]} counted from 0: leave these rows out"
             )
         checked = features(x, "given")
@@ -162,13 +168,16 @@ def _header(content: NpzFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
 def _chosen(
     schema: pyarrow.Schema, said: str
 ) -> tuple[str, str | None, str | None, list[str]] | None:
-    """The columns of features, names and labels, and of further texts; None without features, and beside images."""
+    """The columns of features, names and labels, and of further texts; None without features, and
+    beside images.
+    """
     column = _column_of(schema)
     if column is None:
         return None
     if (images := images_in(schema)) is not None:
         say_once(
-            f"'{said}' holds images in column '{images}': these are used, and not the lists of floats in '{column}'"
+            f"'{said}' holds images in column '{images}': these are used, and not the "
+            f"lists of floats in '{column}'"
         )
         return None
     texts = [one.name for one in schema if _is_text(one.type)]
@@ -185,7 +194,9 @@ def _is_text(kind: pyarrow.DataType) -> bool:
 
 
 def _column_of(schema: pyarrow.Schema) -> str | None:
-    """The column of lists of floats: one with a usual name, or the only one, unless it is named for boxes."""
+    """The column of lists of floats: one with a usual name, or the only one, unless it is named for
+    boxes.
+    """
     kinds = pyarrow.types
     are_lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
     nested = [one for one in schema if any(is_one(one.type) for is_one in are_lists)]

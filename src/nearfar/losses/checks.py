@@ -1,4 +1,6 @@
-"""One clear line for every wrong number of a loss or method; `pairs.arithmetic` checks the tensors."""
+"""One clear line for every wrong number of a loss or method; `pairs.arithmetic` checks the
+tensors.
+"""
 
 import math
 from numbers import Real
@@ -10,7 +12,9 @@ from nearfar.pairs.arithmetic import check_rows
 
 
 def number(**values: object) -> None:
-    """Raise ValueError for tensors, parameters, truth values and all else that is no plain number."""
+    """Raise ValueError for tensors, parameters, truth values and all else that is no plain
+    number.
+    """
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Real):
             raise ValueError(f"{name} must be a plain number, got a {type(value).__name__}")
@@ -40,13 +44,17 @@ def at_least(least: int, **values: int) -> None:
 
 
 def group(group_size: int | None) -> int | None:
-    """The images of a group of negatives; ValueError for fewer than two, None is the whole batch."""
+    """The images of a group of negatives; ValueError for fewer than two, None is the whole
+    batch.
+    """
     at_least(2, group_size=2 if group_size is None else group_size)
     return group_size
 
 
 def same_views(rows: Tensor, **views: Tensor) -> None:
-    """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim], batch >= 1."""
+    """Raise ValueError unless each of `views` is [views, batch, dim], around `rows` [batch, dim],
+    batch >= 1.
+    """
     check_rows(rows=rows)
     for name, stacked in views.items():
         if stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
@@ -77,8 +85,8 @@ def temperature_of_exponentials(**values: float) -> None:
 def index_of(batch: int, index: Tensor | None, num_images: int, otherwise: str) -> Tensor:
     """The images' numbers [batch] as int64; ValueError without them, saying what works instead.
 
-    Also ValueError for numbers outside 0 to num_images - 1, where that can be told without waiting for a GPU; there the
-    device itself stops.
+    Also ValueError for numbers outside 0 to num_images - 1, where that can be told without waiting
+    for a GPU; there the device itself stops.
     """
     if index is None:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""LORAC: InfoNCE of several queries with a low-rank prior on the views of an image (and MoCo-M, without it)."""
+"""LORAC: InfoNCE of several queries with a low-rank prior on the views of an image (and MoCo-M,
+without it).
+"""
 
 import math
 from typing import Any
@@ -29,24 +31,24 @@ VARIANCE, MARGIN = 2.0, 3.0  # of the gaussian and of the constant prior: Table 
 
 
 class LORAC(nn.Module):
-    """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0); Q: the M rows in `large`.
+    """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0); Q: the M rows
+    in `large`.
 
-    Priors, with |Q|_* the nuclear norm of the M unit rows:
-    laplace -|Q|_* / (M beta t); gaussian -(|Q|_* - sqrt(M))^2 / (2 M t); constant -3 / (M beta t).
-    beta = inf switches any prior off: that is MoCo-M, and with one query MoCo.
-    batchwise=True (LORAC-bs, laplace only): one |P|_* for the batch, rows q_{i,m} - mean_m q_{i,m} of `large`,
-    log h = -|P|_* / (rows of P beta t).
-    Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim]; queue [keys, dim] unit rows. In the
-    method `large` holds the queries of all large crops, the key's own among them, and (not for LORAC-bs) both keys:
-    five rows for three crops. None: the queries given and the key; for LORAC-bs the queries.
-    Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4 for ResNet-50).
-    Gradient: to the queries, and to those rows of `large` that require one.
-    Errors: also ValueError for batchwise with another prior than laplace or with one row of an image.
-    Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q: released code.
-    Differs from the paper:
-    1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
-    2. Algorithm 1 concatenates the logits along dimension 0; it is dimension 1.
-    3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes sqrt(5), that of three large crops.
+    Priors, with |Q|_* the nuclear norm of the M unit rows: laplace -|Q|_* / (M beta t); gaussian
+    -(|Q|_* - sqrt(M))^2 / (2 M t); constant -3 / (M beta t). beta = inf switches any prior off:
+    that is MoCo-M, and with one query MoCo. batchwise=True (LORAC-bs, laplace only): one |P|_* for
+    the batch, rows q_{i,m} - mean_m q_{i,m} of `large`, log h = -|P|_* / (rows of P beta t).
+    Shapes: queries [queries, batch, dim], key [batch, dim], large [M, batch, dim]; queue [keys,
+    dim] unit rows. In the method `large` holds the queries of all large crops, the key's own among
+    them, and (not for LORAC-bs) both keys: five rows for three crops. None: the queries given and
+    the key; for LORAC-bs the queries. Defaults: temperature 0.2, beta 2 (ResNet-18, ImageNet-100; 4
+    for ResNet-50). Gradient: to the queries, and to those rows of `large` that require one. Errors:
+    also ValueError for batchwise with another prior than laplace or with one row of an image.
+    Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q:
+    released code. Differs from the paper: 1. Released code leaves out the division by t once the
+    prior is on; Eq. 11-12 is followed. 2. Algorithm 1 concatenates the logits along dimension 0; it
+    is dimension 1. 3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes
+    sqrt(5), that of three large crops.
 
     >>> query, queue = torch.eye(4).split(2)
     >>> LORAC(beta=float("inf"), temperature=1.0)(query[None], query, queue=queue)  # MoCo"s
@@ -105,7 +107,8 @@ class LORAC(nn.Module):
         if self.batchwise:
             if m < 2:
                 raise ValueError(
-                    "batchwise=True needs 2 rows of an image or more: one does not vary around its mean"
+                    "batchwise=True needs 2 rows of an image or more: one does not vary "
+                    "around its mean"
                 )
             variation = (rows - rows.mean(0)).flatten(0, 1)
             return -nuclear_norm(variation) / (len(variation) * self.beta * temperature)
@@ -121,11 +124,12 @@ CUT = 1e-6  # singular values below this share of the largest are dropped
 def nuclear_norm(rows: Float[Tensor, "*matrices rows dim"]) -> Float[Tensor, "*matrices"]:
     """Nuclear norm of each matrix; in [sqrt(M), M] for M unit rows (M <= dim).
 
-    Shapes: rows [..., M, dim], any M and dim; returns [...].
-    Computed from the eigenvalues of the smaller Gram matrix in float64 whatever the input's dtype. The gradient is
-    U V^T without the singular values below 1e-6 of the largest: equal rows and zero matrices give finite gradients.
-    A matrix with a value that is not finite gives nan. Errors: RuntimeError on double backward.
-    Source: Wang et al. 2022 (LORAC), Eq. 11; U V^T is the gradient of the nuclear norm at a matrix of full rank.
+    Shapes: rows [..., M, dim], any M and dim; returns [...]. Computed from the eigenvalues of the
+    smaller Gram matrix in float64 whatever the input's dtype. The gradient is U V^T without the
+    singular values below 1e-6 of the largest: equal rows and zero matrices give finite gradients. A
+    matrix with a value that is not finite gives nan. Errors: RuntimeError on double backward.
+    Source: Wang et al. 2022 (LORAC), Eq. 11; U V^T is the gradient of the nuclear norm at a matrix
+    of full rank.
     """
     return _NuclearNorm.apply(rows)
 

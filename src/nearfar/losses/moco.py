@@ -1,4 +1,6 @@
-"""InfoNCE of a query against keys of a queue (MoCo v1, v2) or the batch (v3), several (JCL), or a neighbour (NNCLR)."""
+"""InfoNCE of a query against keys of a queue (MoCo v1, v2) or the batch (v3), several (JCL), or a
+neighbour (NNCLR).
+"""
 
 import torch
 from jaxtyping import Float
@@ -58,12 +60,12 @@ class MoCo(nn.Module):
 
 
 class MoCoV3(nn.Module):
-    """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key), mean over the batch.
+    """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key),
+    mean over the batch.
 
-    Shapes: query (predictor's output), key (momentum encoder's, other view) [batch, dim]: one direction; the
-    method adds the two.
-    Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses 1.0).
-    Source: Chen, Xie, He 2021 (MoCo v3), Eq. 1 and Algorithm 1.
+    Shapes: query (predictor's output), key (momentum encoder's, other view) [batch, dim]: one
+    direction; the method adds the two. Defaults: temperature 0.2 (ViT; the ResNet-50 recipe uses
+    1.0). Source: Chen, Xie, He 2021 (MoCo v3), Eq. 1 and Algorithm 1.
 
     >>> z = torch.eye(4)
     >>> MoCoV3(temperature=1.0)(z, z)  # 2 log(1 + 3 / e)
@@ -92,13 +94,12 @@ class MoCoV3(nn.Module):
 class JCL(nn.Module):
     """-q.mu/t + log[exp(q.mu/t + lam/(2 t^2) q'Sigma q) + sum exp(q.queue/t)], mean over the batch.
 
-    mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased covariance.
-    With one key this is MoCo.
-    Shapes: query [batch, dim], keys [views, batch, dim]; queue [keys, dim] unit rows.
-    Defaults: temperature 0.2, lam 2 (the method ramps it up over the epochs).
-    Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
-    Differs from the paper:
-    1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in JCL.
+    mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased
+    covariance. With one key this is MoCo. Shapes: query [batch, dim], keys [views, batch, dim];
+    queue [keys, dim] unit rows. Defaults: temperature 0.2, lam 2 (the method ramps it up over the
+    epochs). Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
+    Differs from the paper: 1. LORAC's Eq. 16 prints the covariance term outside the exponential; it
+    belongs inside, as in JCL.
 
     >>> query, queue = torch.eye(4).split(2)
     >>> JCL(temperature=1.0)(query, torch.stack([query, query]), queue)  # equal keys: MoCo"s
@@ -136,11 +137,11 @@ class JCL(nn.Module):
 class NNCLR(nn.Module):
     """CE(neighbour_i . predictions / t, own prediction), mean over the batch.
 
-    neighbour_i is the row of the queue nearest to the projection of one view; the predictions are the predictor's
-    outputs for the other view, the other images of the batch are the negatives.
-    Shapes: projection, prediction [batch, dim] of the two views; queue [keys, dim] unit rows. One direction; the method
-    averages the two. Only the prediction gets a gradient.
-    Source: Dwibedi et al. 2021 (NNCLR), the loss with a prediction head.
+    neighbour_i is the row of the queue nearest to the projection of one view; the predictions are
+    the predictor's outputs for the other view, the other images of the batch are the negatives.
+    Shapes: projection, prediction [batch, dim] of the two views; queue [keys, dim] unit rows. One
+    direction; the method averages the two. Only the prediction gets a gradient. Source: Dwibedi et
+    al. 2021 (NNCLR), the loss with a prediction head.
 
     >>> z = torch.eye(4)
     >>> NNCLR(temperature=1.0)(z, z, queue=z)  # log(1 + 3 / e)
@@ -170,7 +171,9 @@ class NNCLR(nn.Module):
 
 
 def nearest(rows: Rows, queue: Queue) -> Rows:
-    """The row of the queue of unit rows nearest to each row, in the rows' dtype; no gradient. A tile at a time."""
+    """The row of the queue of unit rows nearest to each row, in the rows' dtype; no gradient. A
+    tile at a time.
+    """
     rows, queue = rows.detach().to(accumulation_dtype(rows)), queue.detach()
     best = rows.new_full((len(rows),), -torch.inf)
     index = torch.zeros(len(rows), dtype=torch.long, device=rows.device)

@@ -1,4 +1,6 @@
-"""Relational losses: the soft target holds similarities to other images (ReSSL), and the positive (SCE)."""
+"""Relational losses: the soft target holds similarities to other images (ReSSL), and the positive
+(SCE).
+"""
 
 from torch import nn
 from torch.linalg import vecdot
@@ -50,15 +52,14 @@ class ReSSL(nn.Module):
 class SCE(nn.Module):
     """Cross entropy of a soft target and softmax([q.k, q.queue] / t), mean over the batch.
 
-    The target gives lam to the positive and 1 - lam to softmax(k.queue / t_m), in which the positive is masked
-    (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta Ceil, which is the same number
-    at mu = eta = 1 - lam.
-    Shapes: query, key [batch, dim]; queue [keys, dim] unit rows, or None: the other images' keys in the batch are the
-    negatives (Eq. 5-8). One direction; the method averages the two.
-    Defaults: temperature 0.1, target_temperature 0.07 (ImageNet), lam 0.5; mu and eta None, which means 1 - lam.
-    Source: Denize et al. 2023 (SCE), Eq. 6-9 and Proposition 1; Table 3 for free mu and eta.
-    Differs from the paper:
-    1. With a queue, Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
+    The target gives lam to the positive and 1 - lam to softmax(k.queue / t_m), in which the
+    positive is masked (weight exactly 0). Computed as Proposition 1, lam InfoNCE + mu ReSSL + eta
+    Ceil, which is the same number at mu = eta = 1 - lam. Shapes: query, key [batch, dim]; queue
+    [keys, dim] unit rows, or None: the other images' keys in the batch are the negatives (Eq. 5-8).
+    One direction; the method averages the two. Defaults: temperature 0.1, target_temperature 0.07
+    (ImageNet), lam 0.5; mu and eta None, which means 1 - lam. Source: Denize et al. 2023 (SCE), Eq.
+    6-9 and Proposition 1; Table 3 for free mu and eta. Differs from the paper: 1. With a queue,
+    Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
        the 1 - lam; here it is masked, as in Eq. 3 and 6.
 
     >>> query, queue = torch.eye(4).split(2)
@@ -103,7 +104,8 @@ class SCE(nn.Module):
             negative, _ = attend(query, queue, temperature)
             _, target_key = attend(key, queue, self.target_temperature)
             positive, relation = (vecdot(query, other) / temperature for other in (key, target_key))
-        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive - negative.
+        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f +
+        # positive - negative.
         mu = 1 - self.lam if self.mu is None else self.mu
         eta = 1 - self.lam if self.eta is None else self.eta
         loss = -(self.lam + eta) * F.logsigmoid(positive - negative)

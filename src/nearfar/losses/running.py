@@ -1,8 +1,8 @@
 """State that a loss keeps between steps: how it is read, and that it moves to finite numbers alone.
 
-A gradient that is computed after the state has moved must use the state as it was read. torch's compiler computes cheap
-intermediate results of a graph again in the backward pass, from buffers that the forward pass has changed by then; what
-it calls an operation of its own it keeps.
+A gradient that is computed after the state has moved must use the state as it was read. torch's
+compiler computes cheap intermediate results of a graph again in the backward pass, from buffers
+that the forward pass has changed by then; what it calls an operation of its own it keeps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _read.register_fake(
 def read(
     buffer: Shaped[Tensor, "*shape"], index: Int[Tensor, " batch"] | None = None
 ) -> Shaped[Tensor, "*shape_read"]:
-    """A copy of a buffer, or of its rows at `index`, that stays as it is when the buffer moves; no gradient."""
+    """A copy of a buffer, or of its rows at `index`, that stays as it is when the buffer moves; no
+    gradient.
+    """
     result: Tensor = _read(buffer.detach(), index)
     return result
 
@@ -41,10 +43,11 @@ def move(
     loss: Float[Tensor, ""],
     index: Int[Tensor, " batch"] | None = None,
 ) -> Bool[Tensor, "*shape_new"]:
-    """Set a buffer, or its rows at `index`, to new values where these and the loss of the step are finite.
+    """Set a buffer, or its rows at `index`, to new values where these and the loss of the step are
+    finite.
 
-    A step with an infinite loss, which a scaler of gradients or the user skips, leaves no trace. Nothing waits for a
-    GPU. Returns where the buffer was set.
+    A step with an infinite loss, which a scaler of gradients or the user skips, leaves no trace.
+    Nothing waits for a GPU. Returns where the buffer was set.
     """
     new = new.to(buffer.dtype)
     good = new.isfinite() & loss.isfinite()

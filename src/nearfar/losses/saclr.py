@@ -1,4 +1,6 @@
-"""SACLR: contrastive learning as matrix approximation, with a running estimate of the normaliser."""
+"""SACLR: contrastive learning as matrix approximation, with a running estimate of the
+normaliser.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,31 @@ from nearfar.pairs.joined import on_joined_batch
 
 
 class SACLR(nn.Module):
-    """Attraction -log q_pos plus repulsion mean(q_ij) / Z over a few, or all, negatives j of each row i.
+    """Attraction -log q_pos plus repulsion mean(q_ij) / Z over a few, or all, negatives j of each
+    row i.
 
-    Shapes: z1, z2 [batch, dim] of two views, `index` [batch] the images' numbers below `num_images`, which only the row
-    form needs. The value is the mean over the 2 * batch rows.
-    `scale`: "matrix" keeps one Z, "row" one per image, in the buffer `partition`. Z is used as it stood before this
-    step, without gradient; in training mode it then moves to rho Z + (1 - rho) [alpha q_pos + (1 - alpha) mean q_ij].
-    `negatives`: M other images per image, sampled without replacement, independently for each image, both views of each
-    (2M pairs a row); "all" takes the 2 * batch - 2 rows of the other images. M = 1 costs O(batch * dim).
-    `kernel`: "gaussian" exp(-|z_i - z_j|^2 / (2 bandwidth^2)) and "cosine" exp(s_ij / bandwidth) on unit rows, "cauchy"
-    1 / (1 + |z_i - z_j|^2) on rows as they are.
-    Defaults: alpha 0.125, Z starts at `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5.
-    Errors: also ValueError for a batch not larger than M, and for a missing index.
-    The bandwidth cannot be learned: `partition` averages the kernel of earlier batches, which another bandwidth would
-    make another kernel.
-    `monitored` holds the mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
-    Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
+    Shapes: z1, z2 [batch, dim] of two views, `index` [batch] the images' numbers below
+    `num_images`, which only the row form needs. The value is the mean over the 2 * batch rows.
+    `scale`: "matrix" keeps one Z, "row" one per image, in the buffer `partition`. Z is used as it
+    stood before this step, without gradient; in training mode it then moves to rho Z + (1 - rho)
+    [alpha q_pos + (1 - alpha) mean q_ij]. `negatives`: M other images per image, sampled without
+    replacement, independently for each image, both views of each (2M pairs a row); "all" takes the
+    2 * batch - 2 rows of the other images. M = 1 costs O(batch * dim). `kernel`: "gaussian"
+    exp(-|z_i - z_j|^2 / (2 bandwidth^2)) and "cosine" exp(s_ij / bandwidth) on unit rows, "cauchy"
+    1 / (1 + |z_i - z_j|^2) on rows as they are. Defaults: alpha 0.125, Z starts at
+    `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5. Errors: also ValueError
+    for a batch not larger than M, and for a missing index. The bandwidth cannot be learned:
+    `partition` averages the kernel of earlier batches, which another bandwidth would make another
+    kernel. `monitored` holds the mean similarity of positives and of negatives in the last batch,
+    and the mean of `partition`. Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is
+    monitored.
 
-    Differs from the paper:
-    1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the model collapses;
+    Differs from the paper: 1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of
+    the attraction and the model collapses;
        here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
-    2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes the mean).
-    3. The released code's M = 1 uses one pair per row, the next image's other view; here both views of a sampled image.
+    2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes
+    the mean). 3. The released code's M = 1 uses one pair per row, the next image's other view; here
+    both views of a sampled image.
 
     >>> z = torch.eye(4)
     >>> SACLR(num_images=4)(z, z)  # e^-4 / 0.01

@@ -1,4 +1,6 @@
-"""SigCLR: every pair of rows is a yes-or-no question, answered by a logistic function of their cosine."""
+"""SigCLR: every pair of rows is a yes-or-no question, answered by a logistic function of their
+cosine.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ MOST_LOG_SCALE = math.log(100)  # as CLIP's
 
 
 class SigCLR(nn.Module):
-    """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for negatives.
+    """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for
+    negatives.
 
-    Shapes: z1, z2 [batch, dim] of two views. The value is the sum over pairs, per row.
-    Temperature: fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` =
-    log(1 / t), which is held between log(1 / 100) and log(100) at each step, as CLIP's.
-    Bias: the parameter `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
-    are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters, without weight decay.
-    `monitored` holds the temperature and the bias.
-    Defaults: temperature 0.2 fixed, bias -10 learned.
-    Source: SigCLR, Section 2 and Appendix A.2.
+    Shapes: z1, z2 [batch, dim] of two views. The value is the sum over pairs, per row. Temperature:
+    fixed (attribute `temperature`), or with `learn_temperature` the parameter `log_scale` = log(1 /
+    t), which is held between log(1 / 100) and log(100) at each step, as CLIP's. Bias: the parameter
+    `bias`, or with `learn_bias=False` the number `bias`; None is no bias. The four rows of Table 2
+    are learn_temperature False or True with bias -10 or None. The optimiser gets the parameters,
+    without weight decay. `monitored` holds the temperature and the bias. Defaults: temperature 0.2
+    fixed, bias -10 learned. Source: SigCLR, Section 2 and Appendix A.2.
 
-    Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its formula, the sum over pairs
-    divided by the 2B rows.
+    Differs from the paper: its pseudocode averages over all 4 B^2 entries; this follows its
+    formula, the sum over pairs divided by the 2B rows.
 
     >>> z = torch.eye(4)
     >>> SigCLR()(z, z)  # log(1 + e^5) + 6 log(1 + e^-10)

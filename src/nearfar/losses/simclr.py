@@ -1,4 +1,6 @@
-"""The softmax over the batch: SimCLR (NT-Xent), and DCL, which leaves the positive out of the denominator."""
+"""The softmax over the batch: SimCLR (NT-Xent), and DCL, which leaves the positive out of the
+denominator.
+"""
 
 from torch import nn
 from torch.nn import functional as F
@@ -13,9 +15,9 @@ from nearfar.pairs.joined import on_joined_batch
 class SimCLR(nn.Module):
     """-s_pos / t + log sum_{j != i} exp(s_ij / t), positive included, mean over the 2 * batch rows.
 
-    Shapes: z1, z2 [batch, dim] of two views.
-    Defaults: temperature 0.2 (the paper has 0.5 on CIFAR and 0.1 on ImageNet).
-    Source: Chen et al. 2020 (SimCLR), Eq. 1. The released code sums the two views, so its value is twice this one.
+    Shapes: z1, z2 [batch, dim] of two views. Defaults: temperature 0.2 (the paper has 0.5 on CIFAR
+    and 0.1 on ImageNet). Source: Chen et al. 2020 (SimCLR), Eq. 1. The released code sums the two
+    views, so its value is twice this one.
 
     >>> z = torch.eye(4)
     >>> SimCLR(temperature=1.0)(z, z)  # log(1 + 6 / e)
@@ -46,9 +48,9 @@ class SimCLR(nn.Module):
 class DCL(nn.Module):
     """-w_i s_pos / t + log sum over the negatives of exp(s_ij / t), mean over the 2 * batch rows.
 
-    Shapes: z1, z2 [batch, dim] of two views.
-    `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos / sigma), softmax over the batch, no gradient; else w_i = 1.
-    Source: Yeh et al. 2022 (Decoupled Contrastive Learning), Eq. 6 and 7.
+    Shapes: z1, z2 [batch, dim] of two views. `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos /
+    sigma), softmax over the batch, no gradient; else w_i = 1. Source: Yeh et al. 2022 (Decoupled
+    Contrastive Learning), Eq. 6 and 7.
 
     >>> z = torch.eye(4)
     >>> DCL(temperature=1.0)(z, z)  # log(6) - 1

@@ -1,4 +1,6 @@
-"""The denominator as a moving average for each image: SogCLR, and iSogCLR, which learns a temperature for each."""
+"""The denominator as a moving average for each image: SogCLR, and iSogCLR, which learns a
+temperature for each.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,18 @@ from nearfar.pairs.joined import on_joined_batch
 
 
 class SogCLR(nn.Module):
-    """-s_pos / t + g / u, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t).
+    """-s_pos / t + g / u, mean over the 2 * batch rows, where g = mean over the negatives of
+    exp(s_ij / t).
 
     Shapes: z1, z2 [batch, dim] of two views, index [batch] the images' numbers below `num_images`.
-    u moves to (1 - gamma) u + gamma g (to g at an image's first visit) before it is used, and carries no gradient; each
-    view uses its own g, the buffer `u` keeps the average of both (training mode only).
-    Defaults: temperature 0.1 (CIFAR 0.3), gamma 0.9. At gamma = 1 the gradient is DCL's.
-    Errors: also ValueError for a missing index.
-    Source: Yuan et al. 2022 (SogCLR), Algorithm 1.
+    u moves to (1 - gamma) u + gamma g (to g at an image's first visit) before it is used, and
+    carries no gradient; each view uses its own g, the buffer `u` keeps the average of both
+    (training mode only). Defaults: temperature 0.1 (CIFAR 0.3), gamma 0.9. At gamma = 1 the
+    gradient is DCL's. Errors: also ValueError for a missing index. Source: Yuan et al. 2022
+    (SogCLR), Algorithm 1.
 
-    Differs from the released code: that multiplies the loss by t, and tells a first visit by the sum of u over the
-    batch; here each image has its own flag, in the buffer `seen`.
+    Differs from the released code: that multiplies the loss by t, and tells a first visit by the
+    sum of u over the batch; here each image has its own flag, in the buffer `seen`.
 
     >>> z = torch.eye(4)
     >>> SogCLR(num_images=4, temperature=1.0)(z, z, torch.arange(4))  # g / u - 1 / t
@@ -78,19 +81,21 @@ def moved(u: PerImage, seen: Bool[Tensor, " batch"], mean: PerRow, gamma: float)
 
 
 class ISogCLR(nn.Module):
-    """t_i g / u - s_pos, mean over the 2 * batch rows, where g = mean over the negatives of exp(s_ij / t_i).
+    """t_i g / u - s_pos, mean over the 2 * batch rows, where g = mean over the negatives of
+    exp(s_ij / t_i).
 
     Shapes: z1, z2 [batch, dim] of two views, index [batch] the images' numbers below `num_images`.
     u as in SogCLR. With w_ij = exp(s_ij / t_i) / (u_i (2 batch - 2)), after the batch has used t_i:
-    grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), clipped to +-`gradient_limit`;
-    m <- (1 - beta) m + beta grad; t_i <- t_i - lr m, clamped to `temperature_range`; in training mode only.
-    Buffers: u, seen, temperatures, momentum.
-    Defaults: temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9, no limit (released
-    code: 3). At gamma = 1 the gradient is that of t_i log(mean of exp((s_ij - s_pos) / t_i)), the objective.
-    Errors: also ValueError for a missing index.
-    Source: Qiu et al. 2023 (iSogCLR), Algorithm 1.
+    grad = log u_i + rho - sum_j w_ij s_ij / t_i (average of the views), clipped to
+    +-`gradient_limit`; m <- (1 - beta) m + beta grad; t_i <- t_i - lr m, clamped to
+    `temperature_range`; in training mode only. Buffers: u, seen, temperatures, momentum. Defaults:
+    temperature starts at 0.1, range 0.05 to 0.7, lr 0.01, rho 0.3, beta 0.9, gamma 0.9, no limit
+    (released code: 3). At gamma = 1 the gradient is that of t_i log(mean of exp((s_ij - s_pos) /
+    t_i)), the objective. Errors: also ValueError for a missing index. Source: Qiu et al. 2023
+    (iSogCLR), Algorithm 1.
 
-    Differs from the paper: it exponentiates s_neg - s_pos; this follows the released code, s_neg alone.
+    Differs from the paper: it exponentiates s_neg - s_pos; this follows the released code, s_neg
+    alone.
 
     >>> z = torch.eye(4)
     >>> ISogCLR(num_images=4)(z, z, torch.arange(4))  # 0.1 g / u - 1
@@ -123,7 +128,8 @@ class ISogCLR(nn.Module):
         checks.temperature_of_exponentials(**{"the least of temperature_range": lowest})
         if not lowest <= temperature <= highest < math.inf:
             raise ValueError(
-                f"temperature must be within temperature_range {lowest} to {highest}, got {temperature}"
+                f"temperature must be within temperature_range {lowest} to {highest}, got "
+                f"{temperature}"
             )
         checks.not_negative(lr=lr, rho=rho)
         checks.fraction(beta=beta, gamma=gamma)

@@ -1,4 +1,6 @@
-"""Losses without negatives: predictions (BYOL, SimSiam), features (Barlow Twins, VICReg, W-MSE) and codes (SwAV)."""
+"""Losses without negatives: predictions (BYOL, SimSiam), features (Barlow Twins, VICReg, W-MSE) and
+codes (SwAV).
+"""
 
 import torch
 from jaxtyping import Float
@@ -24,11 +26,10 @@ from nearfar.pairs.joined import on_joined_batch
 class NegativeCosine(nn.Module):
     """2 - 2 cos(prediction, projection), mean over the batch; in [0, 4].
 
-    Shapes: prediction, projection [batch, dim], the projection of the other view (BYOL: the momentum encoder's) and
-    without gradient: one direction.
-    Source: Grill et al. 2020 (BYOL), Eq. 2; Chen, He 2021 (SimSiam), Eq. 1.
-    Differs from the paper:
-    1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
+    Shapes: prediction, projection [batch, dim], the projection of the other view (BYOL: the
+    momentum encoder's) and without gradient: one direction. Source: Grill et al. 2020 (BYOL), Eq.
+    2; Chen, He 2021 (SimSiam), Eq. 1. Differs from the paper: 1. SimSiam writes -cos; this is twice
+    that plus 2, so its gradient is twice SimSiam's.
 
     >>> z = torch.eye(4)
     >>> NegativeCosine()(z, z), NegativeCosine()(z, -z)
@@ -48,9 +49,8 @@ class NegativeCosine(nn.Module):
 class BarlowTwins(nn.Module):
     """sum_i (c_ii - 1)^2 + redundancy sum_{i != j} c_ij^2, c the cross-correlation of the batch.
 
-    Each feature is standardised over the batch (batch normalisation without affine or running statistics, eps 1e-5).
-    Shapes: z1, z2 [batch, dim].
-    Source: Zbontar et al. 2021, Eq. 1-2.
+    Each feature is standardised over the batch (batch normalisation without affine or running
+    statistics, eps 1e-5). Shapes: z1, z2 [batch, dim]. Source: Zbontar et al. 2021, Eq. 1-2.
 
     >>> z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> BarlowTwins()(z, -z)  # (-1 - 1)^2 in each dimension
@@ -76,15 +76,14 @@ class BarlowTwins(nn.Module):
 
 
 class VICReg(nn.Module):
-    """invariance MSE(z1, z2) + variance hinge on the deviations + covariance of the features, both views.
+    """invariance MSE(z1, z2) + variance hinge on the deviations + covariance of the features, both
+    views.
 
-    Hinge: half the mean of max(0, 1 - sqrt(var + 1e-4)) of each view. Covariance: squared off-diagonal entries, summed
-    and divided by dim, of both views.
-    Shapes: z1, z2 [batch, dim], not normalised.
-    Source: Bardes et al. 2022, Eq. 1-6.
-    Differs from the paper:
-    1. Eq. 6 adds the hinges of the two views; released code and this module take half of each.
-    2. Eq. 5 sums the squared differences over the features; released code and this module take their mean.
+    Hinge: half the mean of max(0, 1 - sqrt(var + 1e-4)) of each view. Covariance: squared
+    off-diagonal entries, summed and divided by dim, of both views. Shapes: z1, z2 [batch, dim], not
+    normalised. Source: Bardes et al. 2022, Eq. 1-6. Differs from the paper: 1. Eq. 6 adds the
+    hinges of the two views; released code and this module take half of each. 2. Eq. 5 sums the
+    squared differences over the features; released code and this module take their mean.
 
     >>> z = torch.tensor([[2.0, 2.0], [2.0, -2.0], [-2.0, 2.0], [-2.0, -2.0]])
     >>> VICReg()(z, z + 2)  # 25 times the squared difference
@@ -129,19 +128,19 @@ def _covariance(z: Rows) -> Scalar:
 
 
 class WMSE(nn.Module):
-    """2 - 2 cos of the two views after whitening each over sub-batches of images, mean over the batch.
+    """2 - 2 cos of the two views after whitening each over sub-batches of images, mean over the
+    batch.
 
-    The batch is shuffled (torch's global generator of the CPU) and cut into batch // sub_batch nearly equal
-    parts, so that no part is smaller than sub_batch and none is left over; a batch smaller than sub_batch is one part.
-    Each part of each view is centred and multiplied by the inverse Cholesky factor of its covariance, in float64.
-    Shapes: z1, z2 [batch, dim].
-    Defaults: sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the mean
-    variance that is added to the diagonal of the covariance.
-    Errors: also ValueError for a part of dim images or fewer.
-    Source: Ermolov et al. 2021 (Whitening for self-supervised representation learning), Eq. 4-6.
-    Differs from the paper:
-    1. Left-over images join the other parts; released code needs a batch that divides by the sub-batch.
-    2. The covariance is regularised in proportion to the mean variance and factored in float64.
+    The batch is shuffled (torch's global generator of the CPU) and cut into batch // sub_batch
+    nearly equal parts, so that no part is smaller than sub_batch and none is left over; a batch
+    smaller than sub_batch is one part. Each part of each view is centred and multiplied by the
+    inverse Cholesky factor of its covariance, in float64. Shapes: z1, z2 [batch, dim]. Defaults:
+    sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the
+    mean variance that is added to the diagonal of the covariance. Errors: also ValueError for a
+    part of dim images or fewer. Source: Ermolov et al. 2021 (Whitening for self-supervised
+    representation learning), Eq. 4-6. Differs from the paper: 1. Left-over images join the other
+    parts; released code needs a batch that divides by the sub-batch. 2. The covariance is
+    regularised in proportion to the mean variance and factored in float64.
 
     >>> z = torch.randn(64, 8)
     >>> WMSE()(z, z) < 1e-6
@@ -172,7 +171,8 @@ class WMSE(nn.Module):
         parts = max(1, batch // sub_batch)
         if batch // parts <= dim:
             raise ValueError(
-                f"whitening {dim} features needs more than {dim} images at a time, got {batch // parts}: "
+                f"whitening {dim} features needs more than {dim} images at a time, got "
+                f"{batch // parts}: "
                 "use a larger batch or sub_batch, or fewer features"
             )
         z = in_float64(torch.stack((z1, z2)))
@@ -200,19 +200,19 @@ class WMSE(nn.Module):
 
 
 class SwAV(nn.Module):
-    """-sum_p code_p log softmax(z.prototypes / t)_p: codes from the first two views, predictions from the other views.
+    """-sum_p code_p log softmax(z.prototypes / t)_p: codes from the first two views, predictions
+    from the other views.
 
-    Mean over these pairs of views and over the batch. Codes come from Sinkhorn's iteration on the batch (and on the
-    queue of past embeddings, once that is full), without gradient.
-    Shapes: projections [views, batch, dim], the full-size crops first.
-    State: parameter `prototypes` [num_prototypes, dim], scaled to unit rows in place at each forward; buffer `queue`
-    [2, queue_size, dim] and number `queued` (rows filled), pushed to in training mode and saved in the state.
-    Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and `use_queue` (from epoch 15, when
-    the queue begins to fill).
-    The temperature cannot be learned: it is chosen with `epsilon`, the sharpness of the codes, and would only adapt the
-    sharpness of the predictions to that.
-    Errors: also ValueError for fewer than two views and another dim than the prototypes'.
-    Source: Caron et al. 2020 (SwAV), Eq. 1-6.
+    Mean over these pairs of views and over the batch. Codes come from Sinkhorn's iteration on the
+    batch (and on the queue of past embeddings, once that is full), without gradient. Shapes:
+    projections [views, batch, dim], the full-size crops first. State: parameter `prototypes`
+    [num_prototypes, dim], scaled to unit rows in place at each forward; buffer `queue` [2,
+    queue_size, dim] and number `queued` (rows filled), pushed to in training mode and saved in the
+    state. Attributes to schedule: `freeze_prototypes` (they get no gradient; first epoch) and
+    `use_queue` (from epoch 15, when the queue begins to fill). The temperature cannot be learned:
+    it is chosen with `epsilon`, the sharpness of the codes, and would only adapt the sharpness of
+    the predictions to that. Errors: also ValueError for fewer than two views and another dim than
+    the prototypes'. Source: Caron et al. 2020 (SwAV), Eq. 1-6.
 
     >>> views = torch.randn(2, 16, 8)
     >>> SwAV(dim=8, num_prototypes=32)(views).shape
@@ -261,7 +261,8 @@ class SwAV(nn.Module):
         if projections.ndim != 3 or projections.shape[0] < 2 or projections.shape[2] != dim:
             shape = list(projections.shape)
             raise ValueError(
-                f"projections must be [2 views or more, batch, {dim}] like the prototypes, got {shape}"
+                f"projections must be [2 views or more, batch, {dim}] like the prototypes, "
+                f"got {shape}"
             )
         check_rows(2, projections=projections[0])
         with torch.no_grad():
@@ -285,7 +286,8 @@ class SwAV(nn.Module):
         if filling and self.queued == size:
             queue = running.read(self.queue)
             past = queue.to(z.dtype) @ self.prototypes.to(z.dtype).T
-            # A batch that was not finite left rows unfilled, which are zero: the queue is not full yet.
+            # A batch that was not finite left rows unfilled, which are zero: the queue is not full
+            # yet.
             past = torch.where((queue != 0).any(2).all(), past, -torch.inf)
             scores = torch.cat((scores, past), dim=1)
         if filling and self.training:
@@ -301,9 +303,8 @@ def sinkhorn(
 ) -> Float[Tensor, "rows prototypes"]:
     """Balanced soft assignment: each row sums to 1, each column to nearly rows / prototypes.
 
-    Sinkhorn-Knopp on exp(scores / epsilon), in logarithms (nothing overflows); the rows are scaled last. A row of
-    -inf takes no part, and stays zero.
-    Source: Caron et al. 2020, Eq. 3-5.
+    Sinkhorn-Knopp on exp(scores / epsilon), in logarithms (nothing overflows); the rows are scaled
+    last. A row of -inf takes no part, and stays zero. Source: Caron et al. 2020, Eq. 3-5.
     """
     log_q = scores / epsilon
     for _ in range(iterations):

@@ -1,4 +1,6 @@
-"""Cluster embedding: a 2-D layout of any rows by their nearest neighbours, and of new rows among them."""
+"""Cluster embedding: a 2-D layout of any rows by their nearest neighbours, and of new rows among
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,31 +39,36 @@ ROUNDS = 30  # after which a new point moves by less than a thousandth of its ne
 
 @dataclass(eq=False, repr=False)
 class ClusterEmbedding(BaseEstimator):
-    """Cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an estimator.
+    """Cluster embedding (Yang et al. 2023) of rows [n, dim] into [n, n_components], as an
+    estimator.
 
-    Minimises sum_ij p_ij log(p_ij / (s q_ij)) - p_ij + s q_ij, q_ij = 1 / (1 + |y_i - y_j|^2), where p is the matrix of
-    nearest neighbours and s^-1 = sum_{i != j} (alpha p_ij n (n - 1) + 1 - alpha) q_ij is updated in every step. With
-    alpha 0 this is the gradient of t-SNE. Memory and time per step O(n * n_neighbors): the repulsion of all pairs is
-    summed on a mesh (`nearfar.maps.repulsion`), the attraction over all neighbours.
+    Minimises sum_ij p_ij log(p_ij / (s q_ij)) - p_ij + s q_ij, q_ij = 1 / (1 + |y_i - y_j|^2),
+    where p is the matrix of nearest neighbours and s^-1 = sum_{i != j} (alpha p_ij n (n - 1) + 1 -
+    alpha) q_ij is updated in every step. With alpha 0 this is the gradient of t-SNE. Memory and
+    time per step O(n * n_neighbors): the repulsion of all pairs is summed on a mesh
+    (`nearfar.maps.repulsion`), the attraction over all neighbours.
 
-    n_components: dimensions of the map, 1 to 3. alpha: 0 keeps most neighbours; towards 1 the repulsion gets weaker and
-    clusters tighter. n_neighbors: of each row, or all of fewer rows. perplexity: of p_j|i over these neighbours, which
-    all weigh the same if it is at least their number. t-SNE's usual p has a perplexity of 30 and 90 neighbours.
-    metric: "euclidean" or "cosine".
-    max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca" (random coordinates for equal or
-    too few rows), or initial coordinates [n, n_components]. random_state: seed; torch's own state stays as it is.
-    progress: called with (steps done, steps).
-    Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n - 1)).
-    Raises ValueError for numbers out of range, fewer than two rows and numbers that are not finite.
-    Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster Embedding", 2023.
+    n_components: dimensions of the map, 1 to 3. alpha: 0 keeps most neighbours; towards 1 the
+    repulsion gets weaker and clusters tighter. n_neighbors: of each row, or all of fewer rows.
+    perplexity: of p_j|i over these neighbours, which all weigh the same if it is at least their
+    number. t-SNE's usual p has a perplexity of 30 and 90 neighbours. metric: "euclidean" or
+    "cosine". max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca"
+    (random coordinates for equal or too few rows), or initial coordinates [n, n_components].
+    random_state: seed; torch's own state stays as it is. progress: called with (steps done, steps).
+    Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n -
+    1)). Raises ValueError for numbers out of range, fewer than two rows and numbers that are not
+    finite. Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster
+    Embedding", 2023.
 
-    Differs from the paper:
-    1. Every step follows the gradient over all pairs, by the optimiser of t-SNE (momentum, gains, early exaggeration;
-       Belkina et al. 2019: a rate of n over the exaggeration); the paper samples pairs, one attracting and one
-       repelling, so its maps of as many seconds keep fewer neighbours.
-    2. The default p has a perplexity of 20 over 30 neighbours (there 30 over 90): the map keeps more of the nearest,
+    Differs from the paper: 1. Every step follows the gradient over all pairs, by the optimiser of
+    t-SNE (momentum, gains, early exaggeration;
+       Belkina et al. 2019: a rate of n over the exaggeration); the paper samples pairs, one
+       attracting and one repelling, so its maps of as many seconds keep fewer neighbours.
+    2. The default p has a perplexity of 20 over 30 neighbours (there 30 over 90): the map keeps
+    more of the nearest,
        and is made in less time (docs/layouts.md).
-    3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal components (there random).
+    3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal
+    components (there random).
 
     >>> ClusterEmbedding(max_iter=10).fit_transform(np.random.rand(50, 8)).shape
     (50, 2)
@@ -79,7 +86,9 @@ class ClusterEmbedding(BaseEstimator):
     progress: Callable[[int, int], None] | None = None
 
     def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
-        """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or more, if known."""
+        """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or
+        more, if known.
+        """
         check_range("n_components", self.n_components, 1, 3)
         check_range("alpha", self.alpha, 0, 1)
         for name in ("n_neighbors", "max_iter"):
@@ -101,11 +110,15 @@ class ClusterEmbedding(BaseEstimator):
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
-        """Lay out the rows of X [n, dim] and return their coordinates, float32 [n, n_components]."""
+        """Lay out the rows of X [n, dim] and return their coordinates, float32 [n,
+        n_components].
+        """
         return self.fit(X).embedding_
 
     def transform(self, X: Any) -> np.ndarray:
-        """Coordinates of new rows [m, dim] among the rows of `fit`, which stay; see `NeighbourPlacement`."""
+        """Coordinates of new rows [m, dim] among the rows of `fit`, which stay; see
+        `NeighbourPlacement`.
+        """
         check_is_fitted(self, "embedding_")
         rows = torch.from_numpy(check_array(X, dtype=np.float32))
         return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(
@@ -151,9 +164,11 @@ def forces(
     probability: Float[Tensor, "n k"],
     alpha: float,
 ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
-    """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 / (s n (n - 1)).
+    """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 /
+    (s n (n - 1)).
 
-    index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). Source: SACLR, Eq. 1.
+    index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). Source:
+    SACLR, Eq. 1.
     """
     count, k = index.shape
     pairs = count * (count - 1)
@@ -171,12 +186,14 @@ def forces(
 
 
 class NeighbourPlacement(nn.Module):
-    """Features [new, dim] -> coordinates [new, 2] among old points, which stay; new points do not affect each other.
+    """Features [new, dim] -> coordinates [new, 2] among old points, which stay; new points do not
+    affect each other.
 
-    features, coordinates: of the old points. A new point has p_j|i of perplexity 5 over its 25 nearest old points (all,
-    if there are fewer), starts at their median (both as in openTSNE: Policar, Strazar & Zupan 2019) and moves to where
-    sum_j p_j|i log(1 + |y - y_j|^2), the attraction of cluster embedding, is stationary: the mean of the y_j with
-    weights p_j|i q_j, repeated. The repulsion is left out: one more point changes it by 1 / n.
+    features, coordinates: of the old points. A new point has p_j|i of perplexity 5 over its 25
+    nearest old points (all, if there are fewer), starts at their median (both as in openTSNE:
+    Policar, Strazar & Zupan 2019) and moves to where sum_j p_j|i log(1 + |y - y_j|^2), the
+    attraction of cluster embedding, is stationary: the mean of the y_j with weights p_j|i q_j,
+    repeated. The repulsion is left out: one more point changes it by 1 / n.
     """
 
     features: Tensor
@@ -209,18 +226,21 @@ class NeighbourPlacement(nn.Module):
 
 
 def squared_distances(distance: Float[Tensor, "rows k"], metric: Metric) -> Float[Tensor, "rows k"]:
-    """Squares of the distances of `nearest_rows`; for "cosine", whose distance is 1 - cos, those of unit rows."""
+    """Squares of the distances of `nearest_rows`; for "cosine", whose distance is 1 - cos, those of
+    unit rows.
+    """
     return 2 * distance if metric == "cosine" else distance.square()
 
 
 def entropic_affinities(
     squared: Float[Tensor, "rows k"], perplexity: float
 ) -> Float[Tensor, "rows k"]:
-    """p_j|i proportional to exp(-beta_i d_ij^2) over the neighbours of a row, with exp(entropy) = perplexity.
+    """p_j|i proportional to exp(-beta_i d_ij^2) over the neighbours of a row, with exp(entropy) =
+    perplexity.
 
-    squared: finite squared distances. Rows sum to one. Raises ValueError unless 1 <= perplexity <= k; at k all
-    neighbours weigh the same.
-    Source: Hinton & Roweis 2002 (SNE), Eq. 1; entropic affinities: Vladymyrov & Carreira-Perpinan 2013.
+    squared: finite squared distances. Rows sum to one. Raises ValueError unless 1 <= perplexity <=
+    k; at k all neighbours weigh the same. Source: Hinton & Roweis 2002 (SNE), Eq. 1; entropic
+    affinities: Vladymyrov & Carreira-Perpinan 2013.
     """
     check_range(
         f"the perplexity over {squared.shape[1]} neighbours", perplexity, 1, squared.shape[1]

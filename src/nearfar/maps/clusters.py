@@ -44,7 +44,9 @@ SAME = 1e-4  # unit rows with smaller differences in all dimensions are of the s
 
 
 class Clusters(NamedTuple):
-    """Clusters 0, 1, ... from large to small; distance of each row to its centre, 1 - cos; silhouettes by count."""
+    """Clusters 0, 1, ... from large to small; distance of each row to its centre, 1 - cos;
+    silhouettes by count.
+    """
 
     number: Int64[Tensor, " rows"]
     distance: Float[Tensor, " rows"]
@@ -64,14 +66,14 @@ def clusters_of(
 ) -> Clusters:
     """Group rows by k-means on a plane that keeps their neighbours.
 
-    The plane is a `ClusterEmbedding` of at most 20 000 random unit rows. Groups of any shape in feature space are
-    compact there (McConville et al. 2021, "N2D", with UMAP and a mixture of Gaussians).
-    count: None chooses the number with the largest mean silhouette on the plane (Rousseeuw 1987, "Silhouettes: a
-    graphical aid to the interpretation and validation of cluster analysis") over at most 3000 random rows, from 2 to 60
-    and below the square root of twice the rows; `scores` has the silhouette of each.
-    Rows that are equal but for rounding share a cluster: with fewer distinct rows than `count`, each is a cluster.
-    progress: called with (steps done, steps) of the plane.
-    ValueError for fewer rows than clusters, or fewer than three.
+    The plane is a `ClusterEmbedding` of at most 20 000 random unit rows. Groups of any shape in
+    feature space are compact there (McConville et al. 2021, "N2D", with UMAP and a mixture of
+    Gaussians). count: None chooses the number with the largest mean silhouette on the plane
+    (Rousseeuw 1987, "Silhouettes: a graphical aid to the interpretation and validation of cluster
+    analysis") over at most 3000 random rows, from 2 to 60 and below the square root of twice the
+    rows; `scores` has the silhouette of each. Rows that are equal but for rounding share a cluster:
+    with fewer distinct rows than `count`, each is a cluster. progress: called with (steps done,
+    steps) of the plane. ValueError for fewer rows than clusters, or fewer than three.
     """
     if not 1 <= (count or 1) <= len(rows) or len(rows) < 3:
         raise ValueError(f"{len(rows)} images cannot be put into {count or 'two or more'} clusters")
@@ -94,7 +96,8 @@ def clusters_of(
 
 
 def _same(unit: Float[Tensor, "rows dim"]) -> np.ndarray:
-    """Number the distinct rows from 0, in their order; rows that differ by rounding alone share a number.
+    """Number the distinct rows from 0, in their order; rows that differ by rounding alone share a
+    number.
 
     Such rows are neighbours in the order of their projections onto a random direction.
     """
@@ -115,7 +118,9 @@ def _grouped(
     seed: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, dict[int, float]]:
-    """Return a label for each row, and the silhouette by number of clusters: `count`, or those in COUNTS."""
+    """Return a label for each row, and the silhouette by number of clusters: `count`, or those in
+    COUNTS.
+    """
     from sklearn.cluster import KMeans, MiniBatchKMeans  # here: it takes a second to import
     from sklearn.metrics import silhouette_score
 

@@ -1,4 +1,6 @@
-"""Columns to colour a map by, one value for each image: from files and nearest neighbours, with their colours."""
+"""Columns to colour a map by, one value for each image: from files and nearest neighbours, with
+their colours.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from nearfar.networks import Encoder
 from nearfar.training.seeding import stream
 from nearfar.views import Views
 
-# Chosen by farthest-point search in OKLab within a band of lightness and chroma, for light and dark backgrounds; the
-# first ones are farthest apart.
+# Chosen by farthest-point search in OKLab within a band of lightness and chroma, for light and dark
+# backgrounds; the first ones are farthest apart.
 PALETTE = (
     *(
         "#3b83d6",
@@ -76,8 +78,9 @@ class Coloured(NamedTuple):
 class Column(NamedTuple):
     """A column with its colours.
 
-    Classes: `values` are their numbers and `classes` their names and colours. A scale: `classes` is None, `values` are
-    floats with NaN for a missing value, and colours run from `low` to `high`, the 1st and the 99th percentile.
+    Classes: `values` are their numbers and `classes` their names and colours. A scale: `classes` is
+    None, `values` are floats with NaN for a missing value, and colours run from `low` to `high`,
+    the 1st and the 99th percentile.
     """
 
     name: str
@@ -93,7 +96,9 @@ class Column(NamedTuple):
 
 
 def label_column(labels: Int64[np.ndarray, " images"], class_names: Sequence[str] | None) -> Column:
-    """Return labels as the column "label": the classes that occur, in the order of their numbers; -1 (none) is last."""
+    """Return labels as the column "label": the classes that occur, in the order of their numbers;
+    -1 (none) is last.
+    """
     present, of_image = np.unique(labels, return_inverse=True)
     names = class_names or []
     classes = _in_colours(
@@ -108,9 +113,10 @@ def label_column(labels: Int64[np.ndarray, " images"], class_names: Sequence[str
 def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Column]:
     """Return columns with their colours, in their order.
 
-    Text, booleans and integers with at most 20 different values are classes (missing: None, "" or NaN), the most
-    frequent first, at most 500 and the rest together; other numbers are a scale. Raises ValueError for a column that
-    does not have one value for each of `count` images, or has values of another kind.
+    Text, booleans and integers with at most 20 different values are classes (missing: None, "" or
+    NaN), the most frequent first, at most 500 and the rest together; other numbers are a scale.
+    Raises ValueError for a column that does not have one value for each of `count` images, or has
+    values of another kind.
     """
     return [_column(name, np.asarray(values), count) for name, values in (columns or {}).items()]
 
@@ -118,7 +124,8 @@ def described(columns: Mapping[str, ArrayLike] | None, count: int) -> list[Colum
 def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.shape != (count,):
         raise ValueError(
-            f"column '{name}' must have one value for each of the {count} images, not {values.shape}"
+            f"column '{name}' must have one value for each of the {count} images, not "
+            f"{values.shape}"
         )
     if values.dtype.kind == "b":
         return _classes(name, np.where(values, "yes", "no"))
@@ -170,7 +177,8 @@ def retrieval_column(
     search: Callable[..., Nearest],
     **how: Any,
 ) -> np.ndarray:
-    """Whether the nearest to an augmented view of an image, among other views of all images, is its own.
+    """Whether the nearest to an augmented view of an image, among other views of all images, is its
+    own.
 
     search: as `find_nearest`. how: options of `extract_view`.
     """
@@ -191,7 +199,8 @@ def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
     """Columns by the distances (cosine) of each image to its 15 nearest others.
 
     - outlierness: distance to the last of them (Ramaswamy et al. 2000)
-    - density: minus the common logarithm of the mean distance, in the order of the typicality of Hacohen et al. 2022
+    - density: minus the common logarithm of the mean distance, in the order of the typicality of
+      Hacohen et al. 2022
     """
     distance = near.distance[:, :NEAREST]
     density = -distance.mean(1).clamp_min(LEAST).log10()
@@ -227,7 +236,9 @@ def _in_years(table: pyarrow.Table) -> pyarrow.Table:
 
 
 def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
-    """Read a .parquet or .csv file that has a column of names; ValueError, one line, for anything else."""
+    """Read a .parquet or .csv file that has a column of names; ValueError, one line, for anything
+    else.
+    """
     path = Path(path)
     if path.suffix not in (".parquet", ".csv"):
         raise ValueError(f"--columns {path} must be a .parquet or a .csv file")
@@ -256,11 +267,12 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
 
 
 def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the other columns of a table, in the order of `names`; an image without a row has missing values.
+    """Return the other columns of a table, in the order of `names`; an image without a row has
+    missing values.
 
-    Numbers come as float64, NaN for missing ones (integers without gaps as they are), all else as text. Lists, structs
-    and bytes are left out. Of several rows of one name the first counts, and a log line counts the others.
-    Raises ValueError if no name is in the table.
+    Numbers come as float64, NaN for missing ones (integers without gaps as they are), all else as
+    text. Lists, structs and bytes are left out. Of several rows of one name the first counts, and a
+    log line counts the others. Raises ValueError if no name is in the table.
     """
     key = next(name for name in NAME_COLUMNS if name in table.column_names)
     row_of: dict[str, int] = {}

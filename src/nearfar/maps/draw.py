@@ -31,8 +31,9 @@ def draw_map(
 ) -> None:
     """Write a map to an image file, whose format follows its ending: .png, .svg, .pdf.
 
-    labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn in gray, as without
-    labels. images: at most 400 of them are drawn over their points, without overlap.
+    labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn
+    in gray, as without labels. images: at most 400 of them are drawn over their points, without
+    overlap.
     """
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     figure = matplotlib.figure.Figure(

@@ -1,4 +1,6 @@
-"""Maps as functions: layouts of images on a plane, which give coordinates to new images too, and their files."""
+"""Maps as functions: layouts of images on a plane, which give coordinates to new images too, and
+their files.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,11 @@ log = logging.getLogger("nearfar")
 class Map:
     """A map as a function.
 
-    function: features [images, dim] -> coordinates [images, 2]. coordinates: of the images that the map was made of.
-    about: further facts, as JSON has them: "layout", "data", ... backbone: weights of the encoder whose features the
-    function takes; None: those of the run. digests: of the images of the map, 16 bytes each; None where they are not
-    known, and images can be compared by their names alone.
+    function: features [images, dim] -> coordinates [images, 2]. coordinates: of the images that the
+    map was made of. about: further facts, as JSON has them: "layout", "data", ... backbone: weights
+    of the encoder whose features the function takes; None: those of the run. digests: of the images
+    of the map, 16 bytes each; None where they are not known, and images can be compared by their
+    names alone.
 
     >>> made = load_map("runs/photos/map.safetensors")
     >>> made.coordinates.shape, made.function(torch.rand(3, 128)).shape
@@ -74,15 +77,17 @@ class Map:
     ) -> Float[Tensor, "images 2"]:
         """Coordinates of images, those of the map among them; a log line counts the others.
 
-        An image with the digest of one on the map keeps that one's place; several with one digest share out theirs in
-        order. All others, such as one that was replaced under its old name, get coordinates by the function, from
-        `features_of` their positions. Where digests are not known, the images count as those of the map if all names
-        are the same, and a log line says so. Raises ValueError for features of another width than the map's.
+        An image with the digest of one on the map keeps that one's place; several with one digest
+        share out theirs in order. All others, such as one that was replaced under its old name, get
+        coordinates by the function, from `features_of` their positions. Where digests are not
+        known, the images count as those of the map if all names are the same, and a log line says
+        so. Raises ValueError for features of another width than the map's.
         """
         rows = self._rows_of(images)
         if rows is None:
             log.info(
-                "images are compared with those of the map by their names, since the digests of their content are not "
+                "images are compared with those of the map by their names, since the "
+                "digests of their content are not "
                 "known: one that was replaced keeps its old place"
             )
             same = names_of(images) == self.about.get("names") and len(images) == len(
@@ -95,7 +100,8 @@ class Map:
             features, dim = features_of(new), self._dim
             if features.shape[1] != dim:
                 raise ValueError(
-                    f"the map takes features of {dim} numbers, and the encoder gives {features.shape[1]}"
+                    f"the map takes features of {dim} numbers, and the encoder gives "
+                    f"{features.shape[1]}"
                 )
             coordinates[new] = self.function(features)
         if 0 < len(new) < len(images):
@@ -113,7 +119,9 @@ class Map:
         return self.function.features.shape[1]
 
     def _rows_of(self, images: Images) -> list[int] | None:
-        """The row of the map of each image, by its digest, -1 for one that is not on it; None where none is known."""
+        """The row of the map of each image, by its digest, -1 for one that is not on it; None where
+        none is known.
+        """
         if self.digests is None or digests_of(images) is None:
             return None
         left: dict[str | None, list[int]] = {}
@@ -146,9 +154,10 @@ def lay_out(
 ) -> Map:
     """Lay out images on a plane; projectors train on a GPU if there is one.
 
-    encoder, views: None for cluster-embedding. features: those of the encoder, without augmentation. neighbours: 30
-    nearest others of each image, if known. num_views: augmented views of each image for the projector. epochs: None
-    fits them to the number of images. progress: called with (done, total) of each stage.
+    encoder, views: None for cluster-embedding. features: those of the encoder, without
+    augmentation. neighbours: 30 nearest others of each image, if known. num_views: augmented views
+    of each image for the projector. epochs: None fits them to the number of images. progress:
+    called with (done, total) of each stage.
     """
     if layout == "cluster-embedding":
         coordinates, steps = torch.zeros(len(features), 2), epochs or ClusterEmbedding.max_iter
@@ -182,7 +191,8 @@ def lay_out(
 
 
 def save_map(path: str | os.PathLike[str], saved: Map) -> None:
-    """Write a map to a safetensors file; the features of a cluster embedding, compared by cosine, in half precision.
+    """Write a map to a safetensors file; the features of a cluster embedding, compared by cosine,
+    in half precision.
 
     >>> save_map("copied.safetensors", load_map("runs/photos/map.safetensors"))
     """
@@ -269,7 +279,9 @@ def names_of(images: Images) -> str:
 
 
 def origin(folder: Path, images: Images) -> dict[str, Any]:
-    """What a map is made of: the number of images, and digests of their names and of the encoder in a run folder."""
+    """What a map is made of: the number of images, and digests of their names and of the encoder in
+    a run folder.
+    """
     return {
         "images": len(images),
         "names": names_of(images),

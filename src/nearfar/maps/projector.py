@@ -1,4 +1,6 @@
-"""Maps by a net, on frozen features or with the encoder: SACLR with the Cauchy kernel (SACLR, Figure 2)."""
+"""Maps by a net, on frozen features or with the encoder: SACLR with the Cauchy kernel (SACLR,
+Figure 2).
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ FINETUNE_WARMUP = 0.02  # of the steps: 10 of 450 epochs
 class Projector(nn.Module):
     """Features [images, dim] of any norm -> coordinates [images, 2]; made by `fit_projector`.
 
-    Rows are normalised, shifted by `centre` and divided by `scale`; the output of the net is shifted by `offset` and
-    rotated by `directions`. partition: the Z at the end of training.
+    Rows are normalised, shifted by `centre` and divided by `scale`; the output of the net is
+    shifted by `offset` and rotated by `directions`. partition: the Z at the end of training.
 
     >>> Projector(dim=8)(torch.randn(5, 8)).shape
     torch.Size([5, 2])
@@ -74,7 +76,9 @@ class Projector(nn.Module):
 
     @torch.no_grad()
     def rotate(self, features: Float[Tensor, "images dim"]) -> None:
-        """Centre the coordinates of these features and rotate the direction of largest variance onto the x axis."""
+        """Centre the coordinates of these features and rotate the direction of largest variance
+        onto the x axis.
+        """
         coordinates = self._raw(features)
         self.offset.copy_(coordinates.mean(0))
         coordinates = coordinates - self.offset
@@ -94,17 +98,19 @@ def fit_projector(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Projector:
-    """Train a net that maps views of one image close together on a plane, and different images apart.
+    """Train a net that maps views of one image close together on a plane, and different images
+    apart.
 
-    view_features: frozen backbone features of at least two augmented views of each image. features: those of the
-    images without augmentation, whose coordinates are centred; default: the mean over the views.
-    epochs: passes over the images; None: about 1400 steps, at least 20 passes. seed: of the weights and the batches.
-    progress: called with (steps done, steps).
-    Returns the projector, on the input's device; the coordinates of `features` are centred, with the widest direction
-    along x. It does not depend on torch's global random state and leaves it as it was. A single image lies at 0.
-    Raises ValueError for fewer than two views, no images, other shapes and numbers that are not finite.
-    Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D projector), without normalisation.
-    Differs from the paper: the backbone stays frozen, so only the projector is trained here.
+    view_features: frozen backbone features of at least two augmented views of each image. features:
+    those of the images without augmentation, whose coordinates are centred; default: the mean over
+    the views. epochs: passes over the images; None: about 1400 steps, at least 20 passes. seed: of
+    the weights and the batches. progress: called with (steps done, steps). Returns the projector,
+    on the input's device; the coordinates of `features` are centred, with the widest direction
+    along x. It does not depend on torch's global random state and leaves it as it was. A single
+    image lies at 0. Raises ValueError for fewer than two views, no images, other shapes and numbers
+    that are not finite. Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D
+    projector), without normalisation. Differs from the paper: the backbone stays frozen, so only
+    the projector is trained here.
 
     >>> projector = fit_projector(torch.randn(2, 20, 8), epochs=1)
     >>> projector(torch.randn(5, 8)).shape
@@ -168,21 +174,23 @@ def finetune_map(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Encoder, Projector]:
-    """Train the encoder slowly together with a projector that was fitted to it; both arguments stay as they are.
+    """Train the encoder slowly together with a projector that was fitted to it; both arguments stay
+    as they are.
 
-    Three stages, by Boehm, Berens & Kobak 2023 (t-SimCNE), which SACLR, Figure 2, follows: the run's pretraining, then
-    the projector alone (`fit_projector`), then all layers, here.
-    views: a plan of which the first two views are made for each image and step (twice the first if there is one).
-    epochs: passes over the images; None: 20, and at least 300 steps. progress: called with (steps done, steps).
-    Returns encoder and projector, in eval mode on the CPU; the coordinates of these images are centred and rotated.
-    Raises ValueError for fewer than two images and if the loss is no longer finite.
+    Three stages, by Boehm, Berens & Kobak 2023 (t-SimCNE), which SACLR, Figure 2, follows: the
+    run's pretraining, then the projector alone (`fit_projector`), then all layers, here. views: a
+    plan of which the first two views are made for each image and step (twice the first if there is
+    one). epochs: passes over the images; None: 20, and at least 300 steps. progress: called with
+    (steps done, steps). Returns encoder and projector, in eval mode on the CPU; the coordinates of
+    these images are centred and rotated. Raises ValueError for fewer than two images and if the
+    loss is no longer finite.
 
-    Differs from the paper:
-    1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a rate of 0.03 * batch / 256, in the third
-       stage a thousandth of that. Here AdamW, at 3e-4 for the encoder and 1e-3 for the projector, does in 20 epochs
-       what time allows.
-    2. The second stage fits a whole projector to features of a few views, in place of the last linear layer to all.
-    3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.
+    Differs from the paper: 1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a
+    rate of 0.03 * batch / 256, in the third
+       stage a thousandth of that. Here AdamW, at 3e-4 for the encoder and 1e-3 for the projector,
+       does in 20 epochs what time allows.
+    2. The second stage fits a whole projector to features of a few views, in place of the last
+    linear layer to all. 3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.
     """
     if len(images) < 2:
         raise ValueError("a map whose encoder is trained needs at least two images")
@@ -237,7 +245,9 @@ def _train(
     warmup: int,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Minimise the loss of pairs of views of a batch of images: a linear rise of the rates, and a cosine to zero."""
+    """Minimise the loss of pairs of views of a batch of images: a linear rise of the rates, and a
+    cosine to zero.
+    """
     batch = min(BATCH_SIZE, images)
     steps, done = epochs * (images // batch), 0
     rise = LinearLR(optimizer, 1 / warmup, total_iters=warmup)

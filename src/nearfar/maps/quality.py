@@ -1,4 +1,6 @@
-"""Map quality: whether points that are near on a map are near in feature space, and the other way round."""
+"""Map quality: whether points that are near on a map are near in feature space, and the other way
+round.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ CHUNK_OF_PAIRS = 2**22
 class MapQuality:
     """Quality metrics of a map, 0..1 except for counts; accuracies are None without labels.
 
-    neighbours: k, 15, or fewer for few images. kept: the share of the k nearest others of each image in feature space
-    (cosine) that are among its k nearest on the map; neighbours_kept: its mean. trustworthiness: Venna & Kaski 2001, as
-    in scikit-learn, over `ranked` images (all, or a random 2000), each ranked among all others. knn_map, knn_features:
-    leave-one-out accuracy of the vote of the k nearest others.
+    neighbours: k, 15, or fewer for few images. kept: the share of the k nearest others of each
+    image in feature space (cosine) that are among its k nearest on the map; neighbours_kept: its
+    mean. trustworthiness: Venna & Kaski 2001, as in scikit-learn, over `ranked` images (all, or a
+    random 2000), each ranked among all others. knn_map, knn_features: leave-one-out accuracy of the
+    vote of the k nearest others.
 
     >>> quality = map_quality(torch.rand(50, 8), torch.rand(50, 2))
     >>> quality.images, quality.neighbours
@@ -50,7 +53,8 @@ class MapQuality:
     def words(self) -> str:
         """One line of text."""
         line = (
-            f"keeps {100 * self.neighbours_kept:.0f} % of the {self.neighbours} nearest neighbours, "
+            f"keeps {100 * self.neighbours_kept:.0f} % of the {self.neighbours} nearest "
+            f"neighbours, "
             f"trustworthiness {self.trustworthiness:.3f}"
         )
         if self.knn_map is None or self.knn_features is None:
@@ -78,10 +82,11 @@ def map_quality(
 ) -> MapQuality | None:
     """Measure a map; see `MapQuality`. None for fewer than three images.
 
-    features are compared by cosine, coordinates by Euclidean distance. labels: -1 for none; such images neither vote
-    nor count. near: the nearest others of each image in feature space, nearest first, if known: 15, or all of fewer.
-    most_ranked: images over which trustworthiness is averaged; of more, a random sample (by `seed`), with a standard
-    error of at most 0.011. Exact neighbours, in linear memory.
+    features are compared by cosine, coordinates by Euclidean distance. labels: -1 for none; such
+    images neither vote nor count. near: the nearest others of each image in feature space, nearest
+    first, if known: 15, or all of fewer. most_ranked: images over which trustworthiness is
+    averaged; of more, a random sample (by `seed`), with a standard error of at most 0.011. Exact
+    neighbours, in linear memory.
 
     >>> plane = torch.rand(50, 2)
     >>> map_quality(torch.cat([plane, torch.ones(50, 1)], 1), plane).neighbours_kept > 0.5
@@ -121,10 +126,11 @@ def trustworthiness(
     on_map: Int[Tensor, "ranked k"],
     ranked: Int[Tensor, " ranked"],
 ) -> float:
-    """1 - 2 / (k (2 n - 3 k - 1)) times the mean over images of sum_j max(0, rank_ij - k), j the k nearest on the map.
+    """1 - 2 / (k (2 n - 3 k - 1)) times the mean over images of sum_j max(0, rank_ij - k), j the k
+    nearest on the map.
 
-    The rank, from 1, is by cosine among all n - 1 others. ranked: the images whose rows `on_map` holds.
-    Source: Venna & Kaski 2001, Eq. 1; sklearn.manifold.trustworthiness.
+    The rank, from 1, is by cosine among all n - 1 others. ranked: the images whose rows `on_map`
+    holds. Source: Venna & Kaski 2001, Eq. 1; sklearn.manifold.trustworthiness.
     """
     rows, count, k = F.normalize(features, dim=1), len(features), on_map.shape[1]
     excess = 0
@@ -140,7 +146,9 @@ def trustworthiness(
 
 
 def left_out_accuracy(near: Int[Tensor, "images k"], labels: Int[Tensor, " images"]) -> float:
-    """Share of the labelled images whose label is that of most of their neighbours; the smaller class wins ties."""
+    """Share of the labelled images whose label is that of most of their neighbours; the smaller
+    class wins ties.
+    """
     known = labels >= 0
     classes, number = labels[known].unique(return_inverse=True)
     vote = torch.full_like(

@@ -1,8 +1,10 @@
-"""Sums of the Cauchy similarity over all pairs of points, and their gradient, on a mesh: O(points) in place of squares.
+"""Sums of the Cauchy similarity over all pairs of points, and their gradient, on a mesh: O(points)
+in place of squares.
 
-Every point is spread over the nodes around it by cubic B-splines, the mesh is convolved with the similarity by FFT, and
-the values at the points are read with the same splines: the particle mesh of Hockney & Eastwood 1988, with splines as
-in Essmann et al. 1995 ("smooth particle mesh Ewald"). Linderman et al. 2019 ("FIt-SNE") use polynomials for t-SNE.
+Every point is spread over the nodes around it by cubic B-splines, the mesh is convolved with the
+similarity by FFT, and the values at the points are read with the same splines: the particle mesh of
+Hockney & Eastwood 1988, with splines as in Essmann et al. 1995 ("smooth particle mesh Ewald").
+Linderman et al. 2019 ("FIt-SNE") use polynomials for t-SNE.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from jaxtyping import Float
 from scipy.fft import next_fast_len
 from torch import Tensor
 
-SPACING = 0.35  # of the nodes, in units of the similarity's width: errors of the gradient stay below one per cent
+# of the nodes, in units of the similarity's width: errors of the gradient stay below one per cent
+SPACING = 0.35
 LEAST_CELLS, MOST_NODES = (
     30,
     2**22,
@@ -28,9 +31,11 @@ LEAST_EXTENT = 0.3  # below which a finer mesh would drown the gradient in round
 def similarity_sums(
     points: Float[Tensor, "n dim"],
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, "n dim"]]:
-    """sum_{j != i} 1 / (1 + |y_i - y_j|^2) of each point, and the gradient of each sum with respect to its own point.
+    """sum_{j != i} 1 / (1 + |y_i - y_j|^2) of each point, and the gradient of each sum with respect
+    to its own point.
 
-    points: on the CPU. Their own part is subtracted as the mesh holds it, so that a lonely point feels no force.
+    points: on the CPU. Their own part is subtracted as the mesh holds it, so that a lonely point
+    feels no force.
     """
     low, extent = points.amin(0), points.amax(0) - points.amin(0)
     longest = max(float(extent.max()), LEAST_EXTENT)
@@ -57,7 +62,9 @@ def similarity_sums(
 
 
 def _splines(places: Tensor, nodes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes around each place [n, 4^dim], their weights, and the weights' derivatives [dim, n, 4^dim]."""
+    """Nodes around each place [n, 4^dim], their weights, and the weights' derivatives [dim, n,
+    4^dim].
+    """
     cell = places.floor()
     u, first = places - cell, cell.long()
     v = 1 - u
@@ -78,9 +85,11 @@ def _splines(places: Tensor, nodes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=4)  # a layout keeps its spacing, and its size for many steps
 def _similarity(spacing: float, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The similarity's transform, freed twice from the splines' smoothing, and its values between the nodes of a cell.
+    """The similarity's transform, freed twice from the splines' smoothing, and its values between
+    the nodes of a cell.
 
-    A spline spreads 1/6, 4/6, 1/6 over the nodes of a point on a node, which is (4 + 2 cos) / 6 when transformed.
+    A spline spreads 1/6, 4/6, 1/6 over the nodes of a point on a node, which is (4 + 2 cos) / 6
+    when transformed.
     """
     squared, smoothing = torch.zeros(()), torch.ones(())
     for axis, size in enumerate(sizes):

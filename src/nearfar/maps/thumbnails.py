@@ -33,14 +33,18 @@ def thumbnails(
 
 
 def cell_of(side: int) -> int:
-    """Side of the cell of a thumbnail on a sheet, in pixels: of JPEG a multiple of 8, so that neighbours do not mix."""
+    """Side of the cell of a thumbnail on a sheet, in pixels: of JPEG a multiple of 8, so that
+    neighbours do not mix.
+    """
     return side if side <= LOSSLESS else -(-side // 8) * 8
 
 
 def one_sheet(
     tiles: UInt8[Tensor, "images 3 side side"], per_row: int
 ) -> UInt8[Tensor, "3 height width"]:
-    """Return thumbnails in reading order as one image, each in the corner of its cell, padded with its edge pixels."""
+    """Return thumbnails in reading order as one image, each in the corner of its cell, padded with
+    its edge pixels.
+    """
     side = tiles.shape[-1]
     cell, rows = cell_of(side), -(-len(tiles) // per_row)
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)

@@ -1,8 +1,9 @@
-"""Methods of pretraining: `SimCLR(temperature=0.1)` declares one, `Model` builds its networks around a backbone.
+"""Methods of pretraining: `SimCLR(temperature=0.1)` declares one, `Model` builds its networks
+around a backbone.
 
-One file for each family. A method of one's own is a frozen dataclass on `Method` that declares its views and a `Setup`;
-`register_method` lists it by name beside these. The named pairings are in `nearfar.methods.pairing`, the schedules in
-`nearfar.methods.method`.
+One file for each family. A method of one's own is a frozen dataclass on `Method` that declares its
+views and a `Setup`; `register_method` lists it by name beside these. The named pairings are in
+`nearfar.methods.pairing`, the schedules in `nearfar.methods.method`.
 """
 
 from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
@@ -26,7 +27,35 @@ from nearfar.methods.sogclr import ISogCLR, SogCLR
 from nearfar.methods.without_negatives import BYOL, WMSE, BarlowTwins, SimSiam, SwAV, VICReg
 
 __all__ = [
-    "BYOL", "DCL", "DCLW", "JCL", "LORAC", "NNCLR", "SACLR", "SCE", "WMSE", "BarlowTwins", "Embeddings", "Head",
-    "ISogCLR", "LORACbs", "Method", "MoCoM", "MoCoV1", "MoCoV2", "MoCoV3", "Model", "Pairing", "ReSSL", "Recipe",
-    "Setup", "SigCLR", "SimCLR", "SimSiam", "SogCLR", "SwAV", "VICReg", "register_method",
-]  # fmt: skip
+    "BYOL",
+    "DCL",
+    "DCLW",
+    "JCL",
+    "LORAC",
+    "NNCLR",
+    "SACLR",
+    "SCE",
+    "WMSE",
+    "BarlowTwins",
+    "Embeddings",
+    "Head",
+    "ISogCLR",
+    "LORACbs",
+    "Method",
+    "MoCoM",
+    "MoCoV1",
+    "MoCoV2",
+    "MoCoV3",
+    "Model",
+    "Pairing",
+    "ReSSL",
+    "Recipe",
+    "Setup",
+    "SigCLR",
+    "SimCLR",
+    "SimSiam",
+    "SogCLR",
+    "SwAV",
+    "VICReg",
+    "register_method",
+]

@@ -1,4 +1,6 @@
-"""What every method declares: its views, its networks, its loss, its recipes, and what changes over training."""
+"""What every method declares: its views, its networks, its loss, its recipes, and what changes over
+training.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ class Schedule(Protocol):
     """A value for a moment of training."""
 
     def __call__(self, epoch: float, epochs: float) -> Any:
-        """Return the value `epoch` epochs (0 at the start, with fractions) into a run of `epochs`."""
+        """Return the value `epoch` epochs (0 at the start, with fractions) into a run of
+        `epochs`.
+        """
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder); constant without `end`."""
+    """From `start` to `end` along half a cosine (the momentum of BYOL's momentum encoder); constant
+    without `end`.
+    """
 
     start: float
     end: float | None = None
@@ -51,7 +57,9 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Switch:
-    """`before` until `fraction` of the epochs or, if given, `at_epoch` epochs have passed, then `after`."""
+    """`before` until `fraction` of the epochs or, if given, `at_epoch` epochs have passed, then
+    `after`.
+    """
 
     before: Any
     after: Any
@@ -65,14 +73,17 @@ class Switch:
 
 @dataclass(frozen=True)
 class Head:
-    """A projector or predictor: the widths of its linear layers, and where there is batch normalisation.
+    """A projector or predictor: the widths of its linear layers, and where there is batch
+    normalisation.
 
-    `output_affine`: whether the normalisation of the output, if any, has a learnable scale and shift. `output_bias`:
-    whether the last linear layer has a bias where no normalisation follows. No widths stand for the identity.
+    `output_affine`: whether the normalisation of the output, if any, has a learnable scale and
+    shift. `output_bias`: whether the last linear layer has a bias where no normalisation follows.
+    No widths stand for the identity.
 
-    The heads of the papers: with the defaults SCE (512, 256), VICReg and SACLR (8192, 8192, 8192), BYOL's projector and
-    predictor (4096, 256); MoCo v2 (2048, 128) without `hidden_norm`; SimCLR with `output_norm`; SimSiam's projector
-    (2048, 2048, 2048) with `output_norm` but no affine; MoCo v3's predictor (4096, 256) without bias.
+    The heads of the papers: with the defaults SCE (512, 256), VICReg and SACLR (8192, 8192, 8192),
+    BYOL's projector and predictor (4096, 256); MoCo v2 (2048, 128) without `hidden_norm`; SimCLR
+    with `output_norm`; SimSiam's projector (2048, 2048, 2048) with `output_norm` but no affine;
+    MoCo v3's predictor (4096, 256) without bias.
 
     >>> Head((512, 128), output_norm=True).build(64)(torch.zeros(2, 64)).shape
     torch.Size([2, 128])
@@ -87,8 +98,8 @@ class Head:
     def build(self, in_features: int) -> nn.Sequential:
         """Stack the layers, with ReLU between them: [batch, in_features] -> [batch, widths[-1]].
 
-        A linear layer has no bias where a normalisation follows, which would subtract it again. Raises ValueError for a
-        width below 1.
+        A linear layer has no bias where a normalisation follows, which would subtract it again.
+        Raises ValueError for a width below 1.
         """
         checks.at_least(
             1, **{f"a head of widths {tuple(self.widths)}": min((in_features, *self.widths))}
@@ -112,18 +123,21 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained around a backbone: heads, momentum encoder, queue and loss, and which embeddings are compared.
+    """What is trained around a backbone: heads, momentum encoder, queue and loss, and which
+    embeddings are compared.
 
-    `pairing` names the arguments of the loss, and so the views that each branch sees. `momentum` is that of the
-    momentum encoder over training, None without one; `schedules` holds attributes of the loss that change over
-    training. `queue_size` is the number of keys kept in each queue, None for no queue; the loss gets them as `queue`.
-    `needs_index`: the loss keeps numbers for each image and gets their numbers as `index`. `view_statistics`: each view
-    passes through the networks alone, so that batch statistics are those of one view; else those of the backbone are of
-    all views of a size, those of the heads of all views. `norm_groups` splits the batch statistics of the momentum
-    encoder into that many groups of shuffled rows, over all processes; `online_norm_groups` those of the online
-    networks, not shuffled. `constant_predictor_lr` keeps the predictor out of the schedule of the learning rate.
-    Raises ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not end with the
-    projector's width, or a pairing that does not fit the predictor, momentum encoder and queue that there are.
+    `pairing` names the arguments of the loss, and so the views that each branch sees. `momentum` is
+    that of the momentum encoder over training, None without one; `schedules` holds attributes of
+    the loss that change over training. `queue_size` is the number of keys kept in each queue, None
+    for no queue; the loss gets them as `queue`. `needs_index`: the loss keeps numbers for each
+    image and gets their numbers as `index`. `view_statistics`: each view passes through the
+    networks alone, so that batch statistics are those of one view; else those of the backbone are
+    of all views of a size, those of the heads of all views. `norm_groups` splits the batch
+    statistics of the momentum encoder into that many groups of shuffled rows, over all processes;
+    `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps
+    the predictor out of the schedule of the learning rate. Raises ValueError for a queue or groups
+    below 1, a momentum outside 0 to 1, a predictor that does not end with the projector's width, or
+    a pairing that does not fit the predictor, momentum encoder and queue that there are.
 
     >>> SimCLR(temperature=0.5).setup(num_images=100).loss.temperature
     0.5
@@ -182,9 +196,10 @@ class Setup:
 class Method(ABC):
     """Hyperparameters of a method and what they declare; every subclass is a frozen dataclass.
 
-    `views` names the distribution of each view of an image, for images of 64 pixels and more; `views.fit_views` fits
-    them to smaller ones. `recipes` holds the defaults for small data under "small" and the papers' own under the name
-    of their data. The docstring of a method explains its own hyperparameters; those that several methods have are:
+    `views` names the distribution of each view of an image, for images of 64 pixels and more;
+    `views.fit_views` fits them to smaller ones. `recipes` holds the defaults for small data under
+    "small" and the papers' own under the name of their data. The docstring of a method explains its
+    own hyperparameters; those that several methods have are:
 
     Args:
         projector: widths of the projector.
@@ -193,16 +208,20 @@ class Method(ABC):
         learn_temperature: train the temperature from this start, held in 0.01 to 100.
         hidden_norm: normalise the projector's hidden layers over the batch.
         output_norm: normalise the projector's output over the batch.
-        view_statistics: pass each view through the networks alone, so that batch statistics are those of one view.
+        view_statistics: pass each view through the networks alone, so that batch statistics are
+            those of one view.
         large_views: crops of the full size, 2 or more.
         small_views: further small crops.
-        group_size: images of a batch among which a row finds its negatives. Default: the whole batch.
+        group_size: images of a batch among which a row finds its negatives. Default: the whole
+            batch.
         symmetric: pass both views through both branches.
         momentum: of the momentum encoder.
-        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine. Default: constant.
-        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder, over all processes
-            (shuffling batch norm); 1 leaves the batch whole.
-        online_norm_groups: groups with statistics of their own in the online networks, not shuffled.
+        final_momentum: of the momentum encoder at the end, to which it rises along half a cosine.
+            Default: constant.
+        norm_groups: groups of shuffled images with statistics of their own in the momentum encoder,
+            over all processes (shuffling batch norm); 1 leaves the batch whole.
+        online_norm_groups: groups with statistics of their own in the online networks, not
+            shuffled.
 
     >>> SACLR.from_recipe("small", negatives=4).negatives
     4
@@ -224,7 +243,9 @@ class Method(ABC):
     @property
     @abstractmethod
     def views(self) -> tuple[str, ...]:
-        """Name the distribution of each view of an image, in order: "strong", "weak", "small", ..."""
+        """Name the distribution of each view of an image, in order: "strong", "weak", "small",
+        ...
+        """
 
     @abstractmethod
     def setup(self, num_images: int) -> Setup:
@@ -238,7 +259,8 @@ class Method(ABC):
 
     @classmethod
     def from_recipe(cls: type[Own], recipe: str = "small", **hyperparameters: Any) -> Own:
-        """Build the method with a recipe's hyperparameters, of which `hyperparameters` replace some.
+        """Build the method with a recipe's hyperparameters, of which `hyperparameters` replace
+        some.
 
         Raises ValueError for a recipe or hyperparameter that the method does not have.
         """
@@ -250,5 +272,7 @@ class Method(ABC):
 
 
 def loss_default(loss: type[nn.Module], argument: str) -> Any:
-    """Return the default of a loss's argument, for the hyperparameter of a method that passes it on."""
+    """Return the default of a loss's argument, for the hyperparameter of a method that passes it
+    on.
+    """
     return inspect.signature(loss).parameters[argument].default

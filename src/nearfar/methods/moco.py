@@ -1,4 +1,6 @@
-"""A query finds its key among others: MoCo v1, v2 and v3, JCL (several keys) and NNCLR (a neighbour as key)."""
+"""A query finds its key among others: MoCo v1, v2 and v3, JCL (several keys) and NNCLR (a neighbour
+as key).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from nearfar.methods.registry import register_method
 
 
 def _imagenet(source: str, **settings: Any) -> Recipe:
-    """The recipe of MoCo on ImageNet, on which JCL builds: eight devices, each with batch statistics of its own."""
+    """The recipe of MoCo on ImageNet, on which JCL builds: eight devices, each with batch
+    statistics of its own.
+    """
     common: dict[str, Any] = dict(
         epochs=200, warmup_epochs=0, protocol="linear-sgd moco", **IMAGENET
     )
@@ -35,13 +39,15 @@ def _imagenet(source: str, **settings: Any) -> Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class _MoCo(Method):
-    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers' recipes.
+    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers'
+    recipes.
 
     Args:
         queue_size: keys kept, 4096 on CIFAR-10, 65536 on ImageNet.
         momentum: of the momentum encoder, 0.99 on CIFAR-10, 0.999 on ImageNet.
         symmetric: pass both views through both branches; the keys of both enter the queue.
-        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each of `queue_size`.
+        queue_per_view: with `symmetric`, keep the keys of each view in a queue of their own, each
+            of `queue_size`.
     """
 
     temperature: float = loss_default(losses.MoCo, "temperature")
@@ -73,11 +79,12 @@ class _MoCo(Method):
 @register_method("moco-v1")
 @dataclass(frozen=True, kw_only=True)
 class MoCoV1(_MoCo):
-    """MoCo v1: a query finds its key, made by a slowly moving momentum encoder, among a queue of past keys.
+    """MoCo v1: a query finds its key, made by a slowly moving momentum encoder, among a queue of
+    past keys.
 
-    The first view is the query, the second the key. The momentum encoder moves after the optimiser's step: parameters
-    by momentum, buffers (batch statistics) copied. The queue starts as Gaussian unit rows, is used before the batch's
-    keys enter it and wraps at any length.
+    The first view is the query, the second the key. The momentum encoder moves after the
+    optimiser's step: parameters by momentum, buffers (batch statistics) copied. The queue starts as
+    Gaussian unit rows, is used before the batch's keys enter it and wraps at any length.
     """
 
     paper = (
@@ -106,27 +113,41 @@ class MoCoV2(_MoCo):
     recipes = {
         "small": small_data(),
         "cifar": sgd(
-            "MoCo's CIFAR-10 notebook", 0.03, **CIFAR, views="simclr-cifar", epochs=200, batch_size=512,
-            weight_decay=5e-4, warmup_epochs=0, protocol="knn_200",
+            "MoCo's CIFAR-10 notebook",
+            0.03,
+            **CIFAR,
+            views="simclr-cifar",
+            epochs=200,
+            batch_size=512,
+            weight_decay=5e-4,
+            warmup_epochs=0,
+            protocol="knn_200",
         ).sets(temperature=0.1, projector=(128,), norm_groups=8, online_norm_groups=8),
-        "cifar-solo-learn": solo_learn(0.3, optimizer="sgd", decay_all=True, views="solo-moco").sets(
-            projector=(2048, 256), queue_size=32768, momentum=0.99, final_momentum=0.999, symmetric=True,
+        "cifar-solo-learn": solo_learn(
+            0.3, optimizer="sgd", decay_all=True, views="solo-moco"
+        ).sets(
+            projector=(2048, 256),
+            queue_size=32768,
+            momentum=0.99,
+            final_momentum=0.999,
+            symmetric=True,
             queue_per_view=True,
         ),
         "imagenet": _imagenet("MoCo v2, section 3").sets(projector=(2048, 128)),
-    }  # fmt: skip
+    }
 
 
 @register_method("moco-v3")
 @dataclass(frozen=True, kw_only=True)
 class MoCoV3(Method):
-    """MoCo v3: predictions of one view find the other view's keys among those of the batch, both ways; no queue.
+    """MoCo v3: predictions of one view find the other view's keys among those of the batch, both
+    ways; no queue.
 
     Args:
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
-    Differs from the paper: (1) heads are those of the authors' code for ResNets (neither normalisation nor bias after
-    the predictor) for every backbone; its heads for ViTs are deeper.
+    Differs from the paper: (1) heads are those of the authors' code for ResNets (neither
+    normalisation nor bias after the predictor) for every backbone; its heads for ViTs are deeper.
     """
 
     paper = (
@@ -161,15 +182,17 @@ class MoCoV3(Method):
 class JCL(Method):
     """JCL: infinitely many keys of an image, sampled around the mean of a few, in closed form.
 
-    The first view is the query, the others are keys, which pass through the momentum encoder together.
+    The first view is the query, the others are keys, which pass through the momentum encoder
+    together.
 
     Args:
         lam: weight of the keys' covariance at the end; it grows by equal steps over the epochs.
         key_views: views that the momentum encoder turns into keys.
         queue_size: mean keys kept.
 
-    Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the covariance stands
-    inside the exponential of the positive, as in JCL's own derivation, where LORAC's Eq. 16 prints it outside.
+    Differs from the paper: (1) the mean keys that enter the queue are scaled to length one; (2) the
+    covariance stands inside the exponential of the positive, as in JCL's own derivation, where
+    LORAC's Eq. 16 prints it outside.
     """
 
     paper = "Cai et al., Joint Contrastive Learning with Infinite Possibilities, NeurIPS 2020"
@@ -211,7 +234,8 @@ class JCL(Method):
 @register_method("nnclr")
 @dataclass(frozen=True, kw_only=True)
 class NNCLR(Method):
-    """NNCLR: the positive is the nearest neighbour of the other view in a queue of past projections.
+    """NNCLR: the positive is the nearest neighbour of the other view in a queue of past
+    projections.
 
     Args:
         queue_size: projections kept.

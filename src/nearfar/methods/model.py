@@ -18,11 +18,12 @@ from nearfar.networks import MomentumEncoder, Queue, shuffled, split_batch_norm
 class Model(nn.Module):
     """Online branch, predictor, momentum encoder, queues and loss of a method around a backbone.
 
-    backbone: any module from normalised images [batch, channels, size, size] to features [batch, num_features], with
-    the attribute `num_features`. num_images: in the training set.
-    `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that the loop can gather
-    embeddings over processes, or make them in micro-batches, before the loss sees the whole batch.
-    Raises ValueError for a method whose pairing needs more views than it declares.
+    backbone: any module from normalised images [batch, channels, size, size] to features [batch,
+    num_features], with the attribute `num_features`. num_images: in the training set.
+    `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that
+    the loop can gather embeddings over processes, or make them in micro-batches, before the loss
+    sees the whole batch. Raises ValueError for a method whose pairing needs more views than it
+    declares.
 
     >>> model = Model(SimCLR(), nearfar.networks.SmallNet(image_size=32), num_images=100)
     >>> model([torch.randn(8, 3, 32, 32), torch.randn(8, 3, 32, 32)])["projection"].shape
@@ -35,7 +36,8 @@ class Model(nn.Module):
         pairing = setup.pairing
         if (last := max(pairing.online_views + pairing.momentum_views)) >= len(method.views):
             raise ValueError(
-                f"the pairing names view {last}, but the method has views 0 to {len(method.views) - 1}"
+                f"the pairing names view {last}, but the method has views 0 to "
+                f"{len(method.views) - 1}"
             )
         self.method, self.setup = method, setup
         dim = setup.projector.widths[-1]
@@ -56,7 +58,9 @@ class Model(nn.Module):
         self._compiled: list[Callable[[Tensor], Tensor]] = []
 
     def compile_networks(self) -> None:
-        """Compile backbone and projector for training, by torch.compile; who calls them alone gets them as they are."""
+        """Compile backbone and projector for training, by torch.compile; who calls them alone gets
+        them as they are.
+        """
         quiet_compiler()
         self._compiled = [torch.compile(network) for network in self.online]
 
@@ -68,8 +72,8 @@ class Model(nn.Module):
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised.
 
-        The backbone has one pass for each size of view and a head one for all views, or each one for each view where
-        the method has batch statistics of each view.
+        The backbone has one pass for each size of view and a head one for all views, or each one
+        for each view where the method has batch statistics of each view.
         """
         pairing, embed = self.setup.pairing, _one_by_one if self.setup.view_statistics else _by_size
         backbone, projector = self._compiled or self.online
@@ -92,7 +96,8 @@ class Model(nn.Module):
     def compute_loss(self, embeddings: Embeddings, index: Tensor | None) -> Tensor:
         """Return the scalar loss of the complete batch; updates the state of the loss alone.
 
-        index: [batch] numbers of the images; None will do unless the loss keeps something for each image.
+        index: [batch] numbers of the images; None will do unless the loss keeps something for each
+        image.
         """
         state: dict[str, Tensor | None] = {"index": index} if self.setup.needs_index else {}
         return self.setup.pairing(
@@ -106,7 +111,9 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def after_step(self, embeddings: Embeddings, epoch: float, epochs: float) -> None:
-        """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's step."""
+        """Update the momentum encoder and enqueue the batch's keys; called after the optimiser's
+        step.
+        """
         if self.momentum_encoder is not None and self.setup.momentum is not None:
             self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))
         if self.queues:
@@ -122,7 +129,9 @@ def _one_by_one(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) ->
 
 
 def _by_size(network: Callable[[Tensor], Tensor], views: Sequence[Tensor]) -> Tensor:
-    """Apply a network with one forward for each size of view; returns [views, batch, dim] in the views' order."""
+    """Apply a network with one forward for each size of view; returns [views, batch, dim] in the
+    views' order.
+    """
     rows: dict[int, Tensor] = {}
     for size in sorted({view.shape[1:] for view in views}, reverse=True):
         members = [i for i, view in enumerate(views) if view.shape[1:] == size]

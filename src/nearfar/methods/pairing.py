@@ -12,22 +12,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Embeddings = dict[str, Tensor]
-"""Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction" (online predictor,
-where there is one) and "key" (the momentum encoder's projector, without gradient)."""
+"""Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction"
+(online predictor, where there is one) and "key" (the momentum encoder's projector, without
+gradient).
+"""
 
 Rows = tuple[str, int | tuple[int, ...]]
-"""Embeddings of one view, ("projection", 0): [batch, dim], or of several, ("key", (1, 2)): [views, batch, dim]."""
+"""Embeddings of one view, ("projection", 0): [batch, dim], or of several, ("key", (1, 2)): [views,
+batch, dim].
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
     """A table of the calls of a loss on one batch; views are named by their number.
 
-    terms: the calls, each with its positional arguments. join: the loss is the "mean" or the "sum" of their values.
-    named: further rows by the argument's name, the same in every call; the views of several entries are joined.
-    enqueued: what enters the queue after the step, where there is one; several views in one entry enter as the mean of
-    their unit rows. Default: every key.
-    queues: number of the queue that each term reads, where there are several; entry i of `enqueued` then fills queue i.
+    terms: the calls, each with its positional arguments. join: the loss is the "mean" or the "sum"
+    of their values. named: further rows by the argument's name, the same in every call; the views
+    of several entries are joined. enqueued: what enters the queue after the step, where there is
+    one; several views in one entry enter as the mean of their unit rows. Default: every key.
+    queues: number of the queue that each term reads, where there are several; entry i of `enqueued`
+    then fills queue i.
 
     >>> Pairing(terms=((("projection", 0), ("key", 1)),)).momentum_views
     (1,)
@@ -46,7 +51,9 @@ class Pairing:
         queues: Sequence[Tensor] = (),
         **state: Tensor | None,
     ) -> Tensor:
-        """Return the scalar loss; each call gets its queue, where there are any, and `state` (the images' index)."""
+        """Return the scalar loss; each call gets its queue, where there are any, and `state` (the
+        images' index).
+        """
         named = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
         values = []
         for number, term in enumerate(self.terms):
@@ -134,7 +141,8 @@ def queries_against_keys(
     both_ways: bool = False,
     queue_per_view: bool = False,
 ) -> Pairing:
-    """The key of the second view, or of each of the first two, against the queries of all other views.
+    """The key of the second view, or of each of the first two, against the queries of all other
+    views.
 
     queue_per_view: the keys of each view have a queue of their own.
     """

@@ -13,16 +13,17 @@ OptimizerName = Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "mu
 class Recipe:
     """Encoder, views, optimiser, schedule and hyper-parameters of a method for one kind of data.
 
-    source: where the numbers come from, but for those in `sources`, which names settings and where each is from.
-    encoder, image_size, views: as the settings of a run; None: the images' own size, the method's own views. A paper's
-    views are taken untouched, at every size.
-    lr: for a batch of `reference_batch` images, scaled to the batch that is used by `lr_scaling` ("linear":
-    lr * batch / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never scaled.
-    vector_lr: factor on the rate of biases and norms. decay_all: they decay as well.
-    lr_drops: epochs at which the rate falls to `lr_drop` of what it was; without, it follows a cosine to `final_lr`, a
-    share of the highest. warmup_start: rate at which the warm-up starts, as such a share.
-    sync_batch_norm: batch statistics over all processes. protocol: the evaluation that the paper's numbers are from.
-    hyperparameters: those of the method that differ from its class defaults.
+    source: where the numbers come from, but for those in `sources`, which names settings and where
+    each is from. encoder, image_size, views: as the settings of a run; None: the images' own size,
+    the method's own views. A paper's views are taken untouched, at every size. lr: for a batch of
+    `reference_batch` images, scaled to the batch that is used by `lr_scaling` ("linear": lr * batch
+    / reference, "sqrt": lr * sqrt(batch / reference), "none"); a rate that the user gives is never
+    scaled. vector_lr: factor on the rate of biases and norms. decay_all: they decay as well.
+    lr_drops: epochs at which the rate falls to `lr_drop` of what it was; without, it follows a
+    cosine to `final_lr`, a share of the highest. warmup_start: rate at which the warm-up starts, as
+    such a share. sync_batch_norm: batch statistics over all processes. protocol: the evaluation
+    that the paper's numbers are from. hyperparameters: those of the method that differ from its
+    class defaults.
 
     >>> SimCLR.recipe("imagenet").batch_size
     4096
@@ -62,12 +63,16 @@ class Recipe:
 
 
 CIFAR: dict[str, Any] = dict(encoder="resnet18")
-"""CIFAR as in SimCLR's appendix B.9: ResNet with a 3x3 stem and no max-pool, which 32 px bring about by themselves."""
+"""CIFAR as in SimCLR's appendix B.9: ResNet with a 3x3 stem and no max-pool, which 32 px bring
+about by themselves.
+"""
 IMAGENET: dict[str, Any] = dict(encoder="resnet50", image_size=224)
 
 
 def sgd(source: str, lr: float, **settings: Any) -> Recipe:
-    """Return a recipe with torch's SGD as most released code calls it: momentum 0.9, and everything decays."""
+    """Return a recipe with torch's SGD as most released code calls it: momentum 0.9, and everything
+    decays.
+    """
     common: dict[str, Any] = dict(optimizer="sgd", lr=lr, decay_all=True, weight_decay=1e-4)
     return Recipe(source, **common | settings)
 
@@ -79,12 +84,16 @@ def lars(source: str, lr: float, **settings: Any) -> Recipe:
 
 
 def lars_on_imagenet(source: str, lr: float, **settings: Any) -> Recipe:
-    """Return a recipe with LARS for ResNet-50 on ImageNet, batch norm over all processes, evaluated linearly."""
+    """Return a recipe with LARS for ResNet-50 on ImageNet, batch norm over all processes, evaluated
+    linearly.
+    """
     return lars(source, lr, **IMAGENET | dict(sync_batch_norm=True, protocol="linear") | settings)
 
 
 def solo_learn(lr: float, **settings: Any) -> Recipe:
-    """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is clipped, or SGD."""
+    """Return a recipe of solo-learn for CIFAR, from which papers take their baselines: LARS that is
+    clipped, or SGD.
+    """
     common: dict[str, Any] = dict(
         epochs=1000, batch_size=256, weight_decay=1e-4, optimizer="larc-clip", protocol="linear"
     )
@@ -97,7 +106,9 @@ def solo_learn(lr: float, **settings: Any) -> Recipe:
 def small_data(
     source: str = "nearfar, chosen on training images of digits, CIFAR-10, Imagenette",
 ) -> Recipe:
-    """The default for small sets of images, minutes of training and a CPU or a small GPU; see docs/photographs.md."""
+    """The default for small sets of images, minutes of training and a CPU or a small GPU; see
+    docs/photographs.md.
+    """
     return Recipe(
         source,
         epochs=100,

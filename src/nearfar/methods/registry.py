@@ -1,4 +1,6 @@
-"""Methods by name, those of the package and of users, and what each is and needs, read from its declarations."""
+"""Methods by name, those of the package and of users, and what each is and needs, read from its
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from nearfar.messages import check_known, of_arguments
+from nearfar.messages import check_known, of_arguments, summary_of
 from nearfar.methods.method import Method
 
 Registered = TypeVar("Registered", bound=Method)
@@ -17,10 +19,11 @@ _METHODS: dict[str, type[Method]] = {}
 
 
 def register_method(name: str) -> Callable[[type[Registered]], type[Registered]]:
-    """Return a class decorator that lists a method under a name, for the command line and saved settings.
+    """Return a class decorator that lists a method under a name, for the command line and saved
+    settings.
 
-    Defining the same class anew (a notebook's cell run again) replaces it.
-    Raises ValueError for a name that another class has or that is not of lower-case letters, digits and dashes, and for
+    Defining the same class anew (a notebook's cell run again) replaces it. Raises ValueError for a
+    name that another class has or that is not of lower-case letters, digits and dashes, and for
     anything but a complete Method that is a frozen dataclass with a recipe "small".
 
     >>> from dataclasses import dataclass
@@ -56,7 +59,9 @@ def method_names() -> list[str]:
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class of a method by name; raises ValueError with the nearest name for an unknown one."""
+    """Return the class of a method by name; raises ValueError with the nearest name for an unknown
+    one.
+    """
     check_known("method", name, method_names(), "`nearfar methods` lists them all")
     return _METHODS[name]
 
@@ -72,7 +77,10 @@ def _problem(cls: object) -> str | None:
         return f"{cls!r} is not a subclass of nearfar.methods.Method"
     parameters = vars(cls).get("__dataclass_params__")
     if parameters is None or not parameters.frozen:
-        return f"{cls.__name__} is not a frozen dataclass; decorate it with @dataclass(frozen=True, kw_only=True) first"
+        return (
+            f"{cls.__name__} is not a frozen dataclass; decorate it with "
+            f"@dataclass(frozen=True, kw_only=True) first"
+        )
     if inspect.isabstract(cls):
         return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
     return (
@@ -83,11 +91,13 @@ def _problem(cls: object) -> str | None:
 
 
 def describe(method: type[Method]) -> dict[str, Any]:
-    """Return a method's paper, summary, needs, views, hyperparameters, recipes and how it differs from the paper.
+    """Return a method's paper, summary, needs, views, hyperparameters, recipes and how it differs
+    from the paper.
 
-    "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default; "defaults" are its
-    hyperparameters with the recipe for small data, "meanings" what they are, from the docstrings of its class and of
-    those above; "recipes" holds the settings of each recipe; "differs" is a list of sentences.
+    "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default;
+    "defaults" are its hyperparameters with the recipe for small data, "meanings" what they are,
+    from the docstrings of its class and of those above; "recipes" holds the settings of each
+    recipe; "differs" is a list of sentences.
     """
     docs = inspect.cleandoc(method.__doc__ or "")
     small = method.from_recipe("small")
@@ -107,7 +117,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     }
     return {
         "paper": method.paper,
-        "summary": docs.split("\n")[0],
+        "summary": summary_of(docs),
         "needs": [name for name, needed in needs.items() if needed],
         "views": small.views,
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},

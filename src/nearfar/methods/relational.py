@@ -1,4 +1,6 @@
-"""Similarities to other images as soft targets: ReSSL, and SCE, which gives the positive a share."""
+"""Similarities to other images as soft targets: ReSSL, and SCE, which gives the positive a
+share.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,15 @@ class ReSSL(Method):
         queue_size: keys kept.
         small_views: further small crops for the online branch.
 
-    Differs from the paper: (1) the projector's hidden layer is normalised unless the recipe says otherwise, as in SCE's
-    comparison of both; the authors' code does without, and so do its recipes here.
+    Differs from the paper: (1) the projector's hidden layer is normalised unless the recipe says
+    otherwise, as in SCE's comparison of both; the authors' code does without, and so do its recipes
+    here.
     """
 
-    paper = "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, NeurIPS 2021"
+    paper = (
+        "Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak "
+        "Augmentation, NeurIPS 2021"
+    )
     recipes = {
         "small": small_data(),
         "cifar": _ressl(0.06, **CIFAR, weight_decay=5e-4).sets(
@@ -133,11 +139,16 @@ _MEDIUM: dict[str, Any] = {
 
 
 def _small_images(name: str, encoder: str = "resnet18", **hyperparameters: Any) -> Recipe:
-    """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one data set."""
+    """The recipe of SCE's paper for images of 32 to 96 pixels, with the numbers it gives for one
+    data set.
+    """
     recipe = Recipe(
         f"SCE, appendix E and Table 13 ({name})",
-        encoder=encoder, epochs=200, decay_all=True, protocol="linear-sgd sce-cifar",
-    )  # fmt: skip
+        encoder=encoder,
+        epochs=200,
+        decay_all=True,
+        protocol="linear-sgd sce-cifar",
+    )
     return recipe.sets(**hyperparameters).cites(
         norm_groups="released code: 8 splits of the keys' batch norm",
         weight_decay="SCE, appendix E; released code: of biases and norms too",
@@ -174,27 +185,33 @@ def _state_of_the_art(**hyperparameters: Any) -> Recipe:
 @register_method("sce")
 @dataclass(frozen=True, kw_only=True)
 class SCE(Method):
-    """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum encoder finds similar.
+    """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum
+    encoder finds similar.
 
     Args:
         output_norm: normalise the projector's output over the batch, without scale and shift.
-        predictor: widths of a predictor on the online branch, whose last layer has no bias; none by default.
+        predictor: widths of a predictor on the online branch, whose last layer has no bias; none by
+            default.
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
         mu: weight of the relational term. Default: 1 - lam.
         eta: weight of the ceiling term. Default: 1 - lam.
-        small_views: further small crops for the online branch; with any, both global views pass through both branches.
+        small_views: further small crops for the online branch; with any, both global views pass
+            through both branches.
         queue_size: keys kept; 0 compares with the batch's own keys.
         momentum: of the momentum encoder at the start; it rises along half a cosine.
-        final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it constant, as in the CIFAR
-            recipes.
+        final_momentum: of the momentum encoder at the end; the same as `momentum` keeps it
+            constant, as in the CIFAR recipes.
 
-    Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0, where released
-    code gives it the logit 0.
+    Differs from the paper: (1) the positive's weight among the soft targets is masked to exactly 0,
+    where released code gives it the logit 0.
     """
 
-    paper = "Denize et al., Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning, WACV 2023"
+    paper = (
+        "Denize et al., Similarity Contrastive Estimation for Self-Supervised Soft "
+        "Contrastive Learning, WACV 2023"
+    )
     recipes = {
         "small": small_data(),
         "cifar": _small_images("CIFAR-10", **_SMALL, temperature=0.2, target_temperature=0.1),

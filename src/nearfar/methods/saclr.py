@@ -12,9 +12,17 @@ from nearfar.methods.recipe import CIFAR, IMAGENET, lars, sgd, small_data
 from nearfar.methods.registry import register_method
 
 _IMAGENET = lars(
-    "SACLR, appendix A.1", 0.075, **IMAGENET, protocol="linear-sgd saclr-imagenet", epochs=400, batch_size=128,
-    lr_scaling="sqrt", reference_batch=1, weight_decay=1e-4, final_lr=0.001,
-).sets(projector=(8192, 8192, 8192))  # fmt: skip
+    "SACLR, appendix A.1",
+    0.075,
+    **IMAGENET,
+    protocol="linear-sgd saclr-imagenet",
+    epochs=400,
+    batch_size=128,
+    lr_scaling="sqrt",
+    reference_batch=1,
+    weight_decay=1e-4,
+    final_lr=0.001,
+).sets(projector=(8192, 8192, 8192))
 
 
 @register_method("saclr")
@@ -26,14 +34,16 @@ class SACLR(Method):
         scale: "matrix" keeps one normaliser, "row" one for each image, found by its index.
         negatives: images that each image is compared with, a number or "all".
         alpha: weight of the positive in the normaliser, 0 to 1.
-        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row and on small data.
+        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row and on
+            small data.
         kernel: "gaussian" or "cosine" on unit rows, "cauchy" on embeddings of any length.
         bandwidth: of the gaussian kernel, temperature of the cosine kernel.
         initial_partition: the normaliser at the start.
 
-    Differs from the paper: (1) the matrix form is made scale-consistent, since Eq. 6 read literally weighs the
-    repulsion by 1/N and collapses; (2) alpha weighs the mean over the two views, as in the authors' code, and not
-    their sum (Eq. 7-8); (3) M negatives are M images with both views, where the code for M = 1 takes one view.
+    Differs from the paper: (1) the matrix form is made scale-consistent, since Eq. 6 read literally
+    weighs the repulsion by 1/N and collapses; (2) alpha weighs the mean over the two views, as in
+    the authors' code, and not their sum (Eq. 7-8); (3) M negatives are M images with both views,
+    where the code for M = 1 takes one view.
     """
 
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
@@ -41,21 +51,32 @@ class SACLR(Method):
     recipes = {
         "small": small_data().sets(rho=0.9),
         "cifar": sgd(
-            "SACLR, appendix A.2, and SimSiam, appendix D, to which it refers", 0.03, **CIFAR, views="saclr-cifar",
-            epochs=1000, batch_size=128, weight_decay=5e-4, final_lr=0.001, warmup_epochs=10,
+            "SACLR, appendix A.2, and SimSiam, appendix D, to which it refers",
+            0.03,
+            **CIFAR,
+            views="saclr-cifar",
+            epochs=1000,
+            batch_size=128,
+            weight_decay=5e-4,
+            final_lr=0.001,
+            warmup_epochs=10,
             protocol="linear-sgd saclr-cifar",
         )
         .sets(projector=(8192, 8192, 8192))
         .cites(
-            projector="SACLR, appendix A.1", final_lr="released script", warmup_epochs="released script",
+            projector="SACLR, appendix A.1",
+            final_lr="released script",
+            warmup_epochs="released script",
             views="released script",
         ),
         "imagenet": _IMAGENET,
-        "imagenet-released": replace(_IMAGENET, views="byol-alpha+byol-beta").cites(views="released script"),
+        "imagenet-released": replace(_IMAGENET, views="byol-alpha+byol-beta").cites(
+            views="released script"
+        ),
         "imagenet-released-moco": replace(_IMAGENET, views="strong").cites(
             views="an earlier released script: MoCo v2's"
         ),
-    }  # fmt: skip
+    }
 
     scale: Literal["matrix", "row"] = loss_default(losses.SACLR, "scale")
     negatives: int | Literal["all"] = loss_default(losses.SACLR, "negatives")

@@ -21,8 +21,8 @@ class SigCLR(Method):
         bias: bias of the logits at the start; null for none.
         learn_bias: train the bias.
 
-    Differs from the paper: (1) the sum over pairs is divided by the 2B rows, as in the formula, where the
-    pseudocode averages over all 4B^2 entries.
+    Differs from the paper: (1) the sum over pairs is divided by the 2B rows, as in the formula,
+    where the pseudocode averages over all 4B^2 entries.
     """
 
     paper = "SigCLR: Sigmoid Contrastive Learning of Visual Representations"

@@ -1,4 +1,6 @@
-"""The softmax over a batch: SimCLR, and DCL and DCLW, which leave the positive out of the denominator."""
+"""The softmax over a batch: SimCLR, and DCL and DCLW, which leave the positive out of the
+denominator.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +42,39 @@ class SimCLR(Method):
     Args:
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
 
-    Differs from the paper: (1) the value is the mean over rows, half of what the authors' code prints; the papers'
-    recipes stand here with numbers that make the same steps.
+    Differs from the paper: (1) the value is the mean over rows, half of what the authors' code
+    prints; the papers' recipes stand here with numbers that make the same steps.
     """
 
-    paper = "Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020"
+    paper = (
+        "Chen et al., A Simple Framework for Contrastive Learning of Visual "
+        "Representations, ICML 2020"
+    )
     views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": lars(
-            "SimCLR, appendix B.9", 1.0, encoder="resnet50", views="simclr-cifar", epochs=1000, batch_size=512,
-            **_HALVED, sync_batch_norm=True, protocol="linear",
+            "SimCLR, appendix B.9",
+            1.0,
+            encoder="resnet50",
+            views="simclr-cifar",
+            epochs=1000,
+            batch_size=512,
+            **_HALVED,
+            sync_batch_norm=True,
+            protocol="linear",
         )
         .sets(temperature=0.5, projector=(2048, 128), output_norm=True)
         .cites(output_norm="released code", **_OF_THE_SUM),
         "cifar-solo-learn": solo_learn(0.4, views="solo-swav").sets(
             temperature=0.2, projector=(2048, 256), hidden_norm=False, view_statistics=True
         ),
-        "imagenet": lars_on_imagenet("SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096, **_HALVED)
+        "imagenet": lars_on_imagenet(
+            "SimCLR, section 2.2", 0.3, epochs=100, batch_size=4096, **_HALVED
+        )
         .sets(temperature=0.1, projector=(2048, 128), output_norm=True)
         .cites(temperature="SimCLR, appendix B.7", output_norm="released code", **_OF_THE_SUM),
-    }  # fmt: skip
+    }
 
     temperature: float = loss_default(losses.SimCLR, "temperature")
     learn_temperature: bool = loss_default(losses.SimCLR, "learn_temperature")

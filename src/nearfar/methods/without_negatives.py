@@ -1,4 +1,6 @@
-"""Methods without negatives: BYOL and SimSiam predict, Barlow Twins, VICReg and W-MSE decorrelate, SwAV swaps codes."""
+"""Methods without negatives: BYOL and SimSiam predict, Barlow Twins, VICReg and W-MSE decorrelate,
+SwAV swaps codes.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class BYOL(Method):
     Args:
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
 
-    Differs from the paper: (1) the value is the mean of the two directions, half of the paper's; the papers' recipes
-    stand here with numbers that make the same steps.
+    Differs from the paper: (1) the value is the mean of the two directions, half of the paper's;
+    the papers' recipes stand here with numbers that make the same steps.
     """
 
     paper = "Grill et al., Bootstrap Your Own Latent, NeurIPS 2020"
@@ -75,9 +77,9 @@ class SimSiam(Method):
 
     The predictor's learning rate is held constant.
 
-    Differs from the paper: (1) the value is 2 - 2 cos, as BYOL's, where the paper has -cos: the gradient is twice as
-    large, so the papers' recipes stand here with half the learning rate and twice the weight decay, which makes the
-    same steps.
+    Differs from the paper: (1) the value is 2 - 2 cos, as BYOL's, where the paper has -cos: the
+    gradient is twice as large, so the papers' recipes stand here with half the learning rate and
+    twice the weight decay, which makes the same steps.
     """
 
     paper = "Chen and He, Exploring Simple Siamese Representation Learning, CVPR 2021"
@@ -85,17 +87,33 @@ class SimSiam(Method):
     recipes = {
         "small": small_data(),
         "cifar": sgd(
-            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)", 0.015, **CIFAR, views="simsiam-cifar",
-            epochs=800, batch_size=512, weight_decay=1e-3, warmup_epochs=0, protocol="knn linear-sgd simsiam-cifar",
+            "SimSiam, appendix D (lr 0.03, weight decay 5e-4 on -cos)",
+            0.015,
+            **CIFAR,
+            views="simsiam-cifar",
+            epochs=800,
+            batch_size=512,
+            weight_decay=1e-3,
+            warmup_epochs=0,
+            protocol="knn linear-sgd simsiam-cifar",
         ).sets(projector=(2048, 2048), predictor=(512, 2048)),
-        "cifar-solo-learn": solo_learn(0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="solo-moco")
+        "cifar-solo-learn": solo_learn(
+            0.25, optimizer="sgd", weight_decay=2e-5, decay_all=True, views="solo-moco"
+        )
         .sets(projector=(2048, 2048, 2048), predictor=(512, 2048))
         .cites(lr="lr 0.5 on -cos", weight_decay="1e-5 on -cos"),
         "imagenet": sgd(
-            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)", 0.025, **IMAGENET, epochs=100, batch_size=512,
-            weight_decay=2e-4, warmup_epochs=0, sync_batch_norm=True, protocol="linear",
+            "SimSiam, section 3 (lr 0.05, weight decay 1e-4 on -cos)",
+            0.025,
+            **IMAGENET,
+            epochs=100,
+            batch_size=512,
+            weight_decay=2e-4,
+            warmup_epochs=0,
+            sync_batch_norm=True,
+            protocol="linear",
         ).sets(projector=(2048, 2048, 2048), predictor=(512, 2048)),
-    }  # fmt: skip
+    }
 
     projector: tuple[int, ...] = (256, 256)
     predictor: tuple[int, ...] = (64, 256)
@@ -130,12 +148,17 @@ class BarlowTwins(Method):
         .sets(projector=(2048, 2048, 2048))
         .cites(lr="0.3 and weight decay 1e-4 there, on a tenth of the loss"),
         "imagenet": lars_on_imagenet(
-            "Barlow Twins, section 2.2", 0.2, epochs=1000, batch_size=2048, vector_lr=0.024, weight_decay=1.5e-6,
+            "Barlow Twins, section 2.2",
+            0.2,
+            epochs=1000,
+            batch_size=2048,
+            vector_lr=0.024,
+            weight_decay=1.5e-6,
             final_lr=0.001,
         )
         .sets(projector=(8192, 8192, 8192))
         .cites(vector_lr="released code: 0.0048 for biases and norms", final_lr="released code"),
-    }  # fmt: skip
+    }
 
     redundancy: float = loss_default(losses.BarlowTwins, "redundancy")
 
@@ -156,8 +179,9 @@ class VICReg(Method):
         variance: weight of the hinge on every feature's deviation.
         covariance: weight of the covariances.
 
-    Differs from the paper: (1) the hinges of the two views are averaged, as in the authors' code, where Eq. 6 adds
-    them; (2) the squared distance is the mean over the features, as in the code, where Eq. 5 has the sum.
+    Differs from the paper: (1) the hinges of the two views are averaged, as in the authors' code,
+    where Eq. 6 adds them; (2) the squared distance is the mean over the features, as in the code,
+    where Eq. 5 has the sum.
     """
 
     paper = "Bardes et al., VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
@@ -194,8 +218,9 @@ class WMSE(Method):
         sub_batch: images whitened together. Default: twice the projector's output.
         iterations: random partitions of the batch that are averaged.
 
-    Differs from the paper: (1) left-over images join the other sub-batches, where the authors' code needs a batch that
-    divides; (2) the covariance is regularised in proportion to the mean variance and factored in float64.
+    Differs from the paper: (1) left-over images join the other sub-batches, where the authors' code
+    needs a batch that divides; (2) the covariance is regularised in proportion to the mean variance
+    and factored in float64.
     """
 
     paper = "Ermolov et al., Whitening for Self-Supervised Representation Learning, ICML 2021"
@@ -203,9 +228,20 @@ class WMSE(Method):
     recipes = {
         "small": small_data(),
         "cifar": Recipe(
-            "W-MSE, section 4", **CIFAR, views="saclr-cifar", epochs=1000, batch_size=512, optimizer="adam", lr=3e-3,
-            lr_scaling="none", lr_drops=(950, 975), lr_drop=0.2, weight_decay=1e-6, decay_all=True,
-            warmup_epochs=5.12, protocol="knn linear",
+            "W-MSE, section 4",
+            **CIFAR,
+            views="saclr-cifar",
+            epochs=1000,
+            batch_size=512,
+            optimizer="adam",
+            lr=3e-3,
+            lr_scaling="none",
+            lr_drops=(950, 975),
+            lr_drop=0.2,
+            weight_decay=1e-6,
+            decay_all=True,
+            warmup_epochs=5.12,
+            protocol="knn linear",
         )
         .sets(projector=(1024, 64), sub_batch=128)
         .cites(
@@ -213,7 +249,7 @@ class WMSE(Method):
             warmup_epochs="released code: 500 steps of 512 images",
             optimizer="released code: Adam with L2 decay",
         ),
-    }  # fmt: skip
+    }
 
     projector: tuple[int, ...] = (512, 64)
     sub_batch: int | None = loss_default(losses.WMSE, "sub_batch")
@@ -227,7 +263,8 @@ class WMSE(Method):
 @register_method("swav")
 @dataclass(frozen=True, kw_only=True)
 class SwAV(Method):
-    """SwAV: a view predicts the cluster codes of the other views, which are balanced over the batch.
+    """SwAV: a view predicts the cluster codes of the other views, which are balanced over the
+    batch.
 
     Args:
         num_prototypes: cluster centres.
@@ -243,15 +280,28 @@ class SwAV(Method):
     As in the authors' code the projector normalises all crops together, of both sizes.
     """
 
-    paper = "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020"
+    paper = (
+        "Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster "
+        "Assignments, NeurIPS 2020"
+    )
     recipes = {
         "small": small_data().sets(num_prototypes=256),
         "cifar": solo_learn(0.6, weight_decay=1e-6, final_lr=0.001, views="solo-swav").sets(
-            projector=(2048, 128), small_views=0, num_prototypes=3000, stored=3840, stored_from=50, frozen_epochs=2,
+            projector=(2048, 128),
+            small_views=0,
+            num_prototypes=3000,
+            stored=3840,
+            stored_from=50,
+            frozen_epochs=2,
             view_statistics=True,
         ),
         "imagenet": lars_on_imagenet(
-            "SwAV, appendix A", 0.3, optimizer="larc", epochs=200, batch_size=4096, final_lr=0.001,
+            "SwAV, appendix A",
+            0.3,
+            optimizer="larc",
+            epochs=200,
+            batch_size=4096,
+            final_lr=0.001,
             warmup_start=0.3 / 4.8,
         )
         .sets(projector=(2048, 128), small_views=6, num_prototypes=3000)
@@ -259,7 +309,7 @@ class SwAV(Method):
             optimizer="released code: apex's LARC adapts and decays all parameters",
             warmup_epochs="SwAV, appendix A; released scripts: 0.3 of 4.8 at the start",
         ),
-    }  # fmt: skip
+    }
 
     num_prototypes: int = loss_default(losses.SwAV, "num_prototypes")
     temperature: float = loss_default(losses.SwAV, "temperature")

@@ -1,4 +1,6 @@
-"""Approximate nearest rows of a large matrix by an index of faiss, since comparing all pairs would take hours."""
+"""Approximate nearest rows of a large matrix by an index of faiss, since comparing all pairs would
+take hours.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ def find_nearest(
     report: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Nearest:
-    """Find the k nearest rows of each query by cosine, exactly or by an index; arguments as in `nearest_rows`.
+    """Find the k nearest rows of each query by cosine, exactly or by an index; arguments as in
+    `nearest_rows`.
 
-    Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`. report: called with a
-    line about the share of the true neighbours that it found. The result is on the CPU.
+    Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`.
+    report: called with a line about the share of the true neighbours that it found. The result is
+    on the CPU.
 
     >>> find_nearest(torch.eye(4), torch.eye(4)[2:], k=1).index
     tensor([[2],
@@ -61,15 +65,16 @@ def approximate_rows(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Nearest, float]:
-    """Find most of the k nearest rows of each query by cosine, and the share of the true neighbours among them.
+    """Find most of the k nearest rows of each query by cosine, and the share of the true neighbours
+    among them.
 
-    rows, queries and k as in `nearest_rows`; on the CPU. The rows are put into 4 sqrt(n) lists around centres (k-means
-    on a sample), and a query searches the lists of the nearest centres: as many as are needed to find the share
-    `wanted` of the true neighbours of 1000 random queries, all if need be. The returned share is that of these queries.
-    Queries whose lists have fewer than k rows are compared with all rows. Memory: two copies of the rows.
-    Source: inverted file index (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale
-    similarity search with GPUs".
-    ValueError if faiss is not installed, and for a k above the number of rows.
+    rows, queries and k as in `nearest_rows`; on the CPU. The rows are put into 4 sqrt(n) lists
+    around centres (k-means on a sample), and a query searches the lists of the nearest centres: as
+    many as are needed to find the share `wanted` of the true neighbours of 1000 random queries, all
+    if need be. The returned share is that of these queries. Queries whose lists have fewer than k
+    rows are compared with all rows. Memory: two copies of the rows. Source: inverted file index
+    (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale similarity
+    search with GPUs". ValueError if faiss is not installed, and for a k above the number of rows.
 
     >>> found, recall = approximate_rows(torch.eye(4), torch.eye(4)[2:], k=1)
     >>> found.index.flatten()

@@ -1,7 +1,7 @@
 """Copies of images by their pixels: candidates by small versions, confirmed at full size.
 
-Images that look the same at 16 pixels can be different documents of one form. The decision is therefore local: the
-largest difference anywhere, compared with the changes that JPEG makes there.
+Images that look the same at 16 pixels can be different documents of one form. The decision is
+therefore local: the largest difference anywhere, compared with the changes that JPEG makes there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 class Reduced(NamedTuple):
-    """A version of 128 x 128 pixels, [channels, 128, 128], what JPEG changes around each, and the size of the image."""
+    """A version of 128 x 128 pixels, [channels, 128, 128], what JPEG changes around each, and the
+    size of the image.
+    """
 
     pixels: Float[np.ndarray, "channels side side"]
     changes: Float[np.ndarray, "channels side side"]
@@ -90,7 +92,9 @@ def small_images(
     progress: Progress | None = None,
     side: int = SIDE,
 ) -> Tensor:
-    """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in 0..255."""
+    """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in
+    0..255.
+    """
     out = []
     for some in rows.split(GATHERED):
         pixels = images.gather(some)
@@ -109,8 +113,8 @@ def pixel_difference(
 ) -> Float[Tensor, " pairs"]:
     """Difference of images in units of their contrast: 0 for the same, sqrt 2 for unrelated ones.
 
-    The root of their mean squared difference, divided by the root of the mean of their variances (within channels).
-    The contrast counts as 2 of 255 at least.
+    The root of their mean squared difference, divided by the root of the mean of their variances
+    (within channels). The contrast counts as 2 of 255 at least.
     """
     if not len(first):  # torch warns of the variance of nothing
         return first.new_zeros(0)
@@ -124,7 +128,9 @@ def pixel_difference(
 def turned(
     pixels: Shaped[np.ndarray, "*batch height width"], turn: int
 ) -> Shaped[np.ndarray, "*batch high wide"]:
-    """Images in one of the eight orientations: mirrored left to right from 4 on, then `turn` % 4 quarter turns left."""
+    """Images in one of the eight orientations: mirrored left to right from 4 on, then `turn` % 4
+    quarter turns left.
+    """
     mirrored = pixels[..., ::-1] if turn >= MIRROR else pixels
     return np.ascontiguousarray(np.rot90(mirrored, turn % MIRROR, (-2, -1)))
 
@@ -147,8 +153,9 @@ def compared(
 ) -> str:
     """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else.
 
-    lossless: whether both files hold their pixels exactly. If they are of one size too, a copy differs by nothing but
-    its grayscale being stored as colour, or by what is see-through being stored on white.
+    lossless: whether both files hold their pixels exactly. If they are of one size too, a copy
+    differs by nothing but its grayscale being stored as colour, or by what is see-through being
+    stored on white.
     """
     if np.array_equal(first, second):
         return "same pixels"
@@ -161,7 +168,9 @@ def compared(
 
 
 def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether a grayscale image is the other one, which is stored as colour, or a see-through one it on white."""
+    """Whether a grayscale image is the other one, which is stored as colour, or a see-through one
+    it on white.
+    """
     one, other = _on_one_ground(first, second)
     if (len(one), len(other)) != (len(first), len(second)) and np.ptp(one) < PLAIN:
         return False  # a white drawing shows nothing on white
@@ -169,7 +178,9 @@ def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | None:
-    """A small version that can refuse copies; None for images of fewer than 256 pixels a side, or more than 8 bits."""
+    """A small version that can refuse copies; None for images of fewer than 256 pixels a side, or
+    more than 8 bits.
+    """
     height, width = image.shape[1:]
     if min(height, width) < 2 * REDUCED or image.dtype != np.uint8:
         return None
@@ -199,25 +210,29 @@ def local_difference(
     first: Shaped[np.ndarray, "channels height width"],
     second: Shaped[np.ndarray, "bands high wide"],
 ) -> float:
-    """The largest difference of two images anywhere, in units of the changes by JPEG there: up to LOCAL for copies.
+    """The largest difference of two images anywhere, in units of the changes by JPEG there: up to
+    LOCAL for copies.
 
-    The larger one is resized to the size of the smaller, less the row or column that rounding may have cost. Both are
-    blurred a little (sigma 0.7 pixels). The root mean square of their difference in each window of 3 x 3 pixels is
-    divided by what JPEG of quality 30 changes within 8 pixels of it, plus 4 of 255. For images of the same size, JPEG's
-    changes are reduced if the images differ by less in their median block of 8 x 8 pixels: to nothing if they were
-    saved alike. Colour is compared at half the size, as JPEG stores it. For different sizes, where strokes are fainter,
-    JPEG is of quality 50, and the difference counts 1.3 times, or 2.6 times if the smaller one is about half as large
-    and has lost sharp detail, as small letters do. A grayscale image becomes RGB for the comparison with an RGB image.
-    Images of more than 8 bits are scaled to 8 by the range of both, and again without its ends, since a few bright
-    pixels could hide the rest.
+    The larger one is resized to the size of the smaller, less the row or column that rounding may
+    have cost. Both are blurred a little (sigma 0.7 pixels). The root mean square of their
+    difference in each window of 3 x 3 pixels is divided by what JPEG of quality 30 changes within 8
+    pixels of it, plus 4 of 255. For images of the same size, JPEG's changes are reduced if the
+    images differ by less in their median block of 8 x 8 pixels: to nothing if they were saved
+    alike. Colour is compared at half the size, as JPEG stores it. For different sizes, where
+    strokes are fainter, JPEG is of quality 50, and the difference counts 1.3 times, or 2.6 times if
+    the smaller one is about half as large and has lost sharp detail, as small letters do. A
+    grayscale image becomes RGB for the comparison with an RGB image. Images of more than 8 bits are
+    scaled to 8 by the range of both, and again without its ends, since a few bright pixels could
+    hide the rest.
 
-    Nor may a flat colour (what covers at least 64 pixels and 0.5 % of the image) change by more than 2.5 of 255 on
-    average, in brightness or colour: JPEG changes pixels by more, and whole areas by less. It may change by 4 where
-    JPEG changed as much as at quality 30, and by 3.5 for different sizes.
+    Nor may a flat colour (what covers at least 64 pixels and 0.5 % of the image) change by more
+    than 2.5 of 255 on average, in brightness or colour: JPEG changes pixels by more, and whole
+    areas by less. It may change by 4 where JPEG changed as much as at quality 30, and by 3.5 for
+    different sizes.
 
-    Infinite for images that cannot be compared so: with other channels or types, such detail at less than half the
-    size, one more than 4.5 times as large, or next to no content (fewer than 16 pixels on a side, or a range of values
-    below 32 of 255).
+    Infinite for images that cannot be compared so: with other channels or types, such detail at
+    less than half the size, one more than 4.5 times as large, or next to no content (fewer than 16
+    pixels on a side, or a range of values below 32 of 255).
     """
     first, second = _on_one_ground(first, second)
     if {len(first), len(second)} == {1, 3}:
@@ -242,9 +257,11 @@ def local_difference(
 
 
 def _on_one_ground(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two images to compare: of one that stands on white and on black, that on white if the other has one ground.
+    """Two images to compare: of one that stands on white and on black, that on white if the other
+    has one ground.
 
-    So a drawing is a copy of the see-through one that it was made of, unless that shows nothing on white.
+    So a drawing is a copy of the see-through one that it was made of, unless that shows nothing on
+    white.
     """
     for grounds in (2, 6):  # of grayscale and colour, each on two
         if len(first) == grounds and len(second) in (1, 3):
@@ -294,10 +311,11 @@ def _local_difference(
 
 
 def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest mean change, of 255, of a flat colour of two images of one size, in brightness or colour.
+    """The largest mean change, of 255, of a flat colour of two images of one size, in brightness or
+    colour.
 
-    Pixels of one colour belong together wherever they are. The colours are those of the image that gives the smaller
-    change: JPEG spreads one colour over several.
+    Pixels of one colour belong together wherever they are. The colours are those of the image that
+    gives the smaller change: JPEG spreads one colour over several.
     """
     planes = [
         np.stack(_bands(image)).astype(np.int16) for image in (first, second)
@@ -335,9 +353,11 @@ def _bands(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarra
 
 
 def _furthest(first: np.ndarray, second: np.ndarray, quality: int, least: float) -> float:
-    """The largest local difference of images of one size, in units of the changes by JPEG of that quality, or better.
+    """The largest local difference of images of one size, in units of the changes by JPEG of that
+    quality, or better.
 
-    How much less JPEG changed here is measured for each plane; `least` of the changes are allowed in any case.
+    How much less JPEG changed here is measured for each plane; `least` of the changes are allowed
+    in any case.
     """
     rough = _jpeg(torch.tensor(first), quality).numpy()
     planes = zip(*map(_planes, (first, second, rough)), strict=True)
@@ -371,9 +391,11 @@ def _resized(
 
 
 def _box(first: np.ndarray, second: np.ndarray) -> Box:
-    """The part of the larger image that the smaller one shows: all, or up to a pixel less on each side.
+    """The part of the larger image that the smaller one shows: all, or up to a pixel less on each
+    side.
 
-    Translation and scale in both directions, by least squares on the gradients (Lucas & Kanade 1981), twice.
+    Translation and scale in both directions, by least squares on the gradients (Lucas & Kanade
+    1981), twice.
     """
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     ends, scale = np.array([0.0, 0.0, broad, tall]), np.tile([broad / width, tall / height], 2)
@@ -424,7 +446,9 @@ def _strength(difference: np.ndarray) -> np.ndarray:
 
 
 def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, strength: float) -> float:
-    """The largest local difference of two planes, in units of JPEG's changes times `strength`; in strips of rows."""
+    """The largest local difference of two planes, in units of JPEG's changes times `strength`; in
+    strips of rows.
+    """
     height, width = first.shape
     rows, found = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):

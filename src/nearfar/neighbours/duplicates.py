@@ -1,4 +1,6 @@
-"""Duplicates in a data set: pairs of images that are copies or nearly alike, and the groups that they form."""
+"""Duplicates in a data set: pairs of images that are copies or nearly alike, and the groups that
+they form.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +69,11 @@ Progress = Callable[[int, int], None]
 
 
 class Link(NamedTuple):
-    """Two images by their positions, the distance of their features, and their relation, a position in KINDS.
+    """Two images by their positions, the distance of their features, and their relation, a position
+    in KINDS.
 
-    turn: the orientation (`copies.turned`) in which the second shows the first; the distance of turned and mirrored
-    copies is that of their small versions.
+    turn: the orientation (`copies.turned`) in which the second shows the first; the distance of
+    turned and mirrored copies is that of their small versions.
     """
 
     distance: float
@@ -81,7 +84,9 @@ class Link(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Size of an image in pixels and bytes; whether it is a symbolic link to a file; its pages or frames."""
+    """Size of an image in pixels and bytes; whether it is a symbolic link to a file; its pages or
+    frames.
+    """
 
     width: int
     height: int
@@ -91,10 +96,11 @@ class Facts(NamedTuple):
 
 
 class Member(NamedTuple):
-    """An image in a group from 1: "first", one of KINDS or FRAME; kept: False for the bytes of an image that is kept.
+    """An image in a group from 1: "first", one of KINDS or FRAME; kept: False for the bytes of an
+    image that is kept.
 
-    turn: the orientation in which it shows the first of its group of copies. why: the reason for which it is kept
-    although an image with its bytes is kept, too.
+    turn: the orientation in which it shows the first of its group of copies. why: the reason for
+    which it is kept although an image with its bytes is kept, too.
     """
 
     group: int
@@ -111,7 +117,8 @@ def copy_distance(
     features: Float[Tensor, "images dim"],
     generator: torch.Generator | None = None,
 ) -> float:
-    """The distance within which copies lie: that of 99 % of altered images of the data from the images themselves.
+    """The distance within which copies lie: that of 99 % of altered images of the data from the
+    images themselves.
 
     128 images at random, each once at half its size and once as JPEG of quality 50.
     """
@@ -125,9 +132,11 @@ def copy_distance(
 def alike_distance(
     features: Float[Tensor, "images dim"], generator: torch.Generator | None = None
 ) -> float:
-    """A tenth of the median distance between two images of the data, estimated from 20 000 random pairs.
+    """A tenth of the median distance between two images of the data, estimated from 20 000 random
+    pairs.
 
-    Copies can lie farther apart, and pixels confirm them; other images that far apart have little in common.
+    Copies can lie farther apart, and pixels confirm them; other images that far apart have little
+    in common.
     """
     first, second = torch.randint(len(features), (2, CHANCE), generator=generator)
     first, second = first[first != second], second[first != second]
@@ -151,15 +160,16 @@ def find_links(
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
-    Identical files are found by their bytes, whatever their features. Every other image is compared with its eight
-    nearest. If small versions of two differ by less than a fifth of their contrast, the files are read and compared at
-    full size (`compared`). Where the eighth is near too, further ones follow by the small versions, until these differ
-    too much. Others are alike if each is the nearest of the other that is no copy.
-    archive: so many of the first images are an archive: each of the others is only compared with these, and linked to
-    the one that is its closest copy, or else the nearest.
-    orientations: find turned and mirrored copies too, whatever their features, by the small versions in all eight.
-    pictured: False if there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
-    progress: called with (done, total) of each stage.
+    Identical files are found by their bytes, whatever their features. Every other image is compared
+    with its eight nearest. If small versions of two differ by less than a fifth of their contrast,
+    the files are read and compared at full size (`compared`). Where the eighth is near too, further
+    ones follow by the small versions, until these differ too much. Others are alike if each is the
+    nearest of the other that is no copy. archive: so many of the first images are an archive: each
+    of the others is only compared with these, and linked to the one that is its closest copy, or
+    else the nearest. orientations: find turned and mirrored copies too, whatever their features, by
+    the small versions in all eight. pictured: False if there are features alone: all pairs are
+    alike then. approximate, report: as for `find_nearest`. progress: called with (done, total) of
+    each stage.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -228,10 +238,11 @@ def _turned_copies(
     progress: Progress | None,
     **how: Any,
 ) -> dict[tuple[int, int], Link]:
-    """The copies in another orientation among two sets of positions, by their positions; those in `sure` are skipped.
+    """The copies in another orientation among two sets of positions, by their positions; those in
+    `sure` are skipped.
 
-    Candidates are the nearest by the cosine of the centred small versions: where these differ by no more than COPY,
-    the distance is COPY squared / 2 at most.
+    Candidates are the nearest by the cosine of the centred small versions: where these differ by no
+    more than COPY, the distance is COPY squared / 2 at most.
     """
     small = small_images(images, known, progress)
     own = small if asked is known else small_images(images, asked, progress)
@@ -277,11 +288,12 @@ def _crowded_copies(
 ) -> list[Link]:
     """Further copies of images whose eight nearest are all near: series, forms, screenshots.
 
-    asked: positions of these images in the second set; known: those in the first that they are compared with.
-    Candidates are the nearest by small versions, twice as many each time until the last differs too much. They are
-    confirmed in the order of the largest difference of versions of 32 pixels, until those of an image found no copy
-    eight times. Two that are in one group by now are not compared. In two different sets, `known` counts as one group:
-    a copy of one of its images is enough.
+    asked: positions of these images in the second set; known: those in the first that they are
+    compared with. Candidates are the nearest by small versions, twice as many each time until the
+    last differs too much. They are confirmed in the order of the largest difference of versions of
+    32 pixels, until those of an image found no copy eight times. Two that are in one group by now
+    are not compared. In two different sets, `known` counts as one group: a copy of one of its
+    images is enough.
     """
     apart = first is not second or not bool(torch.isin(asked, known).any())
     if apart:
@@ -323,7 +335,9 @@ def _crowded_pairs(
     progress: Progress | None,
     **how: Any,
 ) -> list[tuple[int, int, float]]:
-    """Pairs of positions whose small versions are near, most alike first, and the distance of these versions."""
+    """Pairs of positions whose small versions are near, most alike first, and the distance of these
+    versions.
+    """
     small, own = (
         small_images(images, rows, progress, FINER)
         for images, rows in ((first, known), (second, asked))
@@ -377,7 +391,9 @@ class _Groups:
 
 
 class Leaks(NamedTuple):
-    """Links of copies in two sets, one for each image of the second; complete: whether all pairs were compared."""
+    """Links of copies in two sets, one for each image of the second; complete: whether all pairs
+    were compared.
+    """
 
     links: list[Link]
     complete: bool
@@ -391,11 +407,12 @@ def find_leaks(
     most: float,
     progress: Progress | None = None,
 ) -> Leaks:
-    """Find test images that are copies of training images, no farther apart than `most`: first is that of `train`.
+    """Find test images that are copies of training images, no farther apart than `most`: first is
+    that of `train`.
 
-    Each is compared with its eight nearest training images, and confirmed as in `find_links`, the nearest pairs first,
-    until a copy of it is found. After 20 000 pairs the rest is left, and `complete` is False.
-    Where the eighth is near too, further ones follow, as there.
+    Each is compared with its eight nearest training images, and confirmed as in `find_links`, the
+    nearest pairs first, until a copy of it is found. After 20 000 pairs the rest is left, and
+    `complete` is False. Where the eighth is near too, further ones follow, as there.
     """
     found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
     near, column = torch.where(found.distance <= most)
@@ -453,7 +470,8 @@ def _judged(
 
 
 def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
-    """Compares an image of each set at full size, unless small versions differ: the position in KINDS.
+    """Compares an image of each set at full size, unless small versions differ: the position in
+    KINDS.
 
     The last images read stay in memory.
     """
@@ -477,10 +495,11 @@ def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
 def groups_at(
     links: Sequence[Link], count: int, distance: float
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Groups of copies, and groups of images that are merely alike, by links of at most this distance.
+    """Groups of copies, and groups of images that are merely alike, by links of at most this
+    distance.
 
-    Copies count at any distance, as their pixels are compared. Of a group of copies only the first number takes part in
-    the other groups. Both in the order of their first links.
+    Copies count at any distance, as their pixels are compared. Of a group of copies only the first
+    number takes part in the other groups. Both in the order of their first links.
     """
     near = [link for link in links if link.kind < ALIKE or link.distance <= distance]
     copies = components(count, [(link.first, link.second) for link in near if link.kind < ALIKE])
@@ -502,11 +521,12 @@ def members_at(
 ) -> list[Member]:
     """The members of all groups at a distance, copies before images that are merely alike.
 
-    stays: of the positions of an image and of the first of its group, why it is kept although another has its bytes;
-    "" for no reason (`removal.Staying`).
+    stays: of the positions of an image and of the first of its group, why it is kept although
+    another has its bytes; "" for no reason (`removal.Staying`).
 
-    The first of a group is of the archive, if there is one (the images before that position), then a file rather than
-    a link to one, then has the most pixels, then the largest file, then the shortest name: it is the one to keep.
+    The first of a group is of the archive, if there is one (the images before that position), then
+    a file rather than a link to one, then has the most pixels, then the largest file, then the
+    shortest name: it is the one to keep.
     """
 
     def order(row: int) -> tuple[bool, bool, int, int, int, int]:
@@ -596,7 +616,8 @@ def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
 
 
 def facts_of(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
-    """Size in pixels and bytes of the files of images, by position; zero bytes for one that exists as pixels alone.
+    """Size in pixels and bytes of the files of images, by position; zero bytes for one that exists
+    as pixels alone.
 
     They come from the table of the data set; a file is read only where the table does not say.
     """
@@ -628,7 +649,9 @@ def _of_table(images: Images, name: str, places: Int64[np.ndarray, " rows"]) -> 
 
 
 def paths_of(images: Images) -> list[str | None]:
-    """The file of each image, None for one that is none of its own; members of archives are not read to find out."""
+    """The file of each image, None for one that is none of its own; members of archives are not
+    read to find out.
+    """
     originals = images.originals
     if originals is None:
         return [None] * len(images)
@@ -678,7 +701,9 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
 
 
 def full_size(images: Images, row: int) -> np.ndarray:
-    """An image as its file has it, [channels, height, width]; see-through ones on white and then on black."""
+    """An image as its file has it, [channels, height, width]; see-through ones on white and then on
+    black.
+    """
     originals = images.originals
     if originals is None:
         return images.gather(torch.tensor([row]))[0].numpy()
@@ -690,5 +715,7 @@ def full_size(images: Images, row: int) -> np.ndarray:
 
 
 def _is_lossless(images: Images, row: int) -> bool:
-    """Whether the file of an image holds its pixels exactly; pixels alone may come from JPEG files."""
+    """Whether the file of an image holds its pixels exactly; pixels alone may come from JPEG
+    files.
+    """
     return images.originals is not None and is_lossless(images.originals[row])

@@ -43,17 +43,19 @@ def nearest_rows(
 ) -> Nearest:
     """Find the k nearest rows of each query by comparing it with all of them.
 
-    rows, queries: on one device, in any float dtype, compared in float32. queries: None stands for the rows themselves,
-    each without itself. own: the row that is the query itself and left out of its neighbours; -1 for none. metric:
-    "cosine" gives 1 - cos in 0..2 (a row of zeros is at distance 1 from all), "euclidean" the length of the difference.
-    chunk: at most so many queries and rows in a tile. progress: called as progress(queries done, in all).
+    rows, queries: on one device, in any float dtype, compared in float32. queries: None stands for
+    the rows themselves, each without itself. own: the row that is the query itself and left out of
+    its neighbours; -1 for none. metric: "cosine" gives 1 - cos in 0..2 (a row of zeros is at
+    distance 1 from all), "euclidean" the length of the difference. chunk: at most so many queries
+    and rows in a tile. progress: called as progress(queries done, in all).
 
-    Of rows at equal distances the first ones are returned, in their order. Similarities are inner products in float32,
-    so two rows whose cosines differ by less than 1e-6 may change places at the end of the list; for Euclidean distances
-    the same share of the rows' squared distance from their mean. Distances are then computed again from differences:
-    those of equal rows are 0, small ones do not drown in the rounding of 1 - cos, and they determine the order.
-    Memory, besides one copy of the rows and the result: a few tiles.
-    ValueError for a k above the number of rows, different dimensions, or an unknown metric.
+    Of rows at equal distances the first ones are returned, in their order. Similarities are inner
+    products in float32, so two rows whose cosines differ by less than 1e-6 may change places at the
+    end of the list; for Euclidean distances the same share of the rows' squared distance from their
+    mean. Distances are then computed again from differences: those of equal rows are 0, small ones
+    do not drown in the rounding of 1 - cos, and they determine the order. Memory, besides one copy
+    of the rows and the result: a few tiles. ValueError for a k above the number of rows, different
+    dimensions, or an unknown metric.
 
     >>> found = nearest_rows(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), k=1)
     >>> found.index.flatten()
@@ -97,7 +99,9 @@ def nearest_rows(
 def _prepared(
     rows: Tensor, queries: Tensor, metric: Metric
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rows and queries whose inner products, less a penalty for each row, decrease with the distance."""
+    """Rows and queries whose inner products, less a penalty for each row, decrease with the
+    distance.
+    """
     same = queries is rows
     if metric == "cosine":
         searched = unit_rows(rows, torch.float32)
@@ -126,9 +130,11 @@ def _largest(
 
 
 def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
-    """Keys that contain the k largest similarities of each row of the tile, the first of equal ones.
+    """Keys that contain the k largest similarities of each row of the tile, the first of equal
+    ones.
 
-    The k largest lie in the k blocks with the largest maxima: k numbers come before the maximum of any other block.
+    The k largest lie in the k blocks with the largest maxima: k numbers come before the maximum of
+    any other block.
     """
     count = tile.shape[1] // BLOCK
     columns = torch.arange(start, start + tile.shape[1], device=tile.device)
@@ -144,7 +150,9 @@ def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
 
 
 def _keys(similarity: Tensor, position: Tensor) -> Tensor:
-    """Integers in the order of the similarities, with ties in the reverse order of their positions."""
+    """Integers in the order of the similarities, with ties in the reverse order of their
+    positions.
+    """
     bits = similarity.add(0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (ordered << 32) | (0xFFFFFFFF - position)

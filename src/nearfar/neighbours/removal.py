@@ -33,7 +33,8 @@ ADDED = re.compile(r"[ ._-]+[a-z]+([ ._-]?\d+)?$")  # a word behind the name, as
 class Staying:
     """Why images are kept although another of their group has the same bytes.
 
-    links: of all the images. archive: so many of the first images are an archive, which stays as it is.
+    links: of all the images. archive: so many of the first images are an archive, which stays as it
+    is.
     """
 
     def __init__(self, images: Images, links: Sequence[Link], archive: int = 0) -> None:
@@ -42,7 +43,9 @@ class Staying:
         self._beside: dict[str, list[str]] = {}
 
     def why(self, row: int, first: int) -> str:
-        """The reason for which an image stays, given the first of its group; "" if there is none."""
+        """The reason for which an image stays, given the first of its group; "" if there is
+        none.
+        """
         if self._shows_nothing(row):
             return NOTHING
         if self._has_partner(row):
@@ -63,7 +66,9 @@ class Staying:
         return self._plain[same]
 
     def _has_partner(self, row: int) -> bool:
-        """Whether a file that is no copy of this one has its name, less its folder, its ending and a word behind."""
+        """Whether a file that is no copy of this one has its name, less its folder, its ending and
+        a word behind.
+        """
         own = _stem(self.images.names[row])
         keys = {own, PART.sub("", own), ADDED.sub("", own)}
         group = self._copies[row]
@@ -72,7 +77,9 @@ class Staying:
         return not keys.isdisjoint(self._beside_it(row))
 
     def _beside_it(self, row: int) -> list[str]:
-        """The names, as `_stem` makes them, of what lies in the folder of a file and is no image of the set."""
+        """The names, as `_stem` makes them, of what lies in the folder of a file and is no image of
+        the set.
+        """
         path = self._paths[row]
         if path is None:
             return []
@@ -98,7 +105,9 @@ class Staying:
 
     @cached_property
     def _stems(self) -> dict[str, set[int]]:
-        """For each name, as `_stem` makes it, the groups of copies with an image of that name; -1: left out."""
+        """For each name, as `_stem` makes it, the groups of copies with an image of that name; -1:
+        left out.
+        """
         found: dict[str, set[int]] = {}
         for row in range(self.archive, len(self.images)):
             for key in _names(_stem(self.images.names[row])):

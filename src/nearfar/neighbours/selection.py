@@ -23,12 +23,13 @@ def diverse_rows(
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose rows such that every row is near a chosen one, by cosine: farthest point first.
 
-    Gonzalez 1985, "Clustering to minimize the maximum intercluster distance", whose choice is at most twice as far from
-    any row as in the best choice; the k-centre greedy of Sener & Savarese 2018, "Active learning for convolutional
-    neural networks: a core-set approach" (algorithm 1). It begins with the row nearest to the mean of all.
-    labelled: positions of rows that count as chosen already.
-    Returns positions in the order of choice, so that any first part is such a choice too, and the distance (1 - cos) of
-    each to the rows chosen before it; for the very first, the largest distance of any row to it.
+    Gonzalez 1985, "Clustering to minimize the maximum intercluster distance", whose choice is at
+    most twice as far from any row as in the best choice; the k-centre greedy of Sener & Savarese
+    2018, "Active learning for convolutional neural networks: a core-set approach" (algorithm 1). It
+    begins with the row nearest to the mean of all. labelled: positions of rows that count as chosen
+    already. Returns positions in the order of choice, so that any first part is such a choice too,
+    and the distance (1 - cos) of each to the rows chosen before it; for the very first, the largest
+    distance of any row to it.
 
     >>> rows, distance = diverse_rows(torch.eye(4).repeat(2, 1), count=4)
     >>> sorted((rows % 4).tolist())
@@ -61,13 +62,13 @@ def typical_rows(
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose the most typical rows of as many clusters.
 
-    TypiClust: Hacohen, Dekel & Weinshall 2022, "Active learning on a budget: opposite strategies suit high and low
-    budgets": k-means on unit rows into `count` clusters (at most 500), and of each cluster the row with the smallest
-    mean distance to its 20 nearest within the cluster, whose inverse is its typicality (equation 1). Clusters take
-    turns, from large to small; those of fewer than five rows come last.
-    labelled: positions of rows that are labelled already: they add as many clusters, and the clusters with the fewest
-    of them come first (algorithm 1).
-    Returns positions in the order of choice, and their mean Euclidean distances between unit rows.
+    TypiClust: Hacohen, Dekel & Weinshall 2022, "Active learning on a budget: opposite strategies
+    suit high and low budgets": k-means on unit rows into `count` clusters (at most 500), and of
+    each cluster the row with the smallest mean distance to its 20 nearest within the cluster, whose
+    inverse is its typicality (equation 1). Clusters take turns, from large to small; those of fewer
+    than five rows come last. labelled: positions of rows that are labelled already: they add as
+    many clusters, and the clusters with the fewest of them come first (algorithm 1). Returns
+    positions in the order of choice, and their mean Euclidean distances between unit rows.
 
     >>> rows, distance = typical_rows(torch.eye(4).repeat(8, 1), count=4)
     >>> sorted((rows % 4).tolist())
@@ -116,10 +117,11 @@ def _in_turns(queues: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
 def remote_rows(
     distance: Float[Tensor, "rows k"], count: int
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
-    """Choose the rows that are farthest from their k-th nearest other row: the last column of `nearest_rows`.
+    """Choose the rows that are farthest from their k-th nearest other row: the last column of
+    `nearest_rows`.
 
-    Ramaswamy, Rastogi & Shim 2000, "Efficient algorithms for mining outliers from large data sets"; on unit features:
-    Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors".
+    Ramaswamy, Rastogi & Shim 2000, "Efficient algorithms for mining outliers from large data sets";
+    on unit features: Sun et al. 2022, "Out-of-distribution detection with deep nearest neighbors".
     Returns positions, the farthest first, and these distances.
 
     >>> near = nearest_rows(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)

@@ -27,21 +27,26 @@ SMALL_STEM_BELOW = 64  # pixels
 
 ARGUMENTS = set(
     "in_chans img_size image_size dynamic_img_size dynamic_img_pad global_pool "  # noqa: SIM905
-    "patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm init_values class_token reg_tokens "
-    "no_embed_class pre_norm fc_norm pos_embed drop_rate drop_path_rate proj_drop_rate attn_drop_rate act_layer "
-    "norm_layer norm_eps window_size layers channels width num_features stem_width stem_type base_width "
+    "patch_size embed_dim depth depths dims num_heads mlp_ratio qkv_bias qk_norm "
+    "init_values class_token reg_tokens "
+    "no_embed_class pre_norm fc_norm pos_embed drop_rate drop_path_rate proj_drop_rate "
+    "attn_drop_rate act_layer "
+    "norm_layer norm_eps window_size layers channels width num_features stem_width "
+    "stem_type base_width "
     "cardinality".split()
 )
-"""Arguments of a net that a file may set: its form. timm's builders take more, such as a checkpoint to load."""
+"""Arguments of a net that a file may set: its form. timm's builders take more, such as a checkpoint
+to load.
+"""
 
 
 @dataclass(frozen=True)
 class Architecture:
     """The form of a net, from which it is built again, without weights.
 
-    `name` is "tiny", "small", "medium" or timm's, `arguments` those of the net's constructor. `small_stem`: the first
-    convolution is 3x3 with stride 1 and no max-pool follows; timm has no argument for that, and all but that
-    convolution fits its net.
+    `name` is "tiny", "small", "medium" or timm's, `arguments` those of the net's constructor.
+    `small_stem`: the first convolution is 3x3 with stride 1 and no max-pool follows; timm has no
+    argument for that, and all but that convolution fits its net.
     """
 
     name: str
@@ -49,14 +54,18 @@ class Architecture:
     small_stem: bool = False
 
     def check_size(self, most: int) -> None:
-        """Raise ValueError where the net has more than `most` weights, before memory is taken for them."""
+        """Raise ValueError where the net has more than `most` weights, before memory is taken for
+        them.
+        """
         with torch.device("meta"):
             net = _create(self.name, self.arguments)
         if (count := sum(weights.numel() for weights in net.parameters())) > most:
             raise ValueError(f"the net would have {count} weights, and the file has {most} bytes")
 
     def build(self, image_size: int) -> Backbone:
-        """Build the backbone with random weights; raises ValueError for images that it cannot take."""
+        """Build the backbone with random weights; raises ValueError for images that it cannot
+        take.
+        """
         return _finished(
             _create(self.name, self.arguments), self, image_size, self.arguments["in_chans"]
         )
@@ -66,11 +75,12 @@ CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision's models
 
 
 class Backbone(nn.Module):
-    """A net without classifier: normalised images [batch, channels, size, size] -> features [batch, num_features].
+    """A net without classifier: normalised images [batch, channels, size, size] -> features [batch,
+    num_features].
 
-    `net` is timm's own module, a SmallNet or a user's; `architecture` is its form, None for a user's. Convolution
-    weights are kept in channels-last order: the feature maps then follow, which takes a third less time on a CPU and is
-    as good on a GPU.
+    `net` is timm's own module, a SmallNet or a user's; `architecture` is its form, None for a
+    user's. Convolution weights are kept in channels-last order: the feature maps then follow, which
+    takes a third less time on a CPU and is as good on a GPU.
     """
 
     def __init__(
@@ -86,7 +96,9 @@ class Backbone(nn.Module):
 
     @property
     def name(self) -> str:
-        """The architecture's name, ours or timm's; for a user's net its class, as "package.module.Class"."""
+        """The architecture's name, ours or timm's; for a user's net its class, as
+        "package.module.Class".
+        """
         return qualified_name(self.net) if self.architecture is None else self.architecture.name
 
     def forward(
@@ -98,9 +110,10 @@ class Backbone(nn.Module):
     def freeze(self, stages: int) -> None:
         """Keep the first so many stages as they are, statistics of batch normalisation included.
 
-        A stage is one of timm's coarse groups: the stem, the stages of a ResNet or ConvNeXt, the blocks of a
-        transformer. The layers stay what they are (timm's own `freeze` swaps them for others), so that the weights keep
-        their names. Raises ValueError for a net without such groups, or where none would be left to train.
+        A stage is one of timm's coarse groups: the stem, the stages of a ResNet or ConvNeXt, the
+        blocks of a transformer. The layers stay what they are (timm's own `freeze` swaps them for
+        others), so that the weights keep their names. Raises ValueError for a net without such
+        groups, or where none would be left to train.
         """
         if not stages:
             return
@@ -113,7 +126,8 @@ class Backbone(nn.Module):
         groups = group_parameters(self.net, matcher)
         if stages >= len(groups):
             raise ValueError(
-                f"--frozen {stages} leaves nothing of {self.name!r} to train: it has {len(groups)} stages"
+                f"--frozen {stages} leaves nothing of {self.name!r} to train: it has "
+                f"{len(groups)} stages"
             )
         still = {name for group in range(stages) for name in groups[group]}
         for name in still:
@@ -130,11 +144,13 @@ class Backbone(nn.Module):
 
 
 def layer_scales(net: nn.Module, decay: float) -> dict[int, float]:
-    """Return the factor on the learning rate of every parameter that trains, by its id: decay ** depth.
+    """Return the factor on the learning rate of every parameter that trains, by its id: decay **
+    depth.
 
-    The depth is counted in timm's layers (blocks) from the projector, which has 0: the last block has 1, the stem most.
-    Nets without timm's `group_matcher` count a layer for every twelve parameters.
-    Source: ULMFiT (Howard & Ruder 2018), Section 3.2; per block as in BEiT (Bao et al. 2022) and timm.
+    The depth is counted in timm's layers (blocks) from the projector, which has 0: the last block
+    has 1, the stem most. Nets without timm's `group_matcher` count a layer for every twelve
+    parameters. Source: ULMFiT (Howard & Ruder 2018), Section 3.2; per block as in BEiT (Bao et al.
+    2022) and timm.
     """
     if decay == 1:
         return {}
@@ -154,23 +170,24 @@ def build_backbone(
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
-    encoder: "tiny", "small", "medium", any timm backbone, or a module that takes normalised float images [batch,
-    channels, size, size] and returns features [batch, dim]: it is copied with the weights that it has, and otherwise
-    left alone.
-    image_size: pixels; below 64 px a named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR,
-    Appendix B.9), as one called "NAME-small-stem" does at any size, and a named vision transformer is built for the
-    size. The choice is logged. channels: of the images.
-    init: starting weights, see `find_weights`: a net that they name is built as theirs was. Nothing touches the network
-    unless it is named so.
-    Raises ValueError for an unknown name, an image size that the backbone cannot take, or a module that does not
-    return such features, FileNotFoundError for a missing file; all that `find_weights` raises.
+    encoder: "tiny", "small", "medium", any timm backbone, or a module that takes normalised float
+    images [batch, channels, size, size] and returns features [batch, dim]: it is copied with the
+    weights that it has, and otherwise left alone. image_size: pixels; below 64 px a named
+    ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR, Appendix B.9), as one
+    called "NAME-small-stem" does at any size, and a named vision transformer is built for the size.
+    The choice is logged. channels: of the images. init: starting weights, see `find_weights`: a net
+    that they name is built as theirs was. Nothing touches the network unless it is named so. Raises
+    ValueError for an unknown name, an image size that the backbone cannot take, or a module that
+    does not return such features, FileNotFoundError for a missing file; all that `find_weights`
+    raises.
 
     >>> build_backbone("resnet18", image_size=32, channels=1).num_features
     512
     """
     if image_size < 1 or channels < 1:
         raise ValueError(
-            f"image size and channels must be 1 or more, got {image_size} px and {channels} channels"
+            f"image size and channels must be 1 or more, got {image_size} px and "
+            f"{channels} channels"
         )
     start = (
         None
@@ -202,11 +219,14 @@ def build_backbone(
 
 
 def check_encoder(encoder: Any) -> None:
-    """Raise ValueError for anything but a name or a module, and for a module with its classifier."""
+    """Raise ValueError for anything but a name or a module, and for a module with its
+    classifier.
+    """
     if isinstance(encoder, type) or (callable(encoder) and not isinstance(encoder, nn.Module)):
         name = getattr(encoder, "__name__", type(encoder).__name__)
         raise ValueError(
-            f"encoder must be a name or a torch module, not the {'class' if isinstance(encoder, type) else 'function'} "
+            f"encoder must be a name or a torch module, not the "
+            f"{'class' if isinstance(encoder, type) else 'function'} "
             f"{name}: give the module that {name}() makes"
         )
     if not isinstance(encoder, (str, nn.Module)):
@@ -215,20 +235,24 @@ def check_encoder(encoder: Any) -> None:
     classes = int(getattr(encoder, "num_classes", 0) or 0)
     if made_by == "timm" and classes > 0:
         raise ValueError(
-            f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a classifier of {classes} "
+            f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a classifier of "
+            f"{classes} "
             "classes: make it with num_classes=0, so that it gives its features"
         )
     for name in CLASSIFIERS if made_by == "torchvision" else ():
         head = getattr(encoder, name, None)
         if isinstance(head, nn.Module) and any(isinstance(m, nn.Linear) for m in head.modules()):
             raise ValueError(
-                f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a classifier: set net.{name} = "
+                f"encoder {qualified_name(cast(nn.Module, encoder))!r} ends in a "
+                f"classifier: set net.{name} = "
                 "torch.nn.Identity(), so that it gives its features"
             )
 
 
 def _must_be_features(net: nn.Module, channels: int, image_size: int) -> None:
-    """Raise ValueError for a user's net that returns something else when it trains, such as a tuple with more heads."""
+    """Raise ValueError for a user's net that returns something else when it trains, such as a tuple
+    with more heads.
+    """
     trial = copy.deepcopy(net).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
@@ -238,13 +262,16 @@ def _must_be_features(net: nn.Module, channels: int, image_size: int) -> None:
     if not isinstance(out, Tensor) or out.ndim != 2:
         given = f"{list(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ValueError(
-            f"encoder {qualified_name(net)!r} must return features [batch, dim] in training mode too; "
+            f"encoder {qualified_name(net)!r} must return features [batch, dim] in "
+            f"training mode too; "
             f"there it gives {given}"
         )
 
 
 def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
-    """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve as such."""
+    """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve
+    as such.
+    """
     with one_line(f"encoder {qualified_name(module)!r} cannot be copied"):
         net = copy.deepcopy(module).cpu()
     if not all(isinstance(value, Tensor) for value in net.state_dict().values()):
@@ -277,7 +304,9 @@ def encoder_names() -> list[str]:
 
 
 def size_step(encoder: str) -> int:
-    """Return the number that image sizes of a named net must be multiples of: the patch size of a transformer."""
+    """Return the number that image sizes of a named net must be multiples of: the patch size of a
+    transformer.
+    """
     if not timm.is_model(encoder):
         return 1
     with torch.device("meta"):
@@ -291,10 +320,12 @@ LEAST_PATCHES, LOOKED = 4, 8  # patches of a side; pixels between sizes that are
 
 
 def fitting_size(encoder: str, wanted: int, most: int, built_for: int | None = None) -> int:
-    """Return the size of a view nearest to the wanted one that a named net can take, at most `most`.
+    """Return the size of a view nearest to the wanted one that a named net can take, at most
+    `most`.
 
-    Multiples of a transformer's patch, four of them or more where `most` has as many; `most` where nothing else works.
-    built_for: the size that the net is built for; None: it is built for the size in question.
+    Multiples of a transformer's patch, four of them or more where `most` has as many; `most` where
+    nothing else works. built_for: the size that the net is built for; None: it is built for the
+    size in question.
     """
     if encoder in OWN_NETS or not timm.is_model(encoder.removesuffix(SMALL)):
         return min(wanted, most)
@@ -331,7 +362,9 @@ def _takes(encoder: str, built_for: int, size: int) -> bool:
 def _fitted(
     name: str, image_size: int, channels: int, start: StartingWeights | None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Create a net with those arguments for the image size that its constructor knows, or with those of a run."""
+    """Create a net with those arguments for the image size that its constructor knows, or with
+    those of a run.
+    """
     given = {} if start is None else dict(start.arguments)
     if start is not None and given and (start.in_timm is None or name in OWN_NETS):
         arguments = {**given, "in_chans": channels}
@@ -379,7 +412,8 @@ def _finished(
             else f"a {type(out).__name__}"
         )
         raise ValueError(
-            f"encoder {name!r} must return features [batch, dim] as floats; for 2 images it gives {given}"
+            f"encoder {name!r} must return features [batch, dim] as floats; for 2 images "
+            f"it gives {given}"
         )
     return Backbone(net.train(), architecture, out.shape[1])
 

@@ -1,4 +1,6 @@
-"""An encoder, a backbone with its preprocessing: in memory and on disk, read without running code."""
+"""An encoder, a backbone with its preprocessing: in memory and on disk, read without running
+code.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,14 @@ OF_OTHERS = {"tag", "license", "origin_url", "paper_name", "paper_ids", "notes",
 
 
 class Encoder(nn.Module):
-    """Images as they come -> features: resizes, adapts the channels, normalises, applies the backbone.
+    """Images as they come -> features: resizes, adapts the channels, normalises, applies the
+    backbone.
 
-    backbone: of `build_backbone`. image_size: pixels of a side. channels: that the backbone takes. mean, std: one
-    number for each channel, in units of 0..1. value_range: low and high of every channel, the numbers that stand for 0
-    and 1 in images of more than 8 bits. Its own state_dict holds the backbone's weights alone.
-    Raises ValueError where mean or std do not have one number for each channel, a std is not above 0, or a low of the
-    value range is not below its high.
+    backbone: of `build_backbone`. image_size: pixels of a side. channels: that the backbone takes.
+    mean, std: one number for each channel, in units of 0..1. value_range: low and high of every
+    channel, the numbers that stand for 0 and 1 in images of more than 8 bits. Its own state_dict
+    holds the backbone's weights alone. Raises ValueError where mean or std do not have one number
+    for each channel, a std is not above 0, or a low of the value range is not below its high.
 
     >>> backbone = build_backbone("tiny", image_size=32, channels=3)
     >>> encoder = Encoder(backbone, image_size=32, channels=3, mean=[0.5] * 3, std=[0.25] * 3)
@@ -84,13 +87,15 @@ class Encoder(nn.Module):
         return self.backbone.num_features
 
     def forward(self, images: Shaped[Tensor, "*shape"]) -> Float[Tensor, "batch num_features"]:
-        """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size, grayscale or colour.
+        """Encode images [batch, channels, height, width], uint8 or float in 0..1, of any size,
+        grayscale or colour.
 
-        Whole numbers of other types, such as uint16, are those of the images' files: the value range that the encoder
-        was trained with makes 0..1 of them.
-        The centre square is resized to `image_size` (bicubic, antialiased). Grayscale is repeated for colour; colour
-        becomes grayscale by its luma. The same functions made the training images, so full-size images and those that
-        `open_images` made of them give the same features. Raises ValueError for other numbers of channels.
+        Whole numbers of other types, such as uint16, are those of the images' files: the value
+        range that the encoder was trained with makes 0..1 of them. The centre square is resized to
+        `image_size` (bicubic, antialiased). Grayscale is repeated for colour; colour becomes
+        grayscale by its luma. The same functions made the training images, so full-size images and
+        those that `open_images` made of them give the same features. Raises ValueError for other
+        numbers of channels.
         """
         return self.backbone(self.preprocess(images))
 
@@ -98,7 +103,8 @@ class Encoder(nn.Module):
         """Do everything that comes before the backbone; see `forward`."""
         if images.ndim != 4:
             raise ValueError(
-                f"expected images [batch, channels, height, width], got a tensor {list(images.shape)}"
+                f"expected images [batch, channels, height, width], got a tensor "
+                f"{list(images.shape)}"
             )
         if images.dtype != torch.uint8 and not images.is_floating_point():
             if self.value_range is None:
@@ -114,21 +120,25 @@ class Encoder(nn.Module):
 
 
 def _must_be_shares(images: Tensor) -> None:
-    """Raise ValueError for floats outside 0..1; not while a graph is made of the encoder, which has no numbers."""
+    """Raise ValueError for floats outside 0..1; not while a graph is made of the encoder, which has
+    no numbers.
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or not images.numel():
         return
     least, most = (float(value) for value in images.aminmax())
     if not (least >= 0 and most <= 1):
         raise ValueError(
-            f"expected uint8 images or floats in 0..1, not normalised, got floats from {least:.3g} to {most:.3g}"
+            f"expected uint8 images or floats in 0..1, not normalised, got floats from "
+            f"{least:.3g} to {most:.3g}"
         )
 
 
 def save_encoder(folder: str | Path, encoder: Encoder) -> None:
-    """Write encoder.safetensors (the net's state_dict, timm's own keys) and config.json into a folder.
+    """Write encoder.safetensors (the net's state_dict, timm's own keys) and config.json into a
+    folder.
 
-    The folder is made if need be; each file is replaced as a whole. Together they are a timm model, which
-    `timm.create_model("local-dir:FOLDER")` loads; see `describe_encoder`.
+    The folder is made if need be; each file is replaced as a whole. Together they are a timm model,
+    which `timm.create_model("local-dir:FOLDER")` loads; see `describe_encoder`.
 
     >>> save_encoder("copied", load_encoder("runs/photos"))
     """
@@ -145,11 +155,12 @@ def state_of(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, Any]:
-    """Return what it takes to build an encoder again, in plain values: the config.json of a timm model.
+    """Return what it takes to build an encoder again, in plain values: the config.json of a timm
+    model.
 
-    Made by timm: the architecture with its model_args, and the preprocessing as its pretrained_cfg; besides, the value
-    range and the version of nearfar. Of a user's own module only the class is noted, as "object".
-    license: of the weights.
+    Made by timm: the architecture with its model_args, and the preprocessing as its pretrained_cfg;
+    besides, the value range and the version of nearfar. Of a user's own module only the class is
+    noted, as "object". license: of the weights.
     """
     side, architecture = encoder.image_size, encoder.backbone.architecture
     preprocessing: dict[str, Any] = {
@@ -188,9 +199,10 @@ def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, 
 def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encoder:
     """Read the encoder of a run folder, on the CPU and in eval mode.
 
-    backbone: for an encoder that was a module of the user's own, such a module again: the weights are loaded into a
-    copy of it. Raises FileNotFoundError for a missing file, and ValueError for a damaged one, for weights that do not
-    fit, and where `backbone` is needed and missing, or not needed.
+    backbone: for an encoder that was a module of the user's own, such a module again: the weights
+    are loaded into a copy of it. Raises FileNotFoundError for a missing file, and ValueError for a
+    damaged one, for weights that do not fit, and where `backbone` is needed and missing, or not
+    needed.
 
     >>> load_encoder("runs/photos").image_size
     32
@@ -239,8 +251,8 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
 def load_weights(net: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load a state_dict from a file into a net, in place.
 
-    Raises ValueError, which names a tensor, for names, shapes or kinds of numbers other than the net's, and for
-    numbers that are not finite where the net's own are.
+    Raises ValueError, which names a tensor, for names, shapes or kinds of numbers other than the
+    net's, and for numbers that are not finite where the net's own are.
     """
     own = net.state_dict()
     if others := sorted(own.keys() ^ state.keys()):

@@ -1,4 +1,6 @@
-"""An encoder for other tools, each form tried after writing: ONNX, torch.export, a timm folder, a file of weights."""
+"""An encoder for other tools, each form tried after writing: ONNX, torch.export, a timm folder, a
+file of weights.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,21 @@ def check_onnx() -> None:
 def export_onnx(
     encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]
 ) -> float:
-    """Write an ONNX file with the input "images" and the output "features", any number of rows; return its error.
+    """Write an ONNX file with the input "images" and the output "features", any number of rows;
+    return its error.
 
-    The error is the largest difference of a feature to those of torch on `images`, by onnxruntime on the CPU. The
-    preprocessing left to the caller is in the metadata "preprocessing".
-    Raises ValueError for a net that cannot be exported, is too large for ONNX, or gives other features afterwards.
+    The error is the largest difference of a feature to those of torch on `images`, by onnxruntime
+    on the CPU. The preprocessing left to the caller is in the metadata "preprocessing". Raises
+    ValueError for a net that cannot be exported, is too large for ONNX, or gives other features
+    afterwards.
     """
     check_onnx()
     import onnxruntime
 
     if sum(value.nbytes for value in encoder.state_dict().values()) > LARGEST_ONNX:
         raise ValueError(
-            f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use --to torch"
+            f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use "
+            f"--to torch"
         )
     with _quiet():
         program = torch.onnx.export(
@@ -86,7 +91,9 @@ def export_program(
 def export_weights(
     encoder: Encoder, path: Path, images: UInt8[Tensor, "batch channels size size"]
 ) -> float:
-    """Write the net's tensors as .safetensors, with its description as "nearfar" in the header; see `export_onnx`."""
+    """Write the net's tensors as .safetensors, with its description as "nearfar" in the header; see
+    `export_onnx`.
+    """
     about = {"format": "pt", "nearfar": json.dumps(describe_encoder(encoder))}
     path.write_bytes(save(state_of(encoder), metadata=about))
     backbone = copy.deepcopy(encoder.backbone)
@@ -102,7 +109,8 @@ def write_timm_folder(
 ) -> float:
     """Write model.safetensors and config.json, as timm wants them on the Hub; see `export_onnx`.
 
-    The images come to timm's net normalised. license: of the weights. Raises ValueError for a user's own module, too.
+    The images come to timm's net normalised. license: of the weights. Raises ValueError for a
+    user's own module, too.
     """
     if encoder.backbone.architecture is None:
         raise ValueError(
@@ -126,7 +134,9 @@ def _preprocessing(encoder: Encoder) -> dict[str, object]:
 
 
 def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
-    """Trace the encoder on images of its own size and channels, where its preprocessing is the normalisation alone."""
+    """Trace the encoder on images of its own size and channels, where its preprocessing is the
+    normalisation alone.
+    """
     size, channels = encoder.image_size, encoder.channels
     blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
     batch = torch.export.Dim("batch", min=1)
@@ -142,7 +152,8 @@ def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: 
     error, scale = (given - expected).abs().max().item(), expected.abs().max().item()
     if not error <= TOLERANCE * max(scale, 1e-6):
         raise ValueError(
-            f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: nothing is kept"
+            f"the exported encoder differs by {error:.2g} at features up to {scale:.2g}: "
+            f"nothing is kept"
         )
     return error
 

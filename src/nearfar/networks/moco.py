@@ -18,14 +18,14 @@ from nearfar.device import send
 class MomentumEncoder(nn.Module):
     """A copy of the online networks that follows them slowly and gets no gradient.
 
-    `online` is any module, as a rule `nn.Sequential(backbone, projector)`; `forward` takes what it takes. Parameters
-    have requires_grad False, so the optimiser never holds them, and stand in the state_dict.
-    They are float32 where the online networks are float16 or bfloat16, in which small steps round to none, and so are
-    its inputs and outputs then.
-    Buffers (statistics of batch normalisation) are taken from the online networks at every update. In train mode the
-    momentum encoder normalises by the statistics of its own batch; its running ones matter in eval mode only.
-    Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum encoder's buffers are left
-    to the momentum encoder's own forward passes.
+    `online` is any module, as a rule `nn.Sequential(backbone, projector)`; `forward` takes what it
+    takes. Parameters have requires_grad False, so the optimiser never holds them, and stand in the
+    state_dict. They are float32 where the online networks are float16 or bfloat16, in which small
+    steps round to none, and so are its inputs and outputs then. Buffers (statistics of batch
+    normalisation) are taken from the online networks at every update. In train mode the momentum
+    encoder normalises by the statistics of its own batch; its running ones matter in eval mode
+    only. Source: MoCo (He et al. 2020), Eq. 2. Differs from its released code: there the momentum
+    encoder's buffers are left to the momentum encoder's own forward passes.
 
     >>> online = torch.nn.Linear(4, 2)
     >>> follower = MomentumEncoder(online)
@@ -53,7 +53,9 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def update(self, online: nn.Module, momentum: float) -> None:
-        """Set every parameter to momentum * own + (1 - momentum) * online; raises ValueError outside [0, 1]."""
+        """Set every parameter to momentum * own + (1 - momentum) * online; raises ValueError
+        outside [0, 1].
+        """
         if not 0 <= momentum <= 1:
             raise ValueError(f"the momentum encoder's momentum must be in [0, 1], got {momentum}")
         own: list[Tensor] = list(self.networks.parameters())
@@ -61,7 +63,8 @@ class MomentumEncoder(nn.Module):
         own_buffers, new_buffers = list(self.networks.buffers()), list(online.buffers())
         if [p.shape for p in own + own_buffers] != [p.shape for p in new + new_buffers]:
             raise ValueError(
-                "a momentum encoder follows the networks it was copied from; these have other parameters"
+                "a momentum encoder follows the networks it was copied from; these have "
+                "other parameters"
             )
         new = [weights.to(mine.dtype) for weights, mine in zip(new, own, strict=True)]
         if own:
@@ -75,7 +78,8 @@ def _in_float32(tensor: Tensor) -> Tensor:
 
 
 class Queue(nn.Module):
-    """The last `size` keys [size, dim], unit rows, oldest overwritten first; state is saved with the module.
+    """The last `size` keys [size, dim], unit rows, oldest overwritten first; state is saved with
+    the module.
 
     Starts as normalised Gaussian rows from torch's global generator. Source: MoCo (He et al. 2020),
     Section 3.2. Differs from the released code: the size need not be a multiple of the batch.
@@ -98,21 +102,25 @@ class Queue(nn.Module):
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
 
     def forward(self) -> Float[Tensor, "size dim"]:
-        """The stored keys without gradient: a copy, so that a push between forward and backward does no harm."""
+        """The stored keys without gradient: a copy, so that a push between forward and backward
+        does no harm.
+        """
         return self.stored.clone()
 
     @torch.no_grad()
     def push(self, keys: Float[Tensor, "batch dim"]) -> None:
-        """Store keys (made unit rows here), over the oldest ones; of more than `size` keys the last ones stay.
+        """Store keys (made unit rows here), over the oldest ones; of more than `size` keys the last
+        ones stay.
 
-        Keys whose length is not a finite number are left out. Waits for nothing on a GPU: the pointer stays on the
-        device.
+        Keys whose length is not a finite number are left out. Waits for nothing on a GPU: the
+        pointer stays on the device.
         """
         size, most = len(self.stored), min(len(keys), len(self.stored))
         keys = keys.to(self.stored.dtype)
         finite = torch.linalg.vector_norm(keys, dim=1).isfinite()
         count = finite.sum()
-        # Those to be left out first, so that the last `most` rows hold as many of the others as there is place for.
+        # Those to be left out first, so that the last `most` rows hold as many of the others as
+        # there is place for.
         order = finite.to(torch.uint8).argsort(stable=True)[-most:]
         places = (self.pointer + count - most + torch.arange(most, device=keys.device)) % size
         kept = torch.where(
@@ -123,7 +131,9 @@ class Queue(nn.Module):
 
 
 class FreeBatchNorm(_BatchNorm):
-    """Batch normalisation of any number of dimensions; a dropout and an activation follow, as in timm's layers."""
+    """Batch normalisation of any number of dimensions; a dropout and an activation follow, as in
+    timm's layers.
+    """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
         super().__init__(num_features, eps, momentum)
@@ -137,9 +147,11 @@ class FreeBatchNorm(_BatchNorm):
 def replace_batch_norms(
     module: nn.Module, make: Callable[[_BatchNorm], FreeBatchNorm]
 ) -> nn.Module:
-    """Turn every batch normalisation inside a module into another, in place, with the same tensors and names.
+    """Turn every batch normalisation inside a module into another, in place, with the same tensors
+    and names.
 
-    Those that are `FreeBatchNorm` already stay as they are: they are split or synchronised on purpose.
+    Those that are `FreeBatchNorm` already stay as they are: they are split or synchronised on
+    purpose.
     """
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm) and not isinstance(child, FreeBatchNorm):
@@ -154,11 +166,13 @@ def replace_batch_norms(
 
 
 class SplitBatchNorm(FreeBatchNorm):
-    """Batch normalisation whose training statistics are those of each of `groups` parts of consecutive rows.
+    """Batch normalisation whose training statistics are those of each of `groups` parts of
+    consecutive rows.
 
-    Takes [batch, features] or [batch, channels, height, width]. Running statistics follow each group in turn.
-    In eval mode it is plain batch normalisation, and its state has the same keys. Raises ValueError in train mode
-    for a batch that does not divide by `groups`. Source: MoCo (He et al. 2020), Section 3.3, whose groups are devices.
+    Takes [batch, features] or [batch, channels, height, width]. Running statistics follow each
+    group in turn. In eval mode it is plain batch normalisation, and its state has the same keys.
+    Raises ValueError in train mode for a batch that does not divide by `groups`. Source: MoCo (He
+    et al. 2020), Section 3.3, whose groups are devices.
     """
 
     def __init__(
@@ -183,7 +197,8 @@ class SplitBatchNorm(FreeBatchNorm):
 
 
 def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
-    """Turn every batch normalisation inside a module into one with `groups` groups, in place; returns the module.
+    """Turn every batch normalisation inside a module into one with `groups` groups, in place;
+    returns the module.
 
     Parameters and buffers are kept (the same tensors), names and the state_dict too.
     """
@@ -193,9 +208,11 @@ def split_batch_norm(module: nn.Module, groups: int) -> nn.Module:
 
 
 def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Apply a network to the rows, in a random order of the CPU's generator; returns its rows [batch, ...] as given.
+    """Apply a network to the rows, in a random order of the CPU's generator; returns its rows
+    [batch, ...] as given.
 
-    With split normalisation, rows then share statistics with others than in the online branch: MoCo's shuffling BN.
+    With split normalisation, rows then share statistics with others than in the online branch:
+    MoCo's shuffling BN.
     """
     order = send(torch.randperm(len(images)), images.device)
     return network(images[order])[order.argsort()]

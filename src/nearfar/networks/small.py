@@ -17,23 +17,28 @@ OWN_NETS: dict[str, dict[str, Any]] = {
     "small": dict(widths=(64, 64, 256), side=16),
     "medium": dict(widths=(32, 64, 128, 256), side=32),
 }
-"""Our own encoders by name, with the arguments of `SmallNet` that tell them apart. Multiply-adds at 32 px in colour and
-parameters: "tiny" 8 and 0.29 million, for comparisons of many runs; "small" 17 (26 at 224 px; 4.2 at 8 px, grayscale)
-and 0.83 million; "medium" 45 and 1.2 million, the better one once a run sees 200 000 images (docs/photographs.md)."""
+"""Our own encoders by name, with the arguments of `SmallNet` that tell them apart. Multiply-adds at
+32 px in colour and parameters: "tiny" 8 and 0.29 million, for comparisons of many runs; "small" 17
+(26 at 224 px; 4.2 at 8 px, grayscale) and 0.83 million; "medium" 45 and 1.2 million, the better one
+once a run sees 200 000 images (docs/photographs.md).
+"""
 
-WHITENING_FLOOR = 1e-2  # added to each variance, of normalised pixels, so that noise is not made as large as the rest
+# added to each variance, of normalised pixels, so that noise is not made as large as the rest
+WHITENING_FLOOR = 1e-2
 
 
 class SmallNet(nn.Module):
-    """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features], or the classes.
+    """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features],
+    or the classes.
 
-    A stem, basic blocks that each halve the feature map, and the mean of the last one. Few wide layers on small feature
-    maps, since on a CPU the normalisation and activation of large ones cost more than their convolutions.
-    widths: channels of the stem and of each block. side: pixels of the stem's map. `image_size` decides the stem: 3x3
-    with stride 1 up to `side` and with stride 2 up to 2.8 times that; above, it cuts patches that do not overlap, so
-    that all sizes cost the same from there on (docs/photographs.md). Images of other sizes are taken as well.
-    num_classes, drop_rate: of a classifier as timm's models have it; none for 0 classes.
-    Raises ValueError for an image size below 4.
+    A stem, basic blocks that each halve the feature map, and the mean of the last one. Few wide
+    layers on small feature maps, since on a CPU the normalisation and activation of large ones cost
+    more than their convolutions. widths: channels of the stem and of each block. side: pixels of
+    the stem's map. `image_size` decides the stem: 3x3 with stride 1 up to `side` and with stride 2
+    up to 2.8 times that; above, it cuts patches that do not overlap, so that all sizes cost the
+    same from there on (docs/photographs.md). Images of other sizes are taken as well. num_classes,
+    drop_rate: of a classifier as timm's models have it; none for 0 classes. Raises ValueError for
+    an image size below 4.
 
     >>> SmallNet(image_size=32)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 256])
@@ -82,7 +87,9 @@ class SmallNet(nn.Module):
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Put a new last layer in; features are always averaged, so that `global_pool` changes nothing."""
+        """Put a new last layer in; features are always averaged, so that `global_pool` changes
+        nothing.
+        """
         self.num_classes = num_classes
         self.fc = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
 
@@ -115,7 +122,9 @@ class SmallNet(nn.Module):
         stop_early: bool = False,
         **_: Any,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Return the maps of the stem and the blocks with these numbers, after the last map unless told otherwise."""
+        """Return the maps of the stem and the blocks with these numbers, after the last map unless
+        told otherwise.
+        """
         taken, last = feature_take_indices(len(self.feature_info), indices)
         maps = [F.relu_(self.norm(self.conv(x)))]
         for block in self.blocks[: last if stop_early else None]:
@@ -152,11 +161,13 @@ class BasicBlock(nn.Module):
 
 @torch.no_grad()
 def whiten_stem(net: SmallNet, images: Float[Tensor, "images channels height width"]) -> None:
-    """Set the net's first convolution to whiten patches of these images, which are normalised as those it will see.
+    """Set the net's first convolution to whiten patches of these images, which are normalised as
+    those it will see.
 
-    Filters are the principal directions of the patches, each divided by its deviation, largest first, followed by their
-    negatives, as the rectifier behind them passes one sign alone; channels beyond these stay as they are.
-    Source: Page, How to Train Your ResNet (2019), and Jordan, 94% on CIFAR-10 in 3.29 Seconds (2024), section 3.1.
+    Filters are the principal directions of the patches, each divided by its deviation, largest
+    first, followed by their negatives, as the rectifier behind them passes one sign alone; channels
+    beyond these stay as they are. Source: Page, How to Train Your ResNet (2019), and Jordan, 94% on
+    CIFAR-10 in 3.29 Seconds (2024), section 3.1.
     """
     side = net.conv.kernel_size[0]
     count, total, products = 0, torch.zeros(()), torch.zeros(())

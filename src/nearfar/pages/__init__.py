@@ -1,4 +1,6 @@
-"""Pages: templates, the style sheet and scripts in `templates/`, and the functions that fill them."""
+"""Pages: templates, the style sheet and scripts in `templates/`, and the functions that fill
+them.
+"""
 
 from nearfar.pages.map import write_map_page
 

@@ -1,4 +1,5 @@
-"""What commands write about chosen images: a contact sheet, the page of duplicates, a CSV file, a list of files.
+"""What commands write about chosen images: a contact sheet, the page of duplicates, a CSV file, a
+list of files.
 
 Nothing here moves or removes an image: a command that could is printed, for a person to decide.
 """
@@ -42,7 +43,9 @@ GATHERED = 256  # images that are held at a time
 
 
 class Figure(NamedTuple):
-    """One image of a sheet: its picture, its name and a line on it; it opens the file where there is one."""
+    """One image of a sheet: its picture, its name and a line on it; it opens the file where there
+    is one.
+    """
 
     url: str
     name: str
@@ -52,7 +55,9 @@ class Figure(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Images that stand together, below a title where there is one; size: what is said beside it."""
+    """Images that stand together, below a title where there is one; size: what is said beside
+    it.
+    """
 
     figures: Sequence[Figure]
     title: str = ""
@@ -60,7 +65,9 @@ class Group(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One problem on the page of `check`: how many images, how many of them not as a pair again, and those shown."""
+    """One problem on the page of `check`: how many images, how many of them not as a pair again,
+    and those shown.
+    """
 
     problem: str
     images: int
@@ -79,7 +86,9 @@ def write_contact_sheet(
     figures: Sequence[Figure] = (),
     groups: Sequence[Group] = (),
 ) -> None:
-    """Write a page with these images, in one row that wraps or in groups; it asks for nothing outside itself."""
+    """Write a page with these images, in one row that wraps or in groups; it asks for nothing
+    outside itself.
+    """
     write_page(
         path,
         "contact_sheet.html",
@@ -111,10 +120,11 @@ def picture(pixels: Shaped[Tensor, "channels side side"]) -> str:
 
 
 def output_of(run: Run | WithoutRun, out: str | Path | None, name: str, *beside: str) -> Path:
-    """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings of its companions.
+    """The page to write: `out`, or NAME.html in the run folder, replaced if there. beside: endings
+    of its companions.
 
-    Without a run it is SOURCE-NAME.html in the working directory. Raises ValueError where one of them exists that the
-    user named, OSError where nothing can be written.
+    Without a run it is SOURCE-NAME.html in the working directory. Raises ValueError where one of
+    them exists that the user named, OSError where nothing can be written.
     """
     if out is None:
         folder = run.path if isinstance(run, Run) else Path()
@@ -125,7 +135,9 @@ def output_of(run: Run | WithoutRun, out: str | Path | None, name: str, *beside:
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns as CSV; a text that a spreadsheet would take for a formula begins with ' then."""
+    """Write columns as CSV; a text that a spreadsheet would take for a formula begins with '
+    then.
+    """
     with (
         replacing(path) as unfinished,
         unfinished.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
@@ -140,7 +152,9 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def write_files(path: Path, files: Sequence[str]) -> None:
-    """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read them."""
+    """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read
+    them.
+    """
     write_file(path, b"".join(os.fsencode(file) + b"\0" for file in files))
 
 
@@ -152,15 +166,18 @@ def copying(files: Path) -> str:
 
 
 def removing(files: Path) -> str:
-    """The command that packs the files of a list into an archive, and removes them if that went well."""
+    """The command that packs the files of a list into an archive, and removes them if that went
+    well.
+    """
     return f"{copying(files)} && xargs -0 rm -- < {shlex.quote(str(files))}"
 
 
 def for_pipes(columns: Mapping[str, Sequence[Any]], separator: str) -> bytes:
-    """What a command gives to another program: the files of a list, or names where there are none, each once.
+    """What a command gives to another program: the files of a list, or names where there are none,
+    each once.
 
-    Of duplicates those that have the same bytes as one that is kept. A name with a line break is exact before a zero
-    byte, else escaped.
+    Of duplicates those that have the same bytes as one that is kept. A name with a line break is
+    exact before a zero byte, else escaped.
     """
     names = columns.get("path", columns["name"])
     kept = columns.get("kept", [False] * len(names))
@@ -180,11 +197,12 @@ def write_duplicates_page(
     distance: float,
     command: str,
 ) -> None:
-    """Write the page: groups at a distance that a slider sets, copies apart from images that are merely alike.
+    """Write the page: groups at a distance that a slider sets, copies apart from images that are
+    merely alike.
 
-    links: nearest first, those beyond `distance` as well, for the slider. members: those of the groups. facts: by
-    position, what the page says of an image: width, height, bytes and whether it is a link. archive: so many of the
-    first images are that. command: that makes these lists again.
+    links: nearest first, those beyond `distance` as well, for the slider. members: those of the
+    groups. facts: by position, what the page says of an image: width, height, bytes and whether it
+    is a link. archive: so many of the first images are that. command: that makes these lists again.
     """
     alike = len(KINDS) - 1
     place: dict[int, int] = {}
@@ -240,10 +258,11 @@ def write_check_page(
     following: str,
     said: Sequence[str] = (),
 ) -> None:
-    """Write the page of `check`: what to do next, the problems with a few images of each, and the classes.
+    """Write the page of `check`: what to do next, the problems with a few images of each, and the
+    classes.
 
-    problems: those of one kind together. classes: columns "label", "images" and perhaps one of each split. said: lines
-    on the set as a whole.
+    problems: those of one kind together. classes: columns "label", "images" and perhaps one of each
+    split. said: lines on the set as a whole.
     """
     sections = []
     for name, found in groupby(problems, key=lambda one: one.problem):

@@ -1,9 +1,11 @@
-"""The files of a map: an interactive page that opens from disk, one file or a folder for many images; a table.
+"""The files of a map: an interactive page that opens from disk, one file or a folder for many
+images; a table.
 
-A page reads its parts: names, columns, neighbours and regions, with numbers in base64, and sheets of thumbnails. One
-file holds them all. Browsers let a page from disk load neither data nor modules, but images and plain scripts: in a
-folder every part is a script that hands over its data, images are in Z-order, so that neighbours on the map share a
-sheet, and further sheets hold the representatives of each zoom: the cells of a quadtree.
+A page reads its parts: names, columns, neighbours and regions, with numbers in base64, and sheets
+of thumbnails. One file holds them all. Browsers let a page from disk load neither data nor modules,
+but images and plain scripts: in a folder every part is a script that hands over its data, images
+are in Z-order, so that neighbours on the map share a sheet, and further sheets hold the
+representatives of each zoom: the cells of a quadtree.
 """
 
 from __future__ import annotations
@@ -69,10 +71,11 @@ def write_map(
     near: Int[Tensor, "images k"] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or none.
+    """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or
+    none.
 
-    numbers: further ones for the .json. The page can be coloured by the columns and by the share of kept neighbours of
-    each image. near: the nearest images of each, of which the page shows 15.
+    numbers: further ones for the .json. The page can be coloured by the columns and by the share of
+    kept neighbours of each image. near: the nearest images of each, of which the page shows 15.
     """
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
@@ -102,8 +105,8 @@ def table_columns(
 ) -> dict[str, pyarrow.Array]:
     """A map as columns of a table, as embedding-atlas and Hugging Face datasets read them.
 
-    x and y; image {bytes, path}, a thumbnail of at most 128 px; neighbors {ids, distances}, the 15 nearest rows by the
-    features, counted from 0, and 1 - cos.
+    x and y; image {bytes, path}, a thumbnail of at most 128 px; neighbors {ids, distances}, the 15
+    nearest rows by the features, counted from 0, and 1 - cos.
     """
     tiles = (
         tile
@@ -145,21 +148,22 @@ def write_map_page(
     neighbours: Int[np.ndarray, "images k"] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write an HTML page with one point for each image: pan, zoom, inspect, search, select; it loads nothing else.
+    """Write an HTML page with one point for each image: pan, zoom, inspect, search, select; it
+    loads nothing else.
 
-    path: ending in .html for one self-contained file; else a folder, which must not exist: index.html opens from disk
-    by a double click, and loads thumbnails, names, columns and neighbours beside it when they are needed. Memory for
-    writing a folder is bounded by the points and columns; images are read a few hundred at a time.
-    note: a line below the number of images.
-    columns: one value for each image, to colour the map by (`nearfar.maps.columns.described`). The column "kept" (share
-    of the true neighbours that are near on the map, 0..1) is also drawn as opacity.
-    neighbours: positions of the k nearest images in feature space, nearest first, -1 for none.
-    progress: called with (done, total) thumbnail sheets.
+    path: ending in .html for one self-contained file; else a folder, which must not exist:
+    index.html opens from disk by a double click, and loads thumbnails, names, columns and
+    neighbours beside it when they are needed. Memory for writing a folder is bounded by the points
+    and columns; images are read a few hundred at a time. note: a line below the number of images.
+    columns: one value for each image, to colour the map by (`nearfar.maps.columns.described`). The
+    column "kept" (share of the true neighbours that are near on the map, 0..1) is also drawn as
+    opacity. neighbours: positions of the k nearest images in feature space, nearest first, -1 for
+    none. progress: called with (done, total) thumbnail sheets.
 
-    Names are shown as they are, whatever characters they contain; labels give colours and a legend. Thumbnails of a
-    file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000; of more images the page shows a
-    fixed random 20 000 and says so. Raises ValueError unless there is one image for each point, for no images, and for
-    points that are not finite.
+    Names are shown as they are, whatever characters they contain; labels give colours and a legend.
+    Thumbnails of a file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000;
+    of more images the page shows a fixed random 20 000 and says so. Raises ValueError unless there
+    is one image for each point, for no images, and for points that are not finite.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> write_map_page("plane.html", torch.rand(len(images), 2), images)
@@ -292,7 +296,9 @@ def square_around(coordinates: Float[np.ndarray, "points 2"]) -> Square:
 def z_order_keys(
     coordinates: Float[np.ndarray, "points 2"], square: Square
 ) -> UInt[np.ndarray, " points"]:
-    """Return the position of each point along the Z-order curve (Morton 1966), 16 bits a side: uint32."""
+    """Return the position of each point along the Z-order curve (Morton 1966), 16 bits a side:
+    uint32.
+    """
     unit = (coordinates - (square.left, square.bottom)) / square.side
     bits = np.clip(unit * 2**16, 0, 2**16 - 1).astype(np.uint32)
     for shift, mask in ((8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555)):
@@ -303,11 +309,12 @@ def z_order_keys(
 def levels(
     coordinates: Float[np.ndarray, "points 2"], square: Square
 ) -> dict[int, tuple[Int[np.ndarray, " cells"], Int[np.ndarray, " cells"]]]:
-    """Return a representative point and the number of points of each occupied cell, in Z-order, by depth.
+    """Return a representative point and the number of points of each occupied cell, in Z-order, by
+    depth.
 
-    Depths go from the coarsest down to where a cell holds two points on average. The representative of a cell of the
-    finest level is the point nearest to the mean of its points; above, that of the fullest of the finest cells inside.
-    Zooming in therefore keeps every representative on screen.
+    Depths go from the coarsest down to where a cell holds two points on average. The representative
+    of a cell of the finest level is the point nearest to the mean of its points; above, that of the
+    fullest of the finest cells inside. Zooming in therefore keeps every representative on screen.
     """
     keys = z_order_keys(coordinates, square)
     depth = COARSEST

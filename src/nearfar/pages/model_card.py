@@ -1,4 +1,6 @@
-"""The folder of a run for the Hugging Face Hub: a timm model, with a model card from the template model_card.md."""
+"""The folder of a run for the Hugging Face Hub: a timm model, with a model card from the template
+model_card.md.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,11 @@ TRIED = 8  # photographs on which timm's features are compared with ours
 
 
 def model_card(run: Run, name: str, licence: str | None, licence_of_start: str | None) -> str:
-    """Return the README.md of a model in timm's form: what it saw, how it was trained, its results, and how to use it.
+    """Return the README.md of a model in timm's form: what it saw, how it was trained, its results,
+    and how to use it.
 
-    name: "owner/name" on the Hub, or a folder. Nothing tells where the data lies. What a run folder does not hold
-    (results, a verdict) is left out.
+    name: "owner/name" on the Hub, or a folder. Nothing tells where the data lies. What a run folder
+    does not hold (results, a verdict) is left out.
     """
     settings, measured = run.settings, run.results
     results = measured[-1] if measured else {}
@@ -113,7 +116,9 @@ def _start(settings: Settings) -> str:
 
 
 def _command(settings: Settings) -> str:
-    """The command that trains so again, with all that is not a default of `pretrain`, but for the user's objects."""
+    """The command that trains so again, with all that is not a default of `pretrain`, but for the
+    user's objects.
+    """
     given = {}
     for one in settings_fields():
         value = getattr(settings, one.name)
@@ -135,11 +140,12 @@ def write_hub_folder(
     license: str | None = None,
     online: bool = False,
 ) -> float:
-    """Write model.safetensors, config.json and README.md, and return the largest difference of features through timm.
+    """Write model.safetensors, config.json and README.md, and return the largest difference of
+    features through timm.
 
-    name: what the model card calls the model: "owner/name" on the Hub, else a folder. license: of the model; None: that
-    of the starting weights, if known. online: ask the Hub for that one where they come from there.
-    ValueError for an encoder that timm cannot build.
+    name: what the model card calls the model: "owner/name" on the Hub, else a folder. license: of
+    the model; None: that of the starting weights, if known. online: ask the Hub for that one where
+    they come from there. ValueError for an encoder that timm cannot build.
     """
     settings, of_start = run.settings, None
     if settings.init is not None and (online or not settings.init.startswith("hf:")):

@@ -1,4 +1,6 @@
-"""report.html: what a run did and what it is worth, in one file that loads nothing else; and the neighbours in it."""
+"""report.html: what a run did and what it is worth, in one file that loads nothing else; and the
+neighbours in it.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ log = logging.getLogger("nearfar")
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
     """Write report.html into a run folder from what lies there, and return its path.
 
-    Parts that the folder does not hold (results, map, health, skipped images) are left out, so a report can be written
-    at any time of a run. Raises FileNotFoundError without such a folder.
+    Parts that the folder does not hold (results, map, health, skipped images) are left out, so a
+    report can be written at any time of a run. Raises FileNotFoundError without such a folder.
     """
     folder = Path(run_dir)
     if not folder.is_dir():
@@ -139,19 +141,24 @@ def in_notebook(run: Run) -> str:
 
 
 def _made(name: str, make: Callable[[], str], failed: dict[str, str]) -> str:
-    """Return a section; where it cannot be made of what was read, the report says that this is a defect of ours."""
+    """Return a section; where it cannot be made of what was read, the report says that this is a
+    defect of ours.
+    """
     try:
         return make()
     except Exception as error:  # the rest of the report is worth having
         log.exception("the report's section %s could not be made", name)
         failed[name] = (
-            f"The section {name} could not be made, which is a defect of nearfar: {first_line(error)}"
+            f"The section {name} could not be made, which is a defect of nearfar: "
+            f"{first_line(error)}"
         )
         return ""
 
 
 def _json_of(path: Path, form: Form) -> dict[str, Any]:
-    """Read a JSON object whose values have these types, empty where there is no file; ValueError for another."""
+    """Read a JSON object whose values have these types, empty where there is no file; ValueError
+    for another.
+    """
     if not path.is_file():
         return {}
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -201,7 +208,9 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
 
 
 def _evaluations(run: Run, results: Sequence[Measurement]) -> str:
-    """A table for each data set, split, limit, seed and encoder that was measured, the last one first."""
+    """A table for each data set, split, limit, seed and encoder that was measured, the last one
+    first.
+    """
     parts = [
         section("evaluation", **results_shown(one), earlier=one.on.encoder != run.weights)
         for one in reversed(results)
@@ -210,13 +219,17 @@ def _evaluations(run: Run, results: Sequence[Measurement]) -> str:
 
 
 def _outcome(run: Run, results: Sequence[Measurement]) -> Outcome | None:
-    """What the last measurement of these weights says of them; None where there is none, or nothing to compare with."""
+    """What the last measurement of these weights says of them; None where there is none, or nothing
+    to compare with.
+    """
     current = [one for one in results if one.on.encoder == run.weights]
     return outcome(current[-1]) if current else None
 
 
 def results_shown(measured: Measurement) -> dict[str, Any]:
-    """Return what a table of results shows: the numbers, names of rows and columns, the best rows, and a sentence."""
+    """Return what a table of results shows: the numbers, names of rows and columns, the best rows,
+    and a sentence.
+    """
     columns = accuracies(measured)
     balanced = accuracies(measured, balanced=True)
     return {
@@ -264,7 +277,9 @@ def _curves(metrics: list[dict[str, Any]]) -> str:
 
 
 def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, list[list[float]]]:
-    """Return the epochs and finite values of each key that is known, by its name; of many the means of neighbours."""
+    """Return the epochs and finite values of each key that is known, by its name; of many the means
+    of neighbours.
+    """
     curves: dict[str, list[list[float]]] = {}
     for key, name in keys.items():
         points = [
@@ -307,11 +322,13 @@ def _named(data: Any) -> str:
 
 
 def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) -> None:
-    """Write neighbours.json: ten images at random, and the six nearest of each by the encoder and by raw pixels.
+    """Write neighbours.json: ten images at random, and the six nearest of each by the encoder and
+    by raw pixels.
 
-    They are searched, by cosine, among at most 2000 images at random, of which the ten are the first; fewer where
-    their features take longer than three seconds. Every image that is shown is held as a thumbnail of at most 64
-    pixels, so that the report can be written without the data. Nothing is written for fewer than two images.
+    They are searched, by cosine, among at most 2000 images at random, of which the ten are the
+    first; fewer where their features take longer than three seconds. Every image that is shown is
+    held as a thumbnail of at most 64 pixels, so that the report can be written without the data.
+    Nothing is written for fewer than two images.
     """
     if len(images) < 2:
         return

@@ -17,7 +17,8 @@ from markupsafe import Markup
 from nearfar.atomic import write_file
 from nearfar.evaluation.results import capital
 
-IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"  # the address of an image in the page itself
+# the address of an image in the page itself
+IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"
 NOTHING = "'none'"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
 
@@ -27,7 +28,8 @@ def page(
 ) -> str:
     """Return a page from a template, which is given what it shows.
 
-    scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as for `policy`.
+    scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as
+    for `policy`.
     """
     text = (
         templates()
@@ -55,10 +57,11 @@ def script(*names: str) -> Markup:
 
 
 def policy(*scripts: str, beside: bool = False) -> Markup:
-    """Return the Content-Security-Policy of a page: it loads nothing, shows the images in it and runs these scripts.
+    """Return the Content-Security-Policy of a page: it loads nothing, shows the images in it and
+    runs these scripts.
 
-    scripts: their texts, as they stand between the tags; a page in a frame is held to those of the page around it too.
-    beside: whether it may also load images and scripts that lie beside it.
+    scripts: their texts, as they stand between the tags; a page in a frame is held to those of the
+    page around it too. beside: whether it may also load images and scripts that lie beside it.
     """
     hashes = [
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
@@ -66,7 +69,8 @@ def policy(*scripts: str, beside: bool = False) -> Markup:
     own = [*(f"'sha256-{one}'" for one in hashes), *([BESIDE] if beside else [])]
     images = f"data: {BESIDE}" if beside else "data:"
     return Markup(
-        f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src {images}; "
+        f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src "
+        f"'unsafe-inline'; img-src {images}; "
         f"script-src {' '.join(own) or NOTHING}"
     )
 
@@ -79,7 +83,9 @@ def image_url(text: Any) -> str:
 
 
 def words(value: Any) -> str:
-    """Return a setting as text; for an object of the user's own, in the settings or in their file, its description."""
+    """Return a setting as text; for an object of the user's own, in the settings or in their file,
+    its description.
+    """
     if value is None or value == []:
         return "\u2013"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,6 @@
-"""New images on an existing map: their coordinates by the map as a function, and a page with both."""
+"""New images on an existing map: their coordinates by the map as a function, and a page with
+both.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,13 @@ def transform(
     encoder: nn.Module | None,
     console: Any,
 ) -> str:
-    """Add new images to an existing map of the run, whose images stay in place, and draw both; returns a line about it.
+    """Add new images to an existing map of the run, whose images stay in place, and draw both;
+    returns a line about it.
 
-    settings: of the run. table: columns by the names of images, old and new. console: of rich, for progress. The .json
-    beside the page has the coordinates of the new images by name. Raises FileNotFoundError for a missing map, and
-    ValueError for a file that is no map, and if the encoder or the images of the map changed.
+    settings: of the run. table: columns by the names of images, old and new. console: of rich, for
+    progress. The .json beside the page has the coordinates of the new images by name. Raises
+    FileNotFoundError for a missing map, and ValueError for a file that is no map, and if the
+    encoder or the images of the map changed.
     """
     if data is None:
         raise ValueError(
@@ -102,7 +106,10 @@ def transform(
     if quality is not None:
         of_old, of_new = (float(some.mean()) for some in np.split(quality.kept, [len(old)]))
         numbers |= {"old_neighbours_kept": of_old, "new_neighbours_kept": of_new}
-        note += f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest neighbours near on the map too"
+        note += (
+            f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest "
+            f"neighbours near on the map too"
+        )
         note += f" (the others: {100 * of_old:.0f} %)"
     with shown(console, "thumbnails") as progress:
         how: dict[str, Any] = dict(
@@ -113,7 +120,9 @@ def transform(
 
 
 def _together(images: Images, new: Images) -> Images:
-    """Thumbnails of the images of a map and of new images as one set, with the new images as its last class."""
+    """Thumbnails of the images of a map and of new images as one set, with the new images as its
+    last class.
+    """
     small_enough = len(images) + len(new) <= THUMBNAIL_SIZES[0][0]
     size = THUMBNAIL_SIZES[0 if small_enough else 1][1]
     parts = [

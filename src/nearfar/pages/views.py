@@ -1,4 +1,6 @@
-"""Images with samples of their views, what the views are in words, and the page of a run that shows both."""
+"""Images with samples of their views, what the views are in words, and the page of a run that shows
+both.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ SAMPLES_IN_REPORT = 8  # of all views of an image together
 def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dict[str, Any]:
     """Return what the section "views" shows, as JSON can hold it.
 
-    That is the distributions of the views, and each image as it is and with `samples` samples of each view, which keep
-    their sizes relative to each other. seed: of the samples.
+    That is the distributions of the views, and each image as it is and with `samples` samples of
+    each view, which keep their sizes relative to each other. seed: of the samples.
     """
     every = torch.arange(len(images))
     pixels, generator = images.gather(every), stream(seed, "views shown")
@@ -66,7 +68,9 @@ def _urls(images: UInt8[Tensor, "images channels side side"], size: int) -> list
 
 
 def _table(views: Views, images: Images) -> dict[str, Any]:
-    """The distributions of views with the numbers of their views; or the name of the function that makes them."""
+    """The distributions of views with the numbers of their views; or the name of the function that
+    makes them.
+    """
     if not isinstance(views, ViewPlan):
         return {"function": str(views.name)}
     names = names_in(views.name)
@@ -87,7 +91,9 @@ def _table(views: Views, images: Images) -> dict[str, Any]:
 
 
 def write_views(folder: Path, job: Job) -> None:
-    """Write views.html into the folder of a run, with a few of its images, and views.json, the same for the report."""
+    """Write views.html into the folder of a run, with a few of its images, and views.json, the same
+    for the report.
+    """
     few = open_images(job.shown, few=IN_REPORT)
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
     found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)

@@ -1,4 +1,6 @@
-"""What every reduction agrees on: dtypes, unit rows, shapes, one backward pass, and fast matrix products."""
+"""What every reduction agrees on: dtypes, unit rows, shapes, one backward pass, and fast matrix
+products.
+"""
 
 from __future__ import annotations
 
@@ -46,20 +48,25 @@ def row_norms(rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows 1"]:
 def unit_rows(
     rows: Float[Tensor, "*rows dim"], dtype: torch.dtype | None = None
 ) -> Float[Tensor, "*rows dim"]:
-    """Every row scaled to length one (a zero row stays zero), in `dtype`; None: in the accumulation dtype."""
+    """Every row scaled to length one (a zero row stays zero), in `dtype`; None: in the accumulation
+    dtype.
+    """
     rows = rows.to(dtype or accumulation_dtype(rows))
     return rows / row_norms(rows)
 
 
 def check_rows(least: int = 1, **tensors: Tensor) -> None:
-    """Raise ValueError unless the tensors share one shape [batch, dim] with `least` rows or more."""
+    """Raise ValueError unless the tensors share one shape [batch, dim] with `least` rows or
+    more.
+    """
     (first, x), *others = tensors.items()
     if x.ndim != 2:
         raise ValueError(f"{first} must be [batch, dim], got shape {list(x.shape)}")
     for name, y in others:
         if y.shape != x.shape:
             raise ValueError(
-                f"{first} and {name} must have the same shape, got {list(x.shape)} and {list(y.shape)}"
+                f"{first} and {name} must have the same shape, got {list(x.shape)} and "
+                f"{list(y.shape)}"
             )
     if len(x) < least:
         raise ValueError(f"the batch must hold {least} images or more, got {len(x)}")
@@ -76,13 +83,15 @@ def check_queue(dim: int, queue: Tensor) -> None:
 
 
 def refuse_double_backward() -> None:
-    """Call this first in every backward pass: hand-written gradients cannot be differentiated again.
+    """Call this first in every backward pass: hand-written gradients cannot be differentiated
+    again.
 
     Raises RuntimeError when the backward pass itself is being recorded (`create_graph=True`).
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "nearfar's pair reductions support one backward pass: call backward without create_graph=True "
+            "nearfar's pair reductions support one backward pass: call backward without "
+            "create_graph=True "
             "(second derivatives of these losses are not implemented)"
         )
 
@@ -91,8 +100,8 @@ def refuse_double_backward() -> None:
 def _onednn_works() -> bool:
     """Whether this build of torch has oneDNN's linear operator.
 
-    torch.mm on a CPU is MKL, which on AMD processors reaches less than half of oneDNN's rate (measured on Zen 5, one
-    thread, 512 x 128 x 512: 119 and 263 GFLOP/s).
+    torch.mm on a CPU is MKL, which on AMD processors reaches less than half of oneDNN's rate
+    (measured on Zen 5, one thread, 512 x 128 x 512: 119 and 263 GFLOP/s).
     """
     if not torch.backends.mkldnn.is_available():
         return False

@@ -1,4 +1,6 @@
-"""Queries against keys without gradient, of a queue or of the batch's other images: never a [rows, keys] matrix."""
+"""Queries against keys without gradient, of a queue or of the batch's other images: never a [rows,
+keys] matrix.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,21 @@ TILE = {"cpu": 2**18}  # elements: 1 MiB of float32 stays in a core's second-lev
 TILE_ELSEWHERE = 2**21
 ROWS = 1024  # most queries at a time
 WIDE = 2**18  # elements: in-batch panels of wider rows than WIDE / ROWS get fewer of them
-# Elements (4 MiB) of the batch up to which normalised keys and means by key are kept for the backward pass.
+# Elements (4 MiB) of the batch up to which normalised keys and means by key are kept for the
+# backward pass.
 KEPT = 2**20
 
 
 def attend(
     query: Float[Tensor, "rows dim"], keys: Queue, temperature: float | Scalar
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, "rows dim"]]:
-    """Log-sum-exp over the keys of query.key / temperature, and the softmax-weighted mean key, for each query.
+    """Log-sum-exp over the keys of query.key / temperature, and the softmax-weighted mean key, for
+    each query.
 
-    The log-sum-exp is differentiable with respect to `query` (its gradient is the mean key / temperature, so the
-    backward pass costs nothing more) and to a temperature that is a tensor; the mean key and `keys` carry no gradient.
-    Both results are float32, or
-    float64 if an input is float64. Rows need not be unit vectors. Memory: one tile and the two results.
+    The log-sum-exp is differentiable with respect to `query` (its gradient is the mean key /
+    temperature, so the backward pass costs nothing more) and to a temperature that is a tensor; the
+    mean key and `keys` carry no gradient. Both results are float32, or float64 if an input is
+    float64. Rows need not be unit vectors. Memory: one tile and the two results.
 
     Raises ValueError without keys or for unequal dimensions.
 
@@ -60,7 +64,9 @@ def attend(
 
 
 def _apart(temperature: float | Tensor, *rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
-    """The temperature without gradient, and the scale 1 / temperature with one where it is a tensor."""
+    """The temperature without gradient, and the scale 1 / temperature with one where it is a
+    tensor.
+    """
     if not isinstance(temperature, Tensor):
         return float(temperature), None
     scale = 1 / temperature.to(rows[0].device, accumulation_dtype(*rows))
@@ -113,12 +119,15 @@ def attend_tiles(
     own: int | None = None,
     raw: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp [rows] and mean key [rows, dim]; tiles of keys with a running maximum per query, in powers of two.
+    """Log-sum-exp [rows] and mean key [rows, dim]; tiles of keys with a running maximum per query,
+    in powers of two.
 
-    With `own` query i does not see key own + i. `raw` keys are normalised tile by tile. No gradient.
+    With `own` query i does not see key own + i. `raw` keys are normalised tile by tile. No
+    gradient.
 
-    Not torch's attention kernels: on one core these tiles take half their time (256 queries, 65536 keys, dim 128: 45
-    and 90 ms), and on a GPU a few hundred queries are too few blocks for an attention kernel to fill the device.
+    Not torch's attention kernels: on one core these tiles take half their time (256 queries, 65536
+    keys, dim 128: 45 and 90 ms), and on a GPU a few hundred queries are too few blocks for an
+    attention kernel to fill the device.
     """
     rows, dim = query.shape
     scaled = query * (LOG2_E / temperature)
@@ -147,12 +156,14 @@ def attend_tiles(
 def attend_in_batch(
     query: Rows, keys: Rows, temperature: float | Scalar, key_temperature: float | None = None
 ) -> tuple[PerImage, ...]:
-    """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i; with `key_temperature` t_k a third result.
+    """q_i.k_i / t, and log sum_{j != i} exp(q_i.k_j / t), for each image i; with `key_temperature`
+    t_k a third result.
 
-    The third is sum_{j != i} w_ij q_i.k_j / t, where w_i is the softmax of k_i.k_j / t_k over j != i. Rows are raw
-    embeddings and normalised here. Differentiable once with respect to the query, the keys carry no gradient. Takes the
-    time of one attention, of two (three for a large batch) with the third result; memory: a few panels of rows and
-    tiles beside the gradient. Dtypes are those of `log_sum_exp`. Where processes share rows each does its own.
+    The third is sum_{j != i} w_ij q_i.k_j / t, where w_i is the softmax of k_i.k_j / t_k over j !=
+    i. Rows are raw embeddings and normalised here. Differentiable once with respect to the query,
+    the keys carry no gradient. Takes the time of one attention, of two (three for a large batch)
+    with the third result; memory: a few panels of rows and tiles beside the gradient. Dtypes are
+    those of `log_sum_exp`. Where processes share rows each does its own.
 
     Raises ValueError for tensors of different shape and a batch of one.
 
@@ -227,7 +238,9 @@ class _Batch:
         ]
 
     def visit(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The results, and the mean keys of the other images: weighted by the query, and by the own key if kept."""
+        """The results, and the mean keys of the other images: weighted by the query, and by the own
+        key if kept.
+        """
         results = self.query.new_empty(
             2 if self.key_t is None else 3, len(self.query), dtype=self.dtype
         )

@@ -1,4 +1,6 @@
-"""The rows of two views cut into blocks, and the tiles of pairs between blocks that a reduction has to visit."""
+"""The rows of two views cut into blocks, and the tiles of pairs between blocks that a reduction has
+to visit.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,11 @@ def tile_rows(device: torch.device) -> int:
 
 
 class Tile(NamedTuple):
-    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times the scale asked for.
+    """The pairs of the rows `x` of block `i` with the rows `y` of block `j`; `scaled` is x times
+    the scale asked for.
 
-    A `masked` tile holds rows with themselves or with their positives (see `mask_`), and no other tile does.
+    A `masked` tile holds rows with themselves or with their positives (see `mask_`), and no other
+    tile does.
     """
 
     i: int
@@ -53,20 +57,24 @@ class Tile(NamedTuple):
 
 
 class Blocks:
-    """Rows of `first` and `second` [batch, dim] (two views of the same images) in blocks of one view each.
+    """Rows of `first` and `second` [batch, dim] (two views of the same images) in blocks of one
+    view each.
 
-    Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit kernels see normalised
-    rows, others centred ones (distances do not change, rounding does); both are made block by block, in float32
-    (float64 for float64 inputs), so that no copy of the views is held unless each is a single block. If all rows of
-    both views fit into one block they are taken `as_one`: fewer operations save more than half a tile less would.
+    Views are cut alike, so that self pairs and positive pairs are diagonals of whole tiles. Unit
+    kernels see normalised rows, others centred ones (distances do not change, rounding does); both
+    are made block by block, in float32 (float64 for float64 inputs), so that no copy of the views
+    is held unless each is a single block. If all rows of both views fit into one block they are
+    taken `as_one`: fewer operations save more than half a tile less would.
 
-    With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this process's `own`
-    blocks, and so are sums and gradients until they are completed.
+    With `shared`, and where processes share the rows (`shared_rows`), the tiles are those of this
+    process's `own` blocks, and so are sums and gradients until they are completed.
 
-    With `group_size`, pairs are those within consecutive groups of so many images; only their tiles are visited.
+    With `group_size`, pairs are those within consecutive groups of so many images; only their tiles
+    are visited.
 
-    Raises ValueError for views of different shape, for fewer than two images (there would be no negative), and for
-    groups of fewer than two or that divide the rows of the batch, or of a process, with a remainder.
+    Raises ValueError for views of different shape, for fewer than two images (there would be no
+    negative), and for groups of fewer than two or that divide the rows of the batch, or of a
+    process, with a remainder.
     """
 
     def __init__(
@@ -178,7 +186,9 @@ class Blocks:
             yield self.places[block][1], self.rows(block), self.rows(block + self.per_view)
 
     def tiles(self, scale: float | Tensor = 1.0) -> Iterator[Tile]:
-        """Tiles that cover each unordered pair with an own row once; with `across` only pairs of different views."""
+        """Tiles that cover each unordered pair with an own row once; with `across` only pairs of
+        different views.
+        """
         count = 1 if self.as_one else len(self.places)
         for i in range(self.per_view) if self.across else self.own:
             x = self.rows(i)
@@ -212,7 +222,9 @@ class Blocks:
         )
 
     def elements(self) -> int:
-        """Elements of all tiles together and of the rows at work on one of them (six blocks at a time), roughly."""
+        """Elements of all tiles together and of the rows at work on one of them (six blocks at a
+        time), roughly.
+        """
         side, rows = self._side(), 2 * self.batch
         return (self.batch**2 if self.across else rows * (rows + side) // 2) + 6 * side * self.dim
 
@@ -250,9 +262,11 @@ class Blocks:
         positive: PerImage,
         mass: PerRow | None = None,
     ) -> None:
-        """Turn sums over j of weight_ij * row_j, in place, into the gradient of the views as they were given.
+        """Turn sums over j of weight_ij * row_j, in place, into the gradient of the views as they
+        were given.
 
-        `positive` is the gradient of the positives' u, `mass` the sum over j of weight_ij (for distances).
+        `positive` is the gradient of the positives' u, `mass` the sum over j of weight_ij (for
+        distances).
         """
         positive = positive.to(self.dtype)
         if self.whole is not None and self.shares is None:
@@ -302,7 +316,9 @@ class Blocks:
             self.add_sums(mass, tile, weights)
 
     def mask_(self, tile: Tile, values: Tensor, value: float = 0.0) -> None:
-        """Set a tile's pairs of rows with themselves, with their positives, and with other groups."""
+        """Set a tile's pairs of rows with themselves, with their positives, and with other
+        groups.
+        """
         if tile.masked:
             views = 2 if self.as_one else 1
             by_view = values.view(views, -1, views, len(tile.y) // views)
@@ -327,7 +343,9 @@ class Blocks:
         )
 
     def completed(self, statistic: Tensor) -> PerRow:
-        """A number per row with those of the other processes' rows, where processes share the rows."""
+        """A number per row with those of the other processes' rows, where processes share the
+        rows.
+        """
         return statistic if self.shares is None else self.shares.complete(statistic)
 
     def added_up(self, numbers: Float[Tensor, " k"]) -> Float[Tensor, " k"]:

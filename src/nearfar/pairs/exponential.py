@@ -1,7 +1,7 @@
 """Log-sum-exp of each row over its negatives: two passes over the triangle, nothing of size n x n.
 
-With one temperature for all (`log_sum_exp`) the logits are symmetric; with a temperature for each image
-(`per_image_log_sum_exp`) the logits s_ij / t_i are not.
+With one temperature for all (`log_sum_exp`) the logits are symmetric; with a temperature for each
+image (`per_image_log_sum_exp`) the logits s_ij / t_i are not.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ def log_sum_exp(
     across: bool = False,
     group_size: int | None = None,
 ) -> tuple[PerImage, PerRow]:
-    """s_ij / temperature of the positive pairs, and log sum_j exp(s_ij / temperature) over the negatives j of each row.
+    """s_ij / temperature of the positive pairs, and log sum_j exp(s_ij / temperature) over the
+    negatives j of each row.
 
-    The negatives of a row are all rows of both views except itself and its positive, or with `across` only the other
-    view's, or with `group_size` only those of its own group of so many consecutive images (no other pairs are
-    computed). Rows are raw embeddings and normalised here. Differentiable once with respect to both views, in
-    O(batch * dim) memory, and with respect to a temperature that is a tensor. Results
-    are float32, or float64 if an input is.
+    The negatives of a row are all rows of both views except itself and its positive, or with
+    `across` only the other view's, or with `group_size` only those of its own group of so many
+    consecutive images (no other pairs are computed). Rows are raw embeddings and normalised here.
+    Differentiable once with respect to both views, in O(batch * dim) memory, and with respect to a
+    temperature that is a tensor. Results are float32, or float64 if an input is.
 
-    Raises ValueError for a batch of one, views of different shape, and a batch that is not made of whole groups.
+    Raises ValueError for a batch of one, views of different shape, and a batch that is not made of
+    whole groups.
 
     >>> z = torch.eye(3)
     >>> positive, negative = log_sum_exp(z, z, temperature=1.0)
@@ -175,7 +177,9 @@ def _stable(blocks: Blocks, kernel: Kernel, exponents: Tensor | None = None) -> 
 def _spread_stable(
     blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor
 ) -> None:
-    """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j p_ji."""
+    """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j
+    p_ji.
+    """
     exponents = log_sums * kernel.factor
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
@@ -192,11 +196,13 @@ def _spread_stable(
 def per_image_log_sum_exp(
     first: Rows, second: Rows, temperatures: PerImage
 ) -> tuple[PerImage, PerRow, PerRow]:
-    """Cosine of the positives, log sum_j exp(s_ij / t_i) over the negatives j of each row i, and their mean cosine.
+    """Cosine of the positives, log sum_j exp(s_ij / t_i) over the negatives j of each row i, and
+    their mean cosine.
 
-    The mean cosine is weighted by exp(s_ij / t_i) and carries no gradient; the other two are differentiable once with
-    respect to both views (temperatures are constants, shared by an image's two views). Every temperature must be above
-    1/60, so that no exponential leaves the range of float32. Negatives, dtypes and errors are those of `log_sum_exp`.
+    The mean cosine is weighted by exp(s_ij / t_i) and carries no gradient; the other two are
+    differentiable once with respect to both views (temperatures are constants, shared by an image's
+    two views). Every temperature must be above 1/60, so that no exponential leaves the range of
+    float32. Negatives, dtypes and errors are those of `log_sum_exp`.
 
     >>> z = torch.eye(3)
     >>> positive, negative, mean_cosine = per_image_log_sum_exp(z, z, torch.full((3,), 0.5))

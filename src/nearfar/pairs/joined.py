@@ -1,6 +1,8 @@
-"""A decorator of a loss's `forward`: outside autocast, and of the joined batch of all processes where `gather` is set.
+"""A decorator of a loss's `forward`: outside autocast, and of the joined batch of all processes
+where `gather` is set.
 
-Values and gradients are those that `nearfar.losses` describes. All messages belong to the forward pass.
+Values and gradients are those that `nearfar.losses` describes. All messages belong to the forward
+pass.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ Forward = TypeVar("Forward", bound=Callable[..., Tensor])
 
 
 def on_joined_batch(*names: str) -> Callable[[Forward], Forward]:
-    """Gather the rows of all processes before `forward`, and share the work inside it (`shared_rows`).
+    """Gather the rows of all processes before `forward`, and share the work inside it
+    (`shared_rows`).
 
-    names: the arguments with rows of the batch, [batch], [batch, dim] or [views, batch, dim]; the first is always
-    given. What forward samples, rank 0 samples for all.
-    Raises ValueError on every rank where a rank has no rows, or not as many in one argument as in another.
+    names: the arguments with rows of the batch, [batch], [batch, dim] or [views, batch, dim]; the
+    first is always given. What forward samples, rank 0 samples for all. Raises ValueError on every
+    rank where a rank has no rows, or not as many in one argument as in another.
     """
 
     def decorate(forward: Forward) -> Forward:
@@ -81,6 +84,7 @@ def _counts(names: Sequence[str], given: dict[str, Tensor], device: torch.device
         if rows < 1 or of_rank != expected:
             found = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
             raise ValueError(
-                f"every process needs 1 row or more, as many in each of {', '.join(names)}; got {found}"
+                f"every process needs 1 row or more, as many in each of "
+                f"{', '.join(names)}; got {found}"
             )
     return counts

@@ -1,4 +1,6 @@
-"""Similarity kernels q_ij = f(u_ij), where u_ij is affine in z_i.z_j (unit rows) or in |z_i - z_j|^2."""
+"""Similarity kernels q_ij = f(u_ij), where u_ij is affine in z_i.z_j (unit rows) or in |z_i -
+z_j|^2.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from nearfar.pairs.arithmetic import LOG2_E
 
 @dataclass(frozen=True)
 class Kernel:
-    """q = exp(u) on unit rows (`unit`; the engine normalises), 1 / u on others: see `cosine`, `gaussian`, `cauchy`.
+    """q = exp(u) on unit rows (`unit`; the engine normalises), 1 / u on others: see `cosine`,
+    `gaussian`, `cauchy`.
 
-    On unit rows u = scale * z_i.z_j + constant, on others u = constant - scale / 2 * |z_i - z_j|^2: either way
-    du / dz_i = scale * (z_j, or z_j - z_i).
+    On unit rows u = scale * z_i.z_j + constant, on others u = constant - scale / 2 * |z_i - z_j|^2:
+    either way du / dz_i = scale * (z_j, or z_j - z_i).
 
     >>> cosine(temperature=0.5)
     Kernel(unit=True, scale=2.0, constant=0.0)
@@ -63,7 +66,8 @@ def cosine(temperature: float | Tensor) -> Kernel:
 
 
 def gaussian(bandwidth: float) -> Kernel:
-    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)), which is exp((s_ij - 1) / bandwidth^2), on unit rows.
+    """q = exp(-|z_i - z_j|^2 / (2 bandwidth^2)), which is exp((s_ij - 1) / bandwidth^2), on unit
+    rows.
 
     >>> gaussian(bandwidth=0.5).constant
     -4.0

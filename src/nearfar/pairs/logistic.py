@@ -1,4 +1,6 @@
-"""Sum of softplus(logit) over all pairs of negatives: one pass, with the gradient of rows, scale and bias."""
+"""Sum of softplus(logit) over all pairs of negatives: one pass, with the gradient of rows, scale
+and bias.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,12 @@ def logistic_sum(
     across: bool = False,
     group_size: int | None = None,
 ) -> tuple[PerImage, Scalar]:
-    """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the negatives j of every row i.
+    """Cosine of the positive pairs, and sum_i sum_j softplus(scale * s_ij + bias) over the
+    negatives j of every row i.
 
-    Rows are raw embeddings and normalised here. With `across` only pairs of different views count, each of them once
-    (two modalities). Differentiable once with respect to both views, scale and bias. Groups, dtypes and errors are
-    those of `log_sum_exp`.
+    Rows are raw embeddings and normalised here. With `across` only pairs of different views count,
+    each of them once (two modalities). Differentiable once with respect to both views, scale and
+    bias. Groups, dtypes and errors are those of `log_sum_exp`.
 
     >>> z = torch.eye(3)
     >>> positive, total = logistic_sum(z, z, torch.tensor(1.0), torch.tensor(0.0))
@@ -91,7 +94,8 @@ class _LogisticSum(torch.autograd.Function):
             gradients = ctx.gradients
             if gradients is None:
                 gradients = _visit(blocks, c, bias.to(blocks.dtype), True)[2]
-            ctx.gradients = None  # scaled in place below: a second backward through the same graph makes it again
+            # scaled in place below: a second backward through the same graph makes it again
+            ctx.gradients = None
             gradients.mul_(total_grad * c * (1 if blocks.across else 2))
             blocks.finish(gradients, 1.0, positive_grad)
             slopes = (
@@ -104,7 +108,9 @@ class _LogisticSum(torch.autograd.Function):
 def _visit(
     blocks: Blocks, scale: Tensor, bias: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum over own rows i, its derivative with respect to the bias, and sum_j sigmoid_ij row_j."""
+    """The sum over own rows i, its derivative with respect to the bias, and sum_j sigmoid_ij
+    row_j.
+    """
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
     gradients = blocks.gradients() if wanted else total.new_empty(0)
     buffer = blocks.buffer()
@@ -118,7 +124,8 @@ def _visit(
             probability = torch.sigmoid(logits, out=shaped(buffer, tile))
             bias_slope.add_(probability.sum(), alpha=times)
             blocks.accumulate(gradients, None, tile, probability)
-        softplus(logits, threshold=LINEAR_FROM, out=logits)  # type: ignore[call-arg]  # the stub lacks it
+        # the stub lacks `out`
+        softplus(logits, threshold=LINEAR_FROM, out=logits)  # type: ignore[call-arg]
         total.add_(logits.sum(), alpha=times)
     return total, bias_slope, gradients
 

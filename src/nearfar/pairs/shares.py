@@ -1,4 +1,6 @@
-"""Several processes in one reduction: rows of all in one tensor, and each visits the pairs of its own rows only."""
+"""Several processes in one reduction: rows of all in one tensor, and each visits the pairs of its
+own rows only.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from nearfar.device import send
 
 @dataclass(frozen=True)
 class Shares:
-    """The rows of the joined batch that each rank owns, in rank order, this process's rank, and who samples."""
+    """The rows of the joined batch that each rank owns, in rank order, this process's rank, and who
+    samples.
+    """
 
     rows: Sequence[slice]
     rank: int
     seeded_alike: bool = True
 
     def complete(self, per_row: Float[Tensor, "k batch"]) -> Float[Tensor, "k batch"]:
-        """Fill in the other ranks' numbers; every rank must call it, with its own rows' numbers in place."""
+        """Fill in the other ranks' numbers; every rank must call it, with its own rows' numbers in
+        place.
+        """
         counts = [rows.stop - rows.start for rows in self.rows]
         return per_row.copy_(gather_rows(per_row[:, self.rows[self.rank]].T, counts).T)
 
@@ -38,15 +44,18 @@ _active: Shares | None = None
 
 @contextmanager
 def shared_rows(rows: Sequence[slice], rank: int, seeded_alike: bool = True) -> Iterator[None]:
-    """While entered, the reductions over the joined batch are shared, and so are `attend` and the in-batch ones.
+    """While entered, the reductions over the joined batch are shared, and so are `attend` and the
+    in-batch ones.
 
-    Every process must call them alike, with the same joined batch. The n row sums are gathered (the only message), so
-    values are complete on every rank, and the gradient of the rank's own rows is complete; that of all other rows is
-    zero. Reductions over another number of rows, and those with `across`, are computed by each process as a whole.
-    `attend` gathers its two results, which hold its gradient too.
+    Every process must call them alike, with the same joined batch. The n row sums are gathered (the
+    only message), so values are complete on every rank, and the gradient of the rank's own rows is
+    complete; that of all other rows is zero. Reductions over another number of rows, and those with
+    `across`, are computed by each process as a whole. `attend` gathers its two results, which hold
+    its gradient too.
 
-    rows: the contiguous rows of the joined batch of each rank, in rank order, together all of it. rank: this one's.
-    seeded_alike: whether torch's generators are in the same state on all ranks; if not, rank 0 samples for all.
+    rows: the contiguous rows of the joined batch of each rank, in rank order, together all of it.
+    rank: this one's. seeded_alike: whether torch's generators are in the same state on all ranks;
+    if not, rank 0 samples for all.
 
     >>> z = torch.randn(6, 4)
     >>> with shared_rows([slice(0, 6)], rank=0):
@@ -61,7 +70,9 @@ def shared_rows(rows: Sequence[slice], rank: int, seeded_alike: bool = True) -> 
 
 
 def active_shares(batch: int) -> Shares | None:
-    """The shares in force for a joined batch of this many rows; None where a process computes it as a whole."""
+    """The shares in force for a joined batch of this many rows; None where a process computes it as
+    a whole.
+    """
     if _active is None or len(_active.rows) < 2 or _active.rows[-1].stop != batch:
         return None
     return _active
@@ -70,7 +81,9 @@ def active_shares(batch: int) -> Shares | None:
 def by_rows(
     function: Callable[[Tensor], Sequence[Tensor]], rows: Float[Tensor, "rows dim"]
 ) -> list[Tensor]:
-    """Apply a function that treats each row on its own; processes that share rows do an equal part and get it all."""
+    """Apply a function that treats each row on its own; processes that share rows do an equal part
+    and get it all.
+    """
     world = 1 if _active is None else len(_active.rows)
     if _active is None or world < 2:
         return list(function(rows))
@@ -81,7 +94,9 @@ def by_rows(
 
 
 def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
-    """The integers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where rows are shared."""
+    """The integers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where
+    rows are shared.
+    """
     alike = _active is None or len(_active.rows) < 2 or _active.seeded_alike
     drawn = sample() if alike or dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long)
     result = send(drawn, torch.device(device))
@@ -100,9 +115,10 @@ def gather_rows(
 ) -> Shaped[Tensor, " joined *features"]:
     """The rows of all processes in rank order, without gradient; every process must call it.
 
-    Shapes: rows [own, ...], of one dtype and one shape behind the first dimension everywhere; returns [joined, ...].
-    One process: its rows as they are. counts: the rows of each rank where all know them, which saves a small message.
-    To fill a queue with the keys of all processes: `queue.push(gather_rows(keys))`.
+    Shapes: rows [own, ...], of one dtype and one shape behind the first dimension everywhere;
+    returns [joined, ...]. One process: its rows as they are. counts: the rows of each rank where
+    all know them, which saves a small message. To fill a queue with the keys of all processes:
+    `queue.push(gather_rows(keys))`.
 
     >>> gather_rows(torch.eye(2))  # one process
     tensor([[1., 0.],
@@ -123,7 +139,9 @@ def gather_rows(
 
 
 def join_rows(own: Tensor, counts: Sequence[int], rank: int, dim: int = 0) -> Tensor:
-    """`gather_rows` along `dim` with a gradient: this rank's rows get that of their places in the joined tensor."""
+    """`gather_rows` along `dim` with a gradient: this rank's rows get that of their places in the
+    joined tensor.
+    """
     return own if len(counts) == 1 else _Joined.apply(own, counts, rank, dim)
 
 

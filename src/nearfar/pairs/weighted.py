@@ -1,6 +1,7 @@
 """Sum of weight_i q_ij over negatives, weights known: one pass, with the gradient.
 
-The negatives are all other images of the batch (`weighted_sum`), or a few sampled for each image (`sampled_sum`).
+The negatives are all other images of the batch (`weighted_sum`), or a few sampled for each image
+(`sampled_sum`).
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ _ONE_BY_ONE = 64  # up to this many samples per image each is compared with thos
 def weighted_sum(
     first: Rows, second: Rows, weights: PerRow, kernel: Kernel, *, group_size: int | None = None
 ) -> tuple[PerImage, Scalar, PerRow]:
-    """u of the positive pairs; sum_i weight_i sum_j q_ij over the negatives j of row i; and sum_j q_ij of each row.
+    """u of the positive pairs; sum_i weight_i sum_j q_ij over the negatives j of row i; and sum_j
+    q_ij of each row.
 
-    The weights are constants, so every tile is visited once, for the sums and for the gradient. The first two results
-    are differentiable once with respect to both views; the row sums carry no gradient. Negatives, groups, dtypes and
-    errors are those of `log_sum_exp`. q itself must fit the dtype: 1 / temperature below 60 in float32.
+    The weights are constants, so every tile is visited once, for the sums and for the gradient. The
+    first two results are differentiable once with respect to both views; the row sums carry no
+    gradient. Negatives, groups, dtypes and errors are those of `log_sum_exp`. q itself must fit the
+    dtype: 1 / temperature below 60 in float32.
 
     >>> z = torch.eye(3)
     >>> positive, total, sums = weighted_sum(z, z, torch.ones(2, 3), cosine(temperature=1.0))
@@ -52,9 +55,11 @@ def weighted_sum(
 def sampled_sum(
     first: Rows, second: Rows, others: Int[Tensor, "batch count"], weights: PerRow, kernel: Kernel
 ) -> tuple[PerImage, Scalar, PerRow]:
-    """The three results of `weighted_sum`, where the negatives of a row are both views of the images in `others`.
+    """The three results of `weighted_sum`, where the negatives of a row are both views of the
+    images in `others`.
 
-    Row-wise dot products and no matrix of pairs: O(batch * count * dim) time and O(batch * dim) memory.
+    Row-wise dot products and no matrix of pairs: O(batch * count * dim) time and O(batch * dim)
+    memory.
 
     >>> z, others = torch.eye(3), sample_others(3, count=1)
     >>> positive, total, sums = sampled_sum(z, z, others, torch.ones(2, 3), cosine(temperature=1.0))
@@ -109,7 +114,8 @@ class _WeightedSum(torch.autograd.Function):
         with without_autocast(weights):
             gradients, mass = ctx.made or _visit(blocks, others, ctx.kernel, weights, True)[1:]
             assert gradients is not None
-            ctx.made = None  # scaled in place below: a second backward through the same graph makes it again
+            # scaled in place below: a second backward through the same graph makes it again
+            ctx.made = None
             gradients.mul_(total_grad)
             blocks.finish(
                 gradients,
@@ -123,7 +129,9 @@ class _WeightedSum(torch.autograd.Function):
 def _visit(
     blocks: Blocks, others: Tensor | None, kernel: Kernel, weights: Tensor, wanted: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Row sums of q; if a gradient is wanted, sum_j (weight_i + weight_j) dq/du row_j, and for distances its mass."""
+    """Row sums of q; if a gradient is wanted, sum_j (weight_i + weight_j) dq/du row_j, and for
+    distances its mass.
+    """
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
     gradients = blocks.gradients() if wanted else None
     if others is not None:
@@ -151,7 +159,9 @@ def _visit_sampled(
     sums: Tensor,
     gradients: Tensor | None,
 ) -> None:
-    """Add the same of sampled pairs, each met from one row; for distances, minus that row (so there is no mass)."""
+    """Add the same of sampled pairs, each met from one row; for distances, minus that row (so there
+    is no mass).
+    """
     for block in range(blocks.per_view):
         own = (block, block + blocks.per_view)
         rows = [blocks.rows(place) for place in own]
@@ -185,10 +195,11 @@ def _similarity(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, T
 def sample_others(
     batch: int, count: int, device: torch.device | str = "cpu"
 ) -> Int[Tensor, "batch count"]:
-    """For each image `count` different other images of the batch, every subset equally likely, rows independent.
+    """For each image `count` different other images of the batch, every subset equally likely, rows
+    independent.
 
-    Uses the CPU's global generator of torch: GPUs and processes that share rows (`shared_rows`) get the same samples.
-    Raises ValueError unless 1 <= count < batch.
+    Uses the CPU's global generator of torch: GPUs and processes that share rows (`shared_rows`) get
+    the same samples. Raises ValueError unless 1 <= count < batch.
 
     >>> sample_others(2, count=1).tolist()
     [[1], [0]]
@@ -205,7 +216,9 @@ def _others(batch: int, count: int) -> Tensor:
         rows = max(1, 2**20 // batch)
         keys = (torch.rand(min(rows, batch - start), batch - 1) for start in range(0, batch, rows))
         steps = torch.cat([part.topk(count, dim=1).indices for part in keys])
-    else:  # Floyd's algorithm: sample k is uniform on 0..top, or top itself where that number has been taken
+    # Floyd's algorithm: sample k is uniform on 0..top, or top itself where that number has been
+    # taken
+    else:
         steps = torch.empty(batch, count, dtype=torch.long)
         for k, top in enumerate(range(batch - 1 - count, batch - 1)):
             chosen = torch.randint(top + 1, (batch,))
@@ -214,7 +227,8 @@ def _others(batch: int, count: int) -> Tensor:
 
 
 def sample_order(batch: int, device: torch.device | str = "cpu") -> Index:
-    """The numbers of the images in a random order, the same on GPUs and on processes that share rows.
+    """The numbers of the images in a random order, the same on GPUs and on processes that share
+    rows.
 
     >>> sorted(sample_order(4).tolist())
     [0, 1, 2, 3]

@@ -27,26 +27,35 @@ from nearfar.messages import one_line
 from nearfar.views import unit
 
 BROKEN = (
-    AssertionError, AttributeError, ElementTree.ParseError, LookupError, OverflowError, RecursionError, RuntimeError,
-    TypeError, ValueError,
-)  # fmt: skip
+    AssertionError,
+    AttributeError,
+    ElementTree.ParseError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 VOC_SPLITS = (
     ("trainval", "test"),
     ("train", "test"),
     ("train", "val"),
 )  # VOC2007 has the first, VOC2012 the last
 Target = dict[str, Any]
-"""Boxes, labels, and where there are any masks and keypoints, as torchvision's detectors take them."""
+"""Boxes, labels, and where there are any masks and keypoints, as torchvision's detectors take them.
+"""
 
 
 @dataclass(frozen=True)
 class AnnotatedImage:
     """An image file and the objects in it.
 
-    objects: as in COCO's annotations, in pixels of the image: "bbox" (left, top, width, height, inside the image),
-    "category_id" (from 1 on; class n is `class_names[n - 1]`), "area", "iscrowd" (neither trained on nor counted:
-    COCO's crowds, VOC's difficult objects), and where they are annotated "segmentation" (compressed runs) and
-    "keypoints" (x, y and visibility: 0 not annotated, 1 hidden, 2 visible) with "num_keypoints".
+    objects: as in COCO's annotations, in pixels of the image: "bbox" (left, top, width, height,
+    inside the image), "category_id" (from 1 on; class n is `class_names[n - 1]`), "area", "iscrowd"
+    (neither trained on nor counted: COCO's crowds, VOC's difficult objects), and where they are
+    annotated "segmentation" (compressed runs) and "keypoints" (x, y and visibility: 0 not
+    annotated, 1 hidden, 2 visible) with "num_keypoints".
     """
 
     path: Path
@@ -87,10 +96,11 @@ def open_annotated(
 ) -> tuple[AnnotatedImages, AnnotatedImages]:
     """Open annotated images for training and for the test.
 
-    data: a folder in VOC's layout (Annotations/ with xml, JPEGImages/, ImageSets/Main/); one in COCO's (json files
-    named for their split, in annotations/ or beside the images); or one COCO json. keypoints: of a COCO folder prefer
-    the json files with keypoints. Without a split, a share `test_share` is drawn with `seed` for the test. Nothing in
-    the files is run. Raises FileNotFoundError where nothing is found, ValueError, naming the file, for bad annotations.
+    data: a folder in VOC's layout (Annotations/ with xml, JPEGImages/, ImageSets/Main/); one in
+    COCO's (json files named for their split, in annotations/ or beside the images); or one COCO
+    json. keypoints: of a COCO folder prefer the json files with keypoints. Without a split, a share
+    `test_share` is drawn with `seed` for the test. Nothing in the files is run. Raises
+    FileNotFoundError where nothing is found, ValueError, naming the file, for bad annotations.
     """
     path = Path(data)
     if not path.exists():
@@ -118,7 +128,9 @@ def open_annotated(
 
 
 def _coco_files(path: Path, keypoints: bool) -> dict[str, Path]:
-    """The json files of a COCO folder by split ("train" and "test", or "all"), or the file itself under "all"."""
+    """The json files of a COCO folder by split ("train" and "test", or "all"), or the file itself
+    under "all".
+    """
     if path.is_file():
         return {"all": path}
     prefix = "person_keypoints_" if keypoints else "instances_"
@@ -189,7 +201,9 @@ def _voc_splits(folder: Path) -> list[list[str]] | None:
 
 
 class _NoEntities(ElementTree.TreeBuilder):
-    """Refuses a document type, the one place where entities are declared: none is expanded, and no other file read."""
+    """Refuses a document type, the one place where entities are declared: none is expanded, and no
+    other file read.
+    """
 
     def doctype(self, *declared: object) -> None:
         raise ElementTree.ParseError(
@@ -201,7 +215,8 @@ def _read_voc(folder: Path) -> AnnotatedImages:
     files = sorted((folder / "Annotations").glob("*.xml")) or sorted(folder.glob("*.xml"))
     if not files:
         raise FileNotFoundError(
-            f"no annotations in {folder}: give a folder with Annotations/*.xml and JPEGImages/ (VOC), "
+            f"no annotations in {folder}: give a folder with Annotations/*.xml and "
+            f"JPEGImages/ (VOC), "
             "or with annotations/*.json, or one .json (COCO)"
         )
     read = {}
@@ -246,7 +261,8 @@ def _image(
     path = next((one for one in places if one.is_file()), None)
     if path is None:
         raise ValueError(
-            f"its image {places[-1].name!r} is not there, neither in {places[0].parent} nor around it"
+            f"its image {places[-1].name!r} is not there, neither in {places[0].parent} "
+            f"nor around it"
         )
     width, height = int(about["width"]), int(about["height"])
     with one_line(f"cannot read {path}"), Image.open(path, formats=formats()) as image:
@@ -316,10 +332,11 @@ def _numbers(values: Any, count: int | None, what: str) -> list[float]:
 
 
 class DetectionSet(Dataset):
-    """Annotated images as torchvision's detectors take them: (image [channels, height, width] in 0..1, target).
+    """Annotated images as torchvision's detectors take them: (image [channels, height, width] in
+    0..1, target).
 
-    channels: 1 or 3. masks: whether the targets hold them. Raises ValueError, naming the file, for an image that cannot
-    be read or is of another size than the annotations say.
+    channels: 1 or 3. masks: whether the targets hold them. Raises ValueError, naming the file, for
+    an image that cannot be read or is of another size than the annotations say.
     """
 
     def __init__(self, annotated: AnnotatedImages, channels: int, masks: bool = False) -> None:
@@ -351,13 +368,16 @@ def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels h
     height, width = image.shape[1:]
     if (width, height) != (one.width, one.height):
         raise ValueError(
-            f"{one.path} has {width} x {height} pixels, the annotations say {one.width} x {one.height}"
+            f"{one.path} has {width} x {height} pixels, the annotations say {one.width} x "
+            f"{one.height}"
         )
     return image
 
 
 def flipped(image: Tensor, target: Target, swaps: Sequence[int]) -> tuple[Tensor, Target]:
-    """Flip an image left to right with its target. swaps: for each keypoint the one that stands in its place then."""
+    """Flip an image left to right with its target. swaps: for each keypoint the one that stands in
+    its place then.
+    """
     width, boxes = image.shape[-1], target["boxes"]
     out = {
         **target,
@@ -376,7 +396,9 @@ def flipped(image: Tensor, target: Target, swaps: Sequence[int]) -> tuple[Tensor
 
 
 def mirrored(names: Sequence[str]) -> list[int]:
-    """Return for each keypoint the number of the one that it becomes in the mirror: left_eye for right_eye."""
+    """Return for each keypoint the number of the one that it becomes in the mirror: left_eye for
+    right_eye.
+    """
     other = [
         name.replace("left", "\0").replace("right", "left").replace("\0", "right") for name in names
     ]

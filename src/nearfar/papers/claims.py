@@ -1,4 +1,6 @@
-"""Whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by 95 per cent intervals."""
+"""Whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by 95 per cent
+intervals.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ ORDER = ("no", "not decided", "yes")
 class Judgement(NamedTuple):
     """Whether a claim holds, and the numbers that say so.
 
-    difference, interval: of the two cells, in the table's unit. p: of the two-sided test that decides; below 0.05 the
-    claim is decided. None without a test: counts and memory of single runs, numbers of one seed, and what was not run.
+    difference, interval: of the two cells, in the table's unit. p: of the two-sided test that
+    decides; below 0.05 the claim is decided. None without a test: counts and memory of single runs,
+    numbers of one seed, and what was not run.
     """
 
     holds: Literal["yes", "no", "not decided", "not run"]
@@ -42,7 +45,8 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher one cell is than another, its standard error and that error's degrees of freedom.
+    """How much higher one cell is than another, its standard error and that error's degrees of
+    freedom.
 
     variance: of one number about its cell and seed. cells: that it was estimated from.
     """
@@ -67,8 +71,8 @@ class Difference:
 def judge(claim: Claim, table: Table, values: Values, right: Right | None = None) -> Judgement:
     """Compare the cells that a claim names.
 
-    Numbers of a single run, but for measurements of memory and of what is counted, decide nothing. right: where both
-    cells have it, the interval includes the error of the test images.
+    Numbers of a single run, but for measurements of memory and of what is counted, decide nothing.
+    right: where both cells have it, the interval includes the error of the test images.
     """
     columns = table.columns
     stands = {one.like: one for one in columns.values()}
@@ -104,7 +108,9 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
 
 
 def holm(p_values: Sequence[float]) -> list[bool]:
-    """Say of each p whether it stays below 0.05 by Holm's correction for all of them (Holm 1979)."""
+    """Say of each p whether it stays below 0.05 by Holm's correction for all of them (Holm
+    1979).
+    """
     kept = [False] * len(p_values)
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         if p_values[place] >= LEVEL / (len(p_values) - rank):
@@ -114,11 +120,13 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def compare(values: Values, first: Place, second: Place) -> Difference:
-    """Return the difference of two cells by least squares of an effect of each cell and one of each seed.
+    """Return the difference of two cells by least squares of an effect of each cell and one of each
+    seed.
 
-    Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one variance. Where their
-    spreads differ (Bartlett's test of the residuals, 5 per cent) the two cells alone are compared, seed by seed.
-    values: of cells that measure the same; the two must have two seeds in common.
+    Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one
+    variance. Where their spreads differ (Bartlett's test of the residuals, 5 per cent) the two
+    cells alone are compared, seed by seed. values: of cells that measure the same; the two must
+    have two seeds in common.
     """
     cells, seeds = list(values), sorted({seed for numbers in values.values() for seed in numbers})
     points = [
@@ -151,10 +159,11 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
 def with_test_images(
     found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
 ) -> Difference:
-    """Add the error of the test images to a difference in per cent: of the mean over seeds, image by image.
+    """Add the error of the test images to a difference in per cent: of the mean over seeds, image
+    by image.
 
-    first, second: for each seed, whether each test image was classified correctly. The two errors are added as
-    independent ones, with the degrees of freedom of Welch and Satterthwaite.
+    first, second: for each seed, whether each test image was classified correctly. The two errors
+    are added as independent ones, with the degrees of freedom of Welch and Satterthwaite.
     """
     gain = 100 * (np.mean(np.stack(first), 0) - np.mean(np.stack(second), 0))
     of_images, images = float(gain.var(ddof=1)) / len(gain), len(gain) - 1
@@ -167,7 +176,9 @@ def with_test_images(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The numbers of a table, compared two by two. kinds: the data and what is read, of each cell."""
+    """The numbers of a table, compared two by two. kinds: the data and what is read, of each
+    cell.
+    """
 
     table: Table
     values: Values
@@ -175,7 +186,8 @@ class _Pairs:
     kinds: Mapping[Place, tuple[Any, Any, str]]
 
     def more(self, first: Place, second: Place, third: Place, fourth: Place) -> Judgement:
-        """Judge that the first is better than the second by more than the third is better than the fourth.
+        """Judge that the first is better than the second by more than the third is better than the
+        fourth.
 
         Of two differences whose errors are independent (Welch).
         """
@@ -200,7 +212,9 @@ class _Pairs:
         return _decided(found, mean if self.table.better == "higher" else -mean, told)
 
     def best(self, best: Place) -> Judgement:
-        """Judge that a cell is better than every other of its column, by the one that speaks most against it."""
+        """Judge that a cell is better than every other of its column, by the one that speaks most
+        against it.
+        """
         others = [place for place in self.values if place[1] == best[1] and place != best]
         run = [other for other in others if self.values[other]]
         if not run or not self.values.get(best):
@@ -232,7 +246,8 @@ class _Pairs:
         both: bool = False,
         among: int = 1,
     ) -> Judgement:
-        """Judge that the first cell is better than the second, or at most the margin worse, or better, where `both`.
+        """Judge that the first cell is better than the second, or at most the margin worse, or
+        better, where `both`.
 
         among: rows of which the second is the one that speaks against the first (Bonferroni).
         """
@@ -265,7 +280,9 @@ class _Pairs:
         return _decided(found, distance, told, among)
 
     def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:
-        """Compare two cells beside those in which the same is read as in the two, on the same data."""
+        """Compare two cells beside those in which the same is read as in the two, on the same
+        data.
+        """
         wanted = {self.kinds[first], self.kinds[second]}
         alike = {
             place: numbers
@@ -282,7 +299,9 @@ class _Pairs:
 
 
 def _decided(found: Difference, distance: float, told: str, among: int = 1) -> Judgement:
-    """Judge by the p of a distance, above zero where the claim would hold; words about the difference come first."""
+    """Judge by the p of a distance, above zero where the claim would hold; words about the
+    difference come first.
+    """
     against = among if distance < 0 else 1
     p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
     interval = found.mean - half, found.mean + half

@@ -1,4 +1,6 @@
-"""The protocols "detect", "segment" and "keypoints": train detectors on the encoder, measure them, and draw a page."""
+"""The protocols "detect", "segment" and "keypoints": train detectors on the encoder, measure them,
+and draw a page.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ SHOWN, SIDE, CERTAIN = (
 )  # images on a page, pixels of their longer side, least score that is drawn
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
 Found = list[dict[str, Any]]
-"""The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`, with a "score"."""
+"""The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`,
+with a "score".
+"""
 
 
 def steps_of(settings: DetectorSettings, images: int) -> int:
@@ -83,8 +87,8 @@ def fit_detector(
 ) -> None:
     """Train a detector, in place. Images are flipped half of the time.
 
-    train: each image with an object. seed: of the order of images and their flips. progress: called with (steps done,
-    all). Raises RuntimeError where the loss is no longer finite.
+    train: each image with an object. seed: of the order of images and their flips. progress: called
+    with (steps done, all). Raises RuntimeError where the loss is no longer finite.
     """
     torch.manual_seed(seed)
     steps, device = steps_of(settings, len(train)), find_device()
@@ -142,12 +146,19 @@ def rate_factor(step: int, steps: int, settings: DetectorSettings) -> float:
 def _batches(
     source: DetectionSet, settings: DetectorSettings, steps: int, seed: int
 ) -> Iterator[list[tuple[Tensor, Target]]]:
-    """Yield so many batches, in a new order each epoch; a last batch that is not full is left out."""
+    """Yield so many batches, in a new order each epoch; a last batch that is not full is left
+    out.
+    """
     loader: DataLoader = DataLoader(
-        source, min(settings.batch_size, len(source)), shuffle=True, drop_last=True, collate_fn=list,
-        num_workers=settings.workers, persistent_workers=settings.workers > 0,
+        source,
+        min(settings.batch_size, len(source)),
+        shuffle=True,
+        drop_last=True,
+        collate_fn=list,
+        num_workers=settings.workers,
+        persistent_workers=settings.workers > 0,
         generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
+    )
     while steps > 0:
         for batch, _ in zip(loader, range(steps), strict=False):
             yield batch
@@ -159,7 +170,9 @@ def find_objects(
     test: AnnotatedImages,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Found]:
-    """Let a detector find the objects in every image, at most 100 of each. progress: called with (done, all)."""
+    """Let a detector find the objects in every image, at most 100 of each. progress: called with
+    (done, all).
+    """
     from faster_coco_eval.core import mask
 
     found, device = list[Found](), find_device()
@@ -191,10 +204,11 @@ def find_objects(
 def average_precision(
     truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox"
 ) -> dict[str, float]:
-    """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as "AP NAME".
+    """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as
+    "AP NAME".
 
-    found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object are left out.
-    Raises ValueError where the images hold no object.
+    found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object
+    are left out. Raises ValueError where the images hold no object.
     """
     check_library()
     from faster_coco_eval.core import COCO, COCOeval_faster
@@ -254,11 +268,12 @@ def evaluate_detectors(
     encoder: nn.Module | None,
     console: Console,
 ) -> dict[str, dict[str, float]]:
-    """Train a detector from the run's weights, and with `baselines` from random ones, and compare what they find.
+    """Train a detector from the run's weights, and with `baselines` from random ones, and compare
+    what they find.
 
-    See `nearfar.transfer`; tasks: of "detect", "segment" and "keypoints". Writes results.json, after each training,
-    TASK.html and the report. Returns AP, AP50, AP75 and those of each class, 0..1, as "TASK_AP" by "untrained",
-    "starting_weights" (for a run with `init`) and "trained".
+    See `nearfar.transfer`; tasks: of "detect", "segment" and "keypoints". Writes results.json,
+    after each training, TASK.html and the report. Returns AP, AP50, AP75 and those of each class,
+    0..1, as "TASK_AP" by "untrained", "starting_weights" (for a run with `init`) and "trained".
     """
     check_library()
     settings = detector_settings(detector)
@@ -330,7 +345,9 @@ def evaluate_detectors(
 def _sets(
     source: str | Path, task: str, limit: int | None, share: float, seed: int
 ) -> tuple[AnnotatedImages, AnnotatedImages]:
-    """The images for training that hold something to learn from, a sample of them, and those for the test."""
+    """The images for training that hold something to learn from, a sample of them, and those for
+    the test.
+    """
     train, test = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
     objects = [one for images in (train, test) for image in images.images for one in image.objects]
     if task == "segment" and any("segmentation" not in one for one in objects):
@@ -348,7 +365,8 @@ def _sets(
     ]
     if not learned or not any(image.counted for image in test.images):
         raise ValueError(
-            f"{source}: the images for {'the test' if learned else 'training'} hold no annotated object"
+            f"{source}: the images for {'the test' if learned else 'training'} hold no "
+            f"annotated object"
         )
     train = train.subset(learned)
     return (
@@ -367,7 +385,9 @@ def _built(
 def write_detection_page(
     path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]
 ) -> None:
-    """Write a page with a few test images: what is annotated, then what each row of `found` holds."""
+    """Write a page with a few test images: what is annotated, then what each row of `found`
+    holds.
+    """
     images = []
     for row in spread(len(test), SHOWN):
         one, columns = test.images[row], {"annotated": list(test.images[row].objects)}
@@ -380,7 +400,10 @@ def write_detection_page(
                 for title, count, url in drawn
             ]
         )
-    about = f"{len(test)} test images, {len(images)} of them shown; objects with a score of {CERTAIN:g} or more"
+    about = (
+        f"{len(test)} test images, {len(images)} of them shown; objects with a score "
+        f"of {CERTAIN:g} or more"
+    )
     classes = list(zip(test.class_names, cycle(COLOURS), strict=False))
     write_page(
         path,

@@ -1,4 +1,6 @@
-"""torchvision's Faster, Mask and Keypoint R-CNN on the feature maps of an encoder, and their settings by name."""
+"""torchvision's Faster, Mask and Keypoint R-CNN on the feature maps of an encoder, and their
+settings by name.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,16 @@ HINT = "detectors take small, ResNets, ConvNeXts and others with stages"
 class DetectorSettings:
     """How a detector is built and trained.
 
-    neck: "fpn" (feature pyramid with batch normalisation) or "c4" (the last stage of the net is applied to each
-    region). sides: pixels of an image's shorter side, one drawn for each image; the test takes the last. longest: at
-    most so many pixels for the longer side. epochs, or steps: length of the training. batch_size: images of a step.
-    optimizer: "sgd" with momentum 0.9, or "adamw". clip: gradient clipping norm. warmup: steps of a linear warmup, a
-    tenth of all at most. drops: shares of the steps after which the rate falls to a tenth. channels: of the pyramid.
-    hidden: units of the box head. anchors: sides, as multiples of a map's stride. pooled: whether the pyramid ends in
-    one more map, of half the last one's size. regions: sampled of each image for the heads. proposals: looked at on
-    each map, in training and in the test. kept: of these, for an image. workers: data-loading workers.
+    neck: "fpn" (feature pyramid with batch normalisation) or "c4" (the last stage of the net is
+    applied to each region). sides: pixels of an image's shorter side, one drawn for each image; the
+    test takes the last. longest: at most so many pixels for the longer side. epochs, or steps:
+    length of the training. batch_size: images of a step. optimizer: "sgd" with momentum 0.9, or
+    "adamw". clip: gradient clipping norm. warmup: steps of a linear warmup, a tenth of all at most.
+    drops: shares of the steps after which the rate falls to a tenth. channels: of the pyramid.
+    hidden: units of the box head. anchors: sides, as multiples of a map's stride. pooled: whether
+    the pyramid ends in one more map, of half the last one's size. regions: sampled of each image
+    for the heads. proposals: looked at on each map, in training and in the test. kept: of these,
+    for an image. workers: data-loading workers.
     """
 
     neck: str
@@ -70,26 +74,46 @@ class DetectorSettings:
 
 
 ON_A_CPU: dict[str, Any] = dict(
-    sides=(240,), longest=320, batch_size=4, lr=1e-3, epochs=4, optimizer="adamw", weight_decay=1e-2,
-    norm_weight_decay=1e-2, clip=10.0, warmup=50, proposals=(300, 150), kept=(300, 150), workers=0,
-)  # fmt: skip
+    sides=(240,),
+    longest=320,
+    batch_size=4,
+    lr=1e-3,
+    epochs=4,
+    optimizer="adamw",
+    weight_decay=1e-2,
+    norm_weight_decay=1e-2,
+    clip=10.0,
+    warmup=50,
+    proposals=(300, 150),
+    kept=(300, 150),
+    workers=0,
+)
 
 DETECTORS = {
-    # LORAC, Section 6.1: FPN with batch normalisation, batches of 16, 90 000 steps, the rest as MoCo (He et al. 2020,
-    # Section 4.2 and Detectron2's R50-FPN at its 1x schedule).
+    # LORAC, Section 6.1: FPN with batch normalisation, batches of 16, 90 000 steps, the rest as
+    # MoCo (He et al. 2020, Section 4.2 and Detectron2's R50-FPN at its 1x schedule).
     "lorac": DetectorSettings("fpn", SIDES, 1333, batch_size=16, lr=0.02, steps=90_000),
-    # SCE, Table 11 and its text: Mask R-CNN on C4 by the protocol of Truncated-Triplet, which is MoCo's
-    # (coco_R_50_C4_2x.yaml): the table's first row is that of MoCo's 2x schedule, 180 000 steps.
+    # SCE, Table 11 and its text: Mask R-CNN on C4 by the protocol of Truncated-Triplet, which is
+    # MoCo's (coco_R_50_C4_2x.yaml): the table's first row is that of MoCo's 2x schedule, 180 000
+    # steps.
     "sce": DetectorSettings(
         "c4",
         SIDES,
-        1333, batch_size=16, lr=0.02, steps=180_000, anchors=(2, 4, 8, 16, 32), proposals=(12_000, 6000),
+        1333,
+        batch_size=16,
+        lr=0.02,
+        steps=180_000,
+        anchors=(2, 4, 8, 16, 32),
+        proposals=(12_000, 6000),
         kept=(2000, 1000),
     ),
-    # For a CPU: a small pyramid, few regions, all stages trained; docs/detection.md has what it costs and gives.
-    "small": DetectorSettings("fpn", channels=64, hidden=256, anchors=(4, 8), pooled=False, regions=64, **ON_A_CPU),
+    # For a CPU: a small pyramid, few regions, all stages trained; docs/detection.md has what it
+    # costs and gives.
+    "small": DetectorSettings(
+        "fpn", channels=64, hidden=256, anchors=(4, 8), pooled=False, regions=64, **ON_A_CPU
+    ),
     "small-c4": DetectorSettings("c4", anchors=(2, 4, 8, 16), regions=32, **ON_A_CPU),
-}  # fmt: skip
+}
 
 
 def detector_settings(name: str) -> DetectorSettings:
@@ -99,11 +123,13 @@ def detector_settings(name: str) -> DetectorSettings:
 
 
 class FeatureMaps(nn.Module):
-    """A backbone that gives its feature maps, largest first: images [batch, c, h, w] -> list of [batch, dim, h', w'].
+    """A backbone that gives its feature maps, largest first: images [batch, c, h, w] -> list of
+    [batch, dim, h', w'].
 
-    One map for each stride, the deepest, and of those the last four. `strides` and `channels` list what they are.
-    The weights are the backbone's own, not a copy. in_chans: channels of the images.
-    Raises ValueError for a backbone without maps at two strides or more, such as a vision transformer.
+    One map for each stride, the deepest, and of those the last four. `strides` and `channels` list
+    what they are. The weights are the backbone's own, not a copy. in_chans: channels of the images.
+    Raises ValueError for a backbone without maps at two strides or more, such as a vision
+    transformer.
     """
 
     def __init__(self, backbone: Backbone, in_chans: int) -> None:
@@ -142,14 +168,17 @@ class FeatureMaps(nn.Module):
         )
 
     def split_last(self) -> tuple[nn.Module, int]:
-        """Let the maps end before the last stage, and return that stage with its number of output channels.
+        """Let the maps end before the last stage, and return that stage with its number of output
+        channels.
 
-        As C4 detectors do, which apply it to each region. Raises ValueError but for the small net and timm's ResNets.
+        As C4 detectors do, which apply it to each region. Raises ValueError but for the small net
+        and timm's ResNets.
         """
         net = self.backbone.net
         if not isinstance(net, SmallNet) and not hasattr(net, "layer4"):
             raise ValueError(
-                f"a C4 detector takes small or a ResNet, not {self.backbone.name!r}: use one with FPN"
+                f"a C4 detector takes small or a ResNet, not {self.backbone.name!r}: use "
+                f"one with FPN"
             )
         stage: Any = net.blocks[-1] if isinstance(net, SmallNet) else net.layer4
         outputs = self.channels[-1]
@@ -162,7 +191,9 @@ class FeatureMaps(nn.Module):
 
 
 class Neck(nn.Module):
-    """What torchvision calls the backbone: the maps of the trunk, through a pyramid where there is one."""
+    """What torchvision calls the backbone: the maps of the trunk, through a pyramid where there is
+    one.
+    """
 
     def __init__(
         self, maps: FeatureMaps, pyramid: FeaturePyramidNetwork | None, out_channels: int
@@ -200,12 +231,13 @@ def build_detector(
     num_classes: int,
     num_keypoints: int = 0,
 ) -> GeneralizedRCNN:
-    """Build a detector on a copy of the encoder's backbone; the rest has random weights (torch's global generator).
+    """Build a detector on a copy of the encoder's backbone; the rest has random weights (torch's
+    global generator).
 
-    It takes a list of images [channels, height, width] in 0..1, and in training targets in torchvision's form. task:
-    "detect", "segment" or "keypoints". num_classes: without the background. num_keypoints: of an object, for that task.
-    Raises ValueError for an encoder of other channels than 1 or 3, without feature maps, or without the stages that
-    the settings take.
+    It takes a list of images [channels, height, width] in 0..1, and in training targets in
+    torchvision's form. task: "detect", "segment" or "keypoints". num_classes: without the
+    background. num_keypoints: of an object, for that task. Raises ValueError for an encoder of
+    other channels than 1 or 3, without feature maps, or without the stages that the settings take.
     """
     if encoder.channels not in (1, 3):
         raise ValueError(
@@ -230,16 +262,22 @@ def build_detector(
     levels = [*strides, 2 * strides[-1]] if settings.neck == "fpn" and settings.pooled else strides
     sizes = tuple(tuple(round(stride * anchor) for anchor in settings.anchors) for stride in levels)
     common = dict(
-        min_size=settings.sides, max_size=settings.longest, image_mean=encoder.mean.flatten().tolist(),
+        min_size=settings.sides,
+        max_size=settings.longest,
+        image_mean=encoder.mean.flatten().tolist(),
         image_std=encoder.std.flatten().tolist(),
         size_divisible=max(32, maps.strides[-1]),  # so that anchors and maps agree where they are
         rpn_anchor_generator=AnchorGenerator(sizes, (RATIOS,) * len(sizes)),
-        rpn_pre_nms_top_n_train=settings.proposals[0], rpn_post_nms_top_n_train=settings.kept[0],
-        rpn_pre_nms_top_n_test=settings.proposals[1], rpn_post_nms_top_n_test=settings.kept[1],
-        rpn_batch_size_per_image=min(256, 2 * settings.regions), box_roi_pool=_pool(strides, side),
-        box_head=box_head, box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
+        rpn_pre_nms_top_n_train=settings.proposals[0],
+        rpn_post_nms_top_n_train=settings.kept[0],
+        rpn_pre_nms_top_n_test=settings.proposals[1],
+        rpn_post_nms_top_n_test=settings.kept[1],
+        rpn_batch_size_per_image=min(256, 2 * settings.regions),
+        box_roi_pool=_pool(strides, side),
+        box_head=box_head,
+        box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
         box_batch_size_per_image=settings.regions,
-    )  # fmt: skip
+    )
     if task == "segment":
         layers = MaskRCNNHeads(head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
         predictor = MaskRCNNPredictor(
@@ -272,8 +310,9 @@ def channels_of(detector: GeneralizedRCNN) -> int:
 def _pool(strides: list[int], side: int) -> MultiScaleRoIAlign:
     """Pool regions to side x side from the maps of these strides.
 
-    torchvision would take each stride for the nearest power of two; the small net's can be others. A region with a
-    side of 14 strides is pooled from the map of that stride, as in the paper of the pyramid (224 px on stride 16).
+    torchvision would take each stride for the nearest power of two; the small net's can be others.
+    A region with a side of 14 strides is pooled from the map of that stride, as in the paper of the
+    pyramid (224 px on stride 16).
     """
     pool = MultiScaleRoIAlign([str(level) for level in range(len(strides))], side, sampling_ratio=2)
     pool.scales = [1 / stride for stride in strides]

@@ -2,7 +2,8 @@
 
     python -m nearfar.papers.measures MEASURE SETTINGS RUN
 
-SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or a list, as JSON.
+SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or a
+list, as JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def variables(given: Mapping[str, Any], run: Path) -> float:
 
 
 def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
-    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss, above those before.
+    """MiB at the peak of a forward and backward of one linear layer of 128 units and the loss,
+    above those before.
 
     in_time: milliseconds of the same instead.
     """
@@ -63,7 +65,8 @@ def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
 def loss_share(given: Mapping[str, Any], run: Path) -> float:
     """Time of the loss alone in per cent of a training step of as many images, the loss included.
 
-    The rest of a step is measured with few images, 32 or for our own nets 512, and counted in proportion.
+    The rest of a step is measured with few images, 32 or for our own nets 512, and counted in
+    proportion.
     """
     few = {**given, "batch_size": 512 if given["encoder"] in OWN_NETS else 32}
     loss, of_few = (_fastest(_loss_step(one, alone=True)) for one in (given, few))
@@ -83,7 +86,9 @@ def _fastest(step: Callable[[], object]) -> float:
 
 
 def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float:
-    """MiB at the peak of some training steps, above those before the networks are built; or milliseconds of a step."""
+    """MiB at the peak of some training steps, above those before the networks are built; or
+    milliseconds of a step.
+    """
     return (
         1000 * int(given["batch_size"]) / _rate(given)
         if in_time
@@ -102,7 +107,9 @@ def curve(given: Mapping[str, Any], run: Path) -> list[float]:
 
 
 def plane(given: Mapping[str, Any], run: Path) -> float:
-    """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2 has the picture)."""
+    """Accuracy in per cent of the 15 nearest others on the map of the test images (SACLR, Figure 2
+    has the picture).
+    """
     page = run / f"{PLANE}.html"
     for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
@@ -111,7 +118,9 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
 
 
 def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
-    """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC, section 6.2)."""
+    """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC,
+    section 6.2).
+    """
     settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
     images = open_shown(settings.data, QUIET, split="test", **settings.reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
@@ -132,7 +141,9 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
 
 
 def saved_projector(run: Path) -> nn.Module:
-    """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B, width]."""
+    """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B,
+    width].
+    """
     model = plan_resumed(Run(run).settings, QUIET, {}, False).model()
     model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
     projector: nn.Module = model.online[1].eval()
@@ -172,7 +183,9 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
 
 
 def _rate(given: Mapping[str, Any]) -> float:
-    """Images per second of the fastest of the trials in four seconds; without the first, whose steps are slower."""
+    """Images per second of the fastest of the trials in four seconds; without the first, whose
+    steps are slower.
+    """
     trial, rates, began = _trial(given), list[float](), time.perf_counter()
     while len(rates) < 2 or time.perf_counter() - began < 2 * SECONDS:
         rates.append(trial())
@@ -191,7 +204,9 @@ def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:
-    """MiB of memory at the peak of some work, above those in use before: of the GPU, else resident (Linux)."""
+    """MiB of memory at the peak of some work, above those in use before: of the GPU, else resident
+    (Linux).
+    """
     if (peak := peak_memory(work)) is not None:
         return peak / MIB
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
@@ -206,7 +221,9 @@ def _peak() -> int:
 
 
 UNITS_OF = {"MiB": 1.0, "GB": 1 / 1024, "ms": 1.0, "s": 1e-3, "h": 1e-3 / 3600}
-"""What a table may be written in; measures give MiB and milliseconds. GB are those of GPUs, 1024 MiB."""
+"""What a table may be written in; measures give MiB and milliseconds. GB are those of GPUs, 1024
+MiB.
+"""
 
 MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = {
     "variables": variables,

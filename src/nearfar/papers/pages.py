@@ -1,4 +1,6 @@
-"""What is written of tables: JSON, a Markdown page and a picture of each, and claims.md of all of them."""
+"""What is written of tables: JSON, a Markdown page and a picture of each, and claims.md of all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ Lists = Mapping[Place, Sequence[Any]]
 def write_outcome(
     paper: Paper, table: Table, missing: Sequence[str], out: Path, known: Known | None = None
 ) -> Path:
-    """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the Markdown.
+    """Write a table as it stands, as Markdown, JSON and a picture; returns the path of the
+    Markdown.
 
     missing: what must be put where for data that is not there. known: numbers of other tables.
     """
@@ -56,11 +59,13 @@ def write_outcome(
         place: [one["value"] for one in each.values()] for place, each in seeds.items() if each
     }
     values: Values = {
-        place: {seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
-                for seed, one in each.items()}
+        place: {
+            seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
+            for seed, one in each.items()
+        }
         for place, each in seeds.items()
         if table.measure != "curve"
-    }  # fmt: skip
+    }
     right = {
         place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
         for place, each in seeds.items()
@@ -153,7 +158,10 @@ def _images(paper: Paper, table: Table) -> list[str]:
             used = min(cell.settings.get("limit") or train, train)
             held = cell.settings.get("held_out", min(MOST_HELD_OUT, used // SHARE_HELD_OUT))
             whole = "" if used == train else f" of {train}"
-            words = f"{name}, {used}{whole} training images ({held} held out of pretraining for its health)"
+            words = (
+                f"{name}, {used}{whole} training images ({held} held out of "
+                f"pretraining for its health)"
+            )
             if cell.evaluate.get("held_out"):
                 words += f", tested on {cell.evaluate['held_out']} further training images"
             elif other in paper.images:
@@ -168,7 +176,9 @@ def _images(paper: Paper, table: Table) -> list[str]:
 
 
 def _laid_out(table: Table, values: Values) -> list[list[str]]:
-    """The lines of the table: three cells for a column, or where there are many columns three lines for a row."""
+    """The lines of the table: three cells for a column, or where there are many columns three lines
+    for a row.
+    """
     columns, rows = list(table.columns.values()), table.rows.values()
 
     def shown(row: Row, column: Column) -> list[str]:
@@ -243,7 +253,9 @@ def write_claims(out: Path) -> Path:
 
 
 def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
-    """Return what was written of each table, by the path of its JSON in the folder, Table 9 before Table 10."""
+    """Return what was written of each table, by the path of its JSON in the folder, Table 9 before
+    Table 10.
+    """
 
     def parts(path: Path) -> list[tuple[str, int]]:
         return [
@@ -257,7 +269,8 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
-    """Write a PNG of a figure, of a table with a question, or whose columns are steps of one quantity; else none.
+    """Write a PNG of a figure, of a table with a question, or whose columns are steps of one
+    quantity; else none.
 
     out: folder of the runs, some of which have pictures of their own.
     """
@@ -266,8 +279,10 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         (one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns
     }
     cells = [cell for cell in table.cells() if cell.measure == PLANE]
-    maps = {  # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
-        f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} {table.unit}": picture
+    # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
+    maps = {
+        f"{table.rows[cell.row].title}: {values[cell.row, cell.column][0]:.1f} "
+        f"{table.unit}": picture
         for cell in cells
         if (cell.row, cell.column) in values
         and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
@@ -307,7 +322,9 @@ def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], li
 
 
 def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
-    """The mean of each cell, and its deviation, over the columns; the paper's full-scale numbers dashed."""
+    """The mean of each cell, and its deviation, over the columns; the paper's full-scale numbers
+    dashed.
+    """
     columns = table.columns.values()
     figure, (axes,) = _panels(1)
     paper = table.size == "full" and any(row.paper for row in table.rows.values())
@@ -337,7 +354,9 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 
 def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
-    """A panel for each column, with a row's mean and deviation on a line; of two columns, also one over the other."""
+    """A panel for each column, with a row's mean and deviation on a line; of two columns, also one
+    over the other.
+    """
     columns = [
         one for one in table.columns.values() if one.name in {column for _, column in values}
     ]
@@ -363,7 +382,9 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 
 def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
-    """A panel for each column: for each row a line for each seed, or a histogram of the lists of all seeds together."""
+    """A panel for each column: for each row a line for each seed, or a histogram of the lists of
+    all seeds together.
+    """
     epochs = {cell.settings.get("epochs") for cell in table.cells()}
     length = epochs.pop() if len(epochs) == 1 else None
     figure, panels = _panels(len(table.columns))

@@ -25,9 +25,21 @@ from nearfar.messages import (
 
 Size = Literal["full", "small"]
 Measure = Literal[
-    "run", "variables", "loss-memory", "loss-time", "loss-share", "step-memory", "step-time", "plane", "curve", "last",
-    "nuclear", "nuclear-norms", "detect", "none",
-]  # fmt: skip
+    "run",
+    "variables",
+    "loss-memory",
+    "loss-time",
+    "loss-share",
+    "step-memory",
+    "step-time",
+    "plane",
+    "curve",
+    "last",
+    "nuclear",
+    "nuclear-norms",
+    "detect",
+    "none",
+]
 TRAINED = ("run", "plane", "curve", "last", "nuclear", "nuclear-norms", "detect")
 """Measures on a pretrained run; the others need none."""
 Number = tuple[float, float | None]
@@ -47,12 +59,15 @@ OF_SMALL = (
     "first_seed",
     "says",
 )
-"""Keys of the small scale of a table, which takes over what it does not name, but for common settings."""
+"""Keys of the small scale of a table, which takes over what it does not name, but for common
+settings.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column: its data, settings of its runs, and where they are not the table's, protocol, metric and measure.
+    """A column: its data, settings of its runs, and where they are not the table's, protocol,
+    metric and measure.
 
     like: the column of the paper that it stands for at small scale.
     """
@@ -71,10 +86,11 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row: settings of its runs (None: the paper's number alone), those at small scale, and the paper's numbers.
+    """A row: settings of its runs (None: the paper's number alone), those at small scale, and the
+    paper's numbers.
 
-    trial_of, trial: the row that it is a trial of, and its own settings in words. among: the row whose trials, in the
-    table that chooses, settle its settings; default: the row of the same name.
+    trial_of, trial: the row that it is a trial of, and its own settings in words. among: the row
+    whose trials, in the table that chooses, settle its settings; default: the row of the same name.
     """
 
     name: str
@@ -92,9 +108,10 @@ class Row:
 class Claim:
     """A comparison of cells that a paper claims; one of its kinds is given.
 
-    better: the first is better than the second. not_worse: it is worse by at most the third, in the table's unit.
-    within: they differ by at most that. best: it is better than every other row. more: the first is better than the
-    second by more than the third is better than the fourth. A cell is "row/column", or a row of the claim's column.
+    better: the first is better than the second. not_worse: it is worse by at most the third, in the
+    table's unit. within: they differ by at most that. best: it is better than every other row.
+    more: the first is better than the second by more than the third is better than the fourth. A
+    cell is "row/column", or a row of the claim's column.
     """
 
     text: str
@@ -107,7 +124,9 @@ class Claim:
     more: tuple[str, str, str, str] | None = None
 
     def cells(self, columns: Iterable[str]) -> list[tuple[str, str | None]]:
-        """Return the (row, column) of the cells that are named; column None where the claim leaves it open."""
+        """Return the (row, column) of the cells that are named; column None where the claim leaves
+        it open.
+        """
         only = list(columns)
         usual = self.column or (only[0] if len(only) == 1 else None)
         named = self.more or (self.better or self.not_worse or self.within or (self.best,))[:2]
@@ -117,7 +136,9 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of a table: the settings of its run, with "data" a name, and what is read from it."""
+    """One number of a table: the settings of its run, with "data" a name, and what is read from
+    it.
+    """
 
     row: str
     column: str
@@ -144,7 +165,9 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A short name of the run: cells with equal settings share it, whatever is measured on them."""
+        """A short name of the run: cells with equal settings share it, whatever is measured on
+        them.
+        """
         words = json.dumps(
             ["run" if self.measure in TRAINED else self.measure, dict(self.settings)],
             sort_keys=True,
@@ -154,15 +177,16 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table or figure of a paper at a size; `small`: the same at small scale, or `small_not`: why there is none.
+    """A table or figure of a paper at a size; `small`: the same at small scale, or `small_not`: why
+    there is none.
 
-    run: rows that are run. common: settings of all runs. evaluate: options of `nearfar evaluate` or `transfer`. says:
-    how it differs from the paper. needs, cost: of the full size. own: "run" and "evaluate" of single cells, by
-    "ROW COLUMN".
+    run: rows that are run. common: settings of all runs. evaluate: options of `nearfar evaluate` or
+    `transfer`. says: how it differs from the paper. needs, cost: of the full size. own: "run" and
+    "evaluate" of single cells, by "ROW COLUMN".
 
-    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier in the file, whose
-    trials settle the settings of every row, in its column of the same name or else its first. choices: the trials that
-    were best, in words, by "ROW/COLUMN".
+    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier
+    in the file, whose trials settle the settings of every row, in its column of the same name or
+    else its first. choices: the trials that were best, in words, by "ROW/COLUMN".
     """
 
     paper: str
@@ -200,7 +224,8 @@ class Table:
             return self
         if self.small is None:
             raise ValueError(
-                f"{self.paper}/{self.name} has no small scale: {self.small_not or 'none is written'}"
+                f"{self.paper}/{self.name} has no small scale: "
+                f"{self.small_not or 'none is written'}"
             )
         return self.small
 
@@ -217,8 +242,8 @@ class Table:
     def cells(self) -> list[Cell]:
         """Return the cells that are run, row by row.
 
-        Left out are those of the measure "none" and, at full scale, trainings that the paper left out of a row that has
-        numbers.
+        Left out are those of the measure "none" and, at full scale, trainings that the paper left
+        out of a row that has numbers.
         """
         cells = []
         for row in (self.rows[name] for name in self.run):
@@ -255,7 +280,8 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """A paper: its tables by name, and what its data is and how many training and test images it has, by its name.
+    """A paper: its tables by name, and what its data is and how many training and test images it
+    has, by its name.
 
     holm: whether the verdicts of a page are corrected among its claims.
     """
@@ -276,10 +302,11 @@ def paper_names() -> list[str]:
 
 
 def read_paper(name: str | Path) -> Paper:
-    """Read a paper that comes with nearfar by name, or a file of one's own (its name ends in .yaml).
+    """Read a paper that comes with nearfar by name, or a file of one's own (its name ends in
+    .yaml).
 
-    Raises ValueError, one line that names the place, for an unknown paper and for what is not in the form of
-    docs/reproduce.md.
+    Raises ValueError, one line that names the place, for an unknown paper and for what is not in
+    the form of docs/reproduce.md.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -329,7 +356,9 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
 
 
 def _check_paths(cell: Cell, place: str) -> None:
-    """Check what of a cell becomes a part of a path; ValueError, which names the cell, for what is no plain name."""
+    """Check what of a cell becomes a part of a path; ValueError, which names the cell, for what is
+    no plain name.
+    """
     with one_line(f"{place}, row {cell.row}, column {cell.column}", ValueError):
         for name in (cell.row, cell.column):
             check_plain_name("row or column", name)
@@ -366,7 +395,9 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
 
 
 def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
-    """The row of a name, or one for each of its trials: NAME-1 and so on, with their settings on top of its own."""
+    """The row of a name, or one for each of its trials: NAME-1 and so on, with their settings on
+    top of its own.
+    """
     if (trials := given.pop("trials")) is None:
         return {name: _row(name, given, place)}
     rows = {}
@@ -400,7 +431,8 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
 def _claim(given: dict[str, Any], place: str) -> Claim:
     if sum(kind in given for kind in KINDS) != 1:
         raise ValueError(
-            f"{place}: the claim {given.get('text')!r} needs one of {', '.join(KINDS[:-1])} and more"
+            f"{place}: the claim {given.get('text')!r} needs one of "
+            f"{', '.join(KINDS[:-1])} and more"
         )
     cells = {kind: tuple(given[kind]) for kind in KINDS if isinstance(given.get(kind), list)}
     return _part(
@@ -418,7 +450,8 @@ def _check_names(table: Table) -> None:
         raise ValueError(f"{table.name}, row {lost[0]}: `among` needs a table in `chosen`")
     if table.chosen and (0 in counts.values() or len({*counts.values()}) > 1):
         raise ValueError(
-            f"{table.name}: every row needs as many trials in {table.chosen.name}; there are {counts}"
+            f"{table.name}: every row needs as many trials in {table.chosen.name}; there "
+            f"are {counts}"
         )
     for cell in table.own:
         if tuple(cell.split(" ")) not in {
@@ -433,12 +466,14 @@ def _check_names(table: Table) -> None:
                 )
             if where is not None and where not in columns | small:
                 raise ValueError(
-                    f"{table.name}: the claim {claim.text!r} names a column {where} that is not there"
+                    f"{table.name}: the claim {claim.text!r} names a column {where} that "
+                    f"is not there"
                 )
     for column in () if table.small is None else table.small.columns.values():
         if column.like is not None and column.like not in columns:
             raise ValueError(
-                f"{table.name}, small: there is no column {column.like} for {column.name} to stand for"
+                f"{table.name}, small: there is no column {column.like} for {column.name} "
+                f"to stand for"
             )
 
 
@@ -457,7 +492,9 @@ def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
 
 
 def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Check keys, that settings are names with values, and words of a list; one protocol stands for a list of one."""
+    """Check keys, that settings are names with values, and words of a list; one protocol stands for
+    a list of one.
+    """
     for name, value in given.items():
         with one_line(place, ValueError):
             check_known("key", name, hints, "see docs/reproduce.md")

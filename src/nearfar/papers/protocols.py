@@ -1,7 +1,8 @@
-"""The protocols of the papers' transfer tables on frozen features: `transfer`, `transfer-sgd` and `low-shot`.
+"""The protocols of the papers' transfer tables on frozen features: `transfer`, `transfer-sgd` and
+`low-shot`.
 
-Each split is (features [images, dim], labels): one label an image, or for average precision a matrix [images, classes]
-of 1, -1 and 0 (difficult, or not known).
+Each split is (features [images, dim], labels): one label an image, or for average precision a
+matrix [images, classes] of 1, -1 and 0 (difficult, or not known).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Checked = tuple[Tensor, np.ndarray]
 
 
 class Transfer(NamedTuple):
-    """The metric on the test split, 0..1, and the penalty or learning rate that the validation split chose."""
+    """The metric on the test split, 0..1, and the penalty or learning rate that the validation
+    split chose.
+    """
 
     score: float
     chosen: float
@@ -57,7 +60,9 @@ def protocol_results(
     seed: int = 0,
     progress: Progress = None,
 ) -> dict[str, float]:
-    """Return the results of a protocol by their keys in results.json; splits: "train", "test", perhaps "validation"."""
+    """Return the results of a protocol by their keys in results.json; splits: "train", "test",
+    perhaps "validation".
+    """
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
         return {
@@ -101,16 +106,17 @@ def transfer_accuracy(
 ) -> Transfer:
     """Transfer by logistic regression on frozen features, as in SCE, section 4.4 and Table 9.
 
-    The protocol is BYOL's (appendix D.3) in the form of Ericsson, Gouk and Hospedales (CVPR 2021, section 4.1 and
-    released code): L-BFGS on the features as they are, without augmentation or standardisation; of 45 penalties,
-    log-spaced from 1e-6 to 1e5, that with the best metric on the validation split is fitted again on training and
-    validation images and tested once. penalties: others, each on the summed loss, 1 / C of scikit-learn. A matrix of
-    labels gets a logistic regression for each class. validation: None takes a random fifth of the training images, as
-    the released code does. Raises ValueError for missing labels and for one class.
+    The protocol is BYOL's (appendix D.3) in the form of Ericsson, Gouk and Hospedales (CVPR 2021,
+    section 4.1 and released code): L-BFGS on the features as they are, without augmentation or
+    standardisation; of 45 penalties, log-spaced from 1e-6 to 1e5, that with the best metric on the
+    validation split is fitted again on training and validation images and tested once. penalties:
+    others, each on the summed loss, 1 / C of scikit-learn. A matrix of labels gets a logistic
+    regression for each class. validation: None takes a random fifth of the training images, as the
+    released code does. Raises ValueError for missing labels and for one class.
 
-    Differs from the released code: fits go from the largest penalty down, each from where the last one ended, and so
-    come nearer to their optima within the 100 iterations that both allow; images that are difficult for a class are
-    left out for it.
+    Differs from the released code: fits go from the largest penalty down, each from where the last
+    one ended, and so come nearer to their optima within the 100 iterations that both allow; images
+    that are difficult for a class are left out for it.
     """
     train, held, test = _splits(train, validation, test, seed)
     order = sorted(penalties or PENALTIES, reverse=True)
@@ -151,12 +157,13 @@ def transfer_sgd_accuracy(
 ) -> Transfer:
     """Transfer by SGD on frozen features, as in LORAC, section 6.1 and Table 2.
 
-    Batches of 256, momentum 0.9, no weight decay, and the best of 7 learning rates, log-spaced from 0.1 to 100, which
-    falls along a cosine over 5,000 or 30,000 steps, by the data set; all rates are one batched head. The validation
-    split chooses, and the chosen rate trains again on both. steps: of each fit, None for 100 epochs. Else as
-    `transfer_accuracy`, for one label an image.
+    Batches of 256, momentum 0.9, no weight decay, and the best of 7 learning rates, log-spaced from
+    0.1 to 100, which falls along a cosine over 5,000 or 30,000 steps, by the data set; all rates
+    are one batched head. The validation split chooses, and the chosen rate trains again on both.
+    steps: of each fit, None for 100 epochs. Else as `transfer_accuracy`, for one label an image.
 
-    Differs from the paper: it does not say which images chose the rate; every image is seen in one view.
+    Differs from the paper: it does not say which images chose the rate; every image is seen in one
+    view.
     """
     train, held, test = _splits(train, validation, test, seed)
     if train[1].ndim > 1:
@@ -183,15 +190,17 @@ def low_shot_precision(
     seed: int = 0,
     progress: Progress = None,
 ) -> dict[int | None, Score]:
-    """Mean average precision of linear SVMs from so many images a class, and from all of them (key None).
+    """Mean average precision of linear SVMs from so many images a class, and from all of them (key
+    None).
 
-    The protocol of SCE, section 4.4 and Table 10, which follows ReSSL and so the released code of PCL (Li et al., ICLR
-    2021): features of length 1; for each class one linear SVM with the squared hinge loss, C = 0.5 and positives that
-    count twice, against all other images drawn; k positives are drawn for each class, with all of their labels, and an
-    image drawn for two classes is there twice; the mean and deviation (population form) of 5 draws. The average
-    precision is the area below the curve made to fall only. In a matrix of labels 0 counts as -1, as in that code. A
-    class with fewer images gives all that it has. A class that training lacks is found by chance: its precision is its
-    share of the test images.
+    The protocol of SCE, section 4.4 and Table 10, which follows ReSSL and so the released code of
+    PCL (Li et al., ICLR 2021): features of length 1; for each class one linear SVM with the squared
+    hinge loss, C = 0.5 and positives that count twice, against all other images drawn; k positives
+    are drawn for each class, with all of their labels, and an image drawn for two classes is there
+    twice; the mean and deviation (population form) of 5 draws. The average precision is the area
+    below the curve made to fall only. In a matrix of labels 0 counts as -1, as in that code. A
+    class with fewer images gives all that it has. A class that training lacks is found by chance:
+    its precision is its share of the test images.
     """
     (train_x, train_y), (test_x, test_y) = _checked(train), _checked(test, "test")
     classes = (
@@ -223,17 +232,23 @@ def low_shot_precision(
 def draw_positives(
     labels: Int[np.ndarray, "images classes"], k: int, seed: Sequence[int]
 ) -> Int[np.ndarray, " chosen"]:
-    """Draw k images of each class, class by class, without replacement within one; returns their rows."""
+    """Draw k images of each class, class by class, without replacement within one; returns their
+    rows.
+    """
     generator = np.random.default_rng(list(seed))
     members = [np.flatnonzero(column > 0) for column in labels.T]
     return np.concatenate([generator.permutation(rows)[:k] for rows in members])
 
 
 def measure(
-    metric: Metric, labels: Shaped[np.ndarray, "images ..."], scores: Float[np.ndarray, "images classes"],
+    metric: Metric,
+    labels: Shaped[np.ndarray, "images ..."],
+    scores: Float[np.ndarray, "images classes"],
     classes: np.ndarray,
-) -> float:  # fmt: skip
-    """Return a metric 0..1 of scores: of the class with the largest one, or of the order of the images by class."""
+) -> float:
+    """Return a metric 0..1 of scores: of the class with the largest one, or of the order of the
+    images by class.
+    """
     if metric == "eleven_point_map":
         return mean_precision(eleven_point_precision, labels, scores)
     predicted = classes[scores.argmax(1)]
@@ -249,7 +264,9 @@ def mean_precision(
     labels: Int[np.ndarray, "images classes"],
     scores: Float[np.ndarray, "images classes"],
 ) -> float:
-    """Average over the classes that some image shows; images labelled 0 (difficult) are left out, as VOC does."""
+    """Average over the classes that some image shows; images labelled 0 (difficult) are left out,
+    as VOC does.
+    """
     each = [kind(y[y != 0] > 0, row[y != 0]) for y, row in zip(labels.T, scores.T, strict=True)]
     return float(np.nanmean(each))
 
@@ -257,12 +274,13 @@ def mean_precision(
 def eleven_point_precision(
     there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
 ) -> float:
-    """Return the mean of the best precisions at recalls of 0, 0.1, ... 1 or more (Everingham et al. 2010, section 4.2).
+    """Return the mean of the best precisions at recalls of 0, 0.1, ... 1 or more (Everingham et al.
+    2010, section 4.2).
 
     there: true for images that show the class. NaN where no image does.
 
-    Differs from Ericsson et al.'s released code: that counts the point of recall 0 and precision 1, which
-    scikit-learn's curve ends with, so that recall 0 always gives 1.
+    Differs from Ericsson et al.'s released code: that counts the point of recall 0 and precision 1,
+    which scikit-learn's curve ends with, so that recall 0 always gives 1.
     """
     precision, recall = _curve(there, scores)
     return float(
@@ -273,7 +291,9 @@ def eleven_point_precision(
 def area_precision(
     there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
 ) -> float:
-    """Return the area below the precision-recall curve made to fall only (VOC from 2010 on). NaN where none is true."""
+    """Return the area below the precision-recall curve made to fall only (VOC from 2010 on). NaN
+    where none is true.
+    """
     precision, recall = _curve(there, scores)
     best = np.maximum.accumulate(
         precision
@@ -282,7 +302,9 @@ def area_precision(
 
 
 def _curve(there: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall from the lowest threshold to the highest, NaN where there is nothing to find."""
+    """Precision and recall from the lowest threshold to the highest, NaN where there is nothing to
+    find.
+    """
     if not there.any():
         return np.full(1, np.nan), np.ones(1)
     precision, recall, _ = precision_recall_curve(there, scores)
@@ -338,16 +360,19 @@ def regularisation_path(
     classes: int,
     penalties: Sequence[float],
 ) -> Iterator[Classifier]:
-    """Fit a linear classifier for each penalty, in that order: a function from features to the scores of the classes.
+    """Fit a linear classifier for each penalty, in that order: a function from features to the
+    scores of the classes.
 
-    The sum of the losses over the images plus penalty / 2 times the squared weights is minimised, biases being free;
-    scikit-learn's C is 1 / penalty. y: class numbers [images], for a softmax over the classes; or [images, classes]
-    with 1 (there), -1 (not there) and 0 (not known, left out), for a logistic regression of each class on its own.
-    Start with the largest penalty: every fit begins where the one before ended.
+    The sum of the losses over the images plus penalty / 2 times the squared weights is minimised,
+    biases being free; scikit-learn's C is 1 / penalty. y: class numbers [images], for a softmax
+    over the classes; or [images, classes] with 1 (there), -1 (not there) and 0 (not known, left
+    out), for a logistic regression of each class on its own. Start with the largest penalty: every
+    fit begins where the one before ended.
 
-    The features are taken as they are. Only the search is in other coordinates: shifted by the mean, which the biases
-    take up, turned to the principal axes, which no weight's length notices, and scaled by Bohning's bound of the
-    curvature along each, which leaves the minimum where it is and brings L-BFGS there in tens of steps.
+    The features are taken as they are. Only the search is in other coordinates: shifted by the
+    mean, which the biases take up, turned to the principal axes, which no weight's length notices,
+    and scaled by Bohning's bound of the curvature along each, which leaves the minimum where it is
+    and brings L-BFGS there in tens of steps.
     """
     x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
@@ -380,9 +405,13 @@ def _fit(
     """Minimise the mean loss plus half the squared weights times the penalty of their axis."""
     weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=MAX_ITERATIONS, history_size=20, tolerance_grad=TOLERANCE, tolerance_change=1e-10,
+        [weight, bias],
+        max_iter=MAX_ITERATIONS,
+        history_size=20,
+        tolerance_grad=TOLERANCE,
+        tolerance_change=1e-10,
         line_search_fn="strong_wolfe",
-    )  # fmt: skip
+    )
 
     def objective() -> Tensor:
         optimizer.zero_grad()

@@ -35,27 +35,31 @@ def reproduce(
 ) -> dict[str, dict[str, Any]]:
     """Run the papers' tables: "paper | ours", and which claims hold.
 
-    `pretrain`, `evaluate` and `transfer` make every number, in processes of their own, and their command lines are
-    saved. Finished runs are not repeated, and all tables in `out` share runs with the same settings.
+    `pretrain`, `evaluate` and `transfer` make every number, in processes of their own, and their
+    command lines are saved. Finished runs are not repeated, and all tables in `out` share runs with
+    the same settings.
 
     Args:
-        table: PAPER/TABLE such as saclr/table-9, PAPER for all of its tables, or the same with a file of your own,
-            FILE.yaml/TABLE (docs/reproduce.md); tables that choose its settings are run first. Default: list the tables
-            and run nothing.
+        table: PAPER/TABLE such as saclr/table-9, PAPER for all of its tables, or the same with a
+            file of your own, FILE.yaml/TABLE (docs/reproduce.md); tables that choose its settings
+            are run first. Default: list the tables and run nothing.
         scale: "full" as in the paper, or "small": the same comparison at a size for two cores.
         data: folder that holds the data sets by name, such as DATA/cifar10.
         only: rows to run; the table keeps its numbers of the others.
         seeds: runs of each cell. Default: the table's, 3 where an order is claimed at small scale.
         jobs: runs side by side. Default: the number of GPUs, or of cores.
-        out: folder for the tables and, in OUT/runs, the run folders, which may be removed afterwards.
-        run: make the runs that are missing. With false, tables in `out` are only judged and written anew.
+        out: folder for the tables and, in OUT/runs, the run folders, which may be removed
+            afterwards.
+        run: make the runs that are missing. With false, tables in `out` are only judged and written
+            anew.
         console: where progress is shown.
 
     Returns:
         What is written as JSON, by PAPER/TABLE; without `table` the list.
 
     Raises:
-        ValueError: for an unknown paper, table, row, setting, option or metric, and a table without that scale.
+        ValueError: for an unknown paper, table, row, setting, option or metric, and a table without
+            that scale.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
 
     >>> "saclr/table-3" in nearfar.reproduce()
@@ -124,7 +128,9 @@ def reproduce(
 
 
 def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
-    """Return the paper and the tables that PAPER or PAPER/TABLE names, at a size; of a whole paper all that have it."""
+    """Return the paper and the tables that PAPER or PAPER/TABLE names, at a size; of a whole paper
+    all that have it.
+    """
     from nearfar.messages import check_known
     from nearfar.papers.paper import read_paper
 
@@ -143,7 +149,9 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
 
 
 def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
-    """Show all tables of all papers, with what they need and whether they were run, into `out` or for docs/papers."""
+    """Show all tables of all papers, with what they need and whether they were run, into `out` or
+    for docs/papers.
+    """
     from rich.text import Text
 
     from nearfar.papers.paper import paper_names, read_paper
@@ -160,10 +168,16 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
                 [*table.protocol, *(p for column in columns for p in column.protocol or ())]
             )
             fact: dict[str, Any] = dict(
-                title=table.title, source=table.source, data=list(data), protocol=list(protocol) or [table.measure],
-                cost=table.cost, needs=table.needs, small=table.small is not None, small_not=table.small_not,
+                title=table.title,
+                source=table.source,
+                data=list(data),
+                protocol=list(protocol) or [table.measure],
+                cost=table.cost,
+                needs=table.needs,
+                small=table.small is not None,
+                small_not=table.small_not,
                 state=state_of(table, out),
-            )  # fmt: skip
+            )
             found[f"{name}/{table.name}"] = fact
             words = [
                 *fact["data"],
@@ -181,6 +195,7 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
             console.print(Text(f"  {name}/{table.name}  {table.title}"))
             console.print(Text(f"      {said}", style="dim"))
     console.print(
-        "nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for two cores"
+        "nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for "
+        "two cores"
     )
     return found

@@ -1,4 +1,6 @@
-"""The runs behind a table's cells: what they ask for, made in processes of their own, and the numbers so far."""
+"""The runs behind a table's cells: what they ask for, made in processes of their own, and the
+numbers so far.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ ALWAYS_THERE = ("digits",)
 PAPERS = {"keep_colour": 0}
 """Settings of all runs where a table says nothing else: what ours do and no paper's."""
 SMALL = {"weight_decay": 0.01}
-"""Those of runs with the recipe "small", whose decay it was when the papers' tables were made at small scale."""
+"""Those of runs with the recipe "small", whose decay it was when the papers' tables were made at
+small scale.
+"""
 PRETRAINED = "pretrain"
 PLANE = "plane"
 """The measure that makes a map, and the name of its files in the folder of a run."""
@@ -70,7 +74,9 @@ Found = dict[str, dict[str, Any]]
 
 
 def check_cells(table: Table) -> None:
-    """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do not exist."""
+    """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do
+    not exist.
+    """
     for cell in table.cells():
         with one_line(f"{table.name}, row {cell.row}, column {cell.column}", ValueError, TypeError):
             if "method" not in cell.settings:
@@ -129,13 +135,17 @@ def verb_of(cell: Cell) -> str:
 
 
 def folder_of(cell: Cell, seed: int | str, out: Path) -> Path:
-    """Return the folder of a cell's run; with the seed "" what the names of those of all seeds begin with."""
+    """Return the folder of a cell's run; with the seed "" what the names of those of all seeds
+    begin with.
+    """
     words = (cell.settings.get("method"), cell.settings.get("data"), cell.key, seed)
     return out / "runs" / "-".join(str(word) for word in words if word is not None)
 
 
 def measurements(folder: Path) -> dict[str, Any]:
-    """Return what was measured in a run folder by its reading, and its training under `PRETRAINED`."""
+    """Return what was measured in a run folder by its reading, and its training under
+    `PRETRAINED`.
+    """
     path = folder / DONE
     if not os.path.lexists(path):
         return {}
@@ -146,7 +156,9 @@ def measurements(folder: Path) -> dict[str, Any]:
 
 
 def _is_number(one: Any, measured: bool = True) -> bool:
-    """Whether that is a number as `reproduce` writes it, with seconds and commands; not `measured`: of a training."""
+    """Whether that is a number as `reproduce` writes it, with seconds and commands; not `measured`:
+    of a training.
+    """
     if not isinstance(one, dict) or not isinstance(one.get("commands"), list):
         return False
     value = one.get("value") if measured else 0
@@ -163,7 +175,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def packed(right: np.ndarray) -> dict[str, Any]:
-    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for 10 000 images.
+    """Write for each test image whether it was classified correctly, as JSON holds it: 1.3 kB for
+    10 000 images.
 
     Of several trials [trials, images], at most 255, in how many of them.
     """
@@ -186,7 +199,9 @@ def unpacked(right: Mapping[str, Any]) -> np.ndarray:
 
 @dataclass
 class Task:
-    """One run, with all cells that want a number of it. data: the folder that holds data sets by name."""
+    """One run, with all cells that want a number of it. data: the folder that holds data sets by
+    name.
+    """
 
     folder: Path
     settings: Mapping[str, Any]
@@ -205,10 +220,11 @@ def add_tasks(
     only: Sequence[str] = (),
     seeds: int | None = None,
 ) -> list[Path]:
-    """Add the runs that a table lacks to tasks by folder; returns the data that is not there, whose cells are left out.
+    """Add the runs that a table lacks to tasks by folder; returns the data that is not there, whose
+    cells are left out.
 
-    data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if not the table's.
-    Raises ValueError where settings are not chosen yet.
+    data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if
+    not the table's. Raises ValueError where settings are not chosen yet.
     """
     table, missing = resolved(table, out, known), []
     found = found_so_far(table, out, known)
@@ -238,10 +254,11 @@ def add_tasks(
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
-    """Run tasks, `jobs` at a time; failures are reported and the others continue. Returns how many failed.
+    """Run tasks, `jobs` at a time; failures are reported and the others continue. Returns how many
+    failed.
 
-    SIGTERM to this process goes on to the commands that are running; Ctrl-C and a terminal that closes reach them by
-    themselves.
+    SIGTERM to this process goes on to the commands that are running; Ctrl-C and a terminal that
+    closes reach them by themselves.
     """
     began, failed = time.perf_counter(), 0
     console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
@@ -271,7 +288,8 @@ class _Commands:
         self._stopped = False
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> str:
-        """Run Python with some words; append what it says to the log and return its standard output.
+        """Run Python with some words; append what it says to the log and return its standard
+        output.
 
         Raises subprocess.CalledProcessError where it fails or is stopped.
         """
@@ -417,7 +435,9 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
-    """How a cell's number is measured: those that are alike come from one command, with all of their protocols."""
+    """How a cell's number is measured: those that are alike come from one command, with all of
+    their protocols.
+    """
     return (
         cell.measure,
         verb_of(cell),
@@ -432,7 +452,9 @@ def path_of(table: Table, out: Path) -> Path:
 
 
 def known_in(out: Path) -> Known:
-    """Return the numbers of all tables in a folder: what one table has, others with the same runs need not run."""
+    """Return the numbers of all tables in a folder: what one table has, others with the same runs
+    need not run.
+    """
     known: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted(out.glob("*/*.json")):
         for cell in outcome_in(path).get("cells", {}).values():
@@ -449,7 +471,9 @@ def known_in(out: Path) -> Known:
 
 
 def outcome_in(path: Path) -> dict[str, Any]:
-    """Return what was written of a table, empty before; ValueError, one line, for a damaged file."""
+    """Return what was written of a table, empty before; ValueError, one line, for a damaged
+    file.
+    """
     if not os.path.lexists(path):
         return {}
     found = read_json(path, "remove it, its runs are kept")
@@ -489,7 +513,8 @@ def _is_claim(claim: Any) -> bool:
 
 
 def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
-    """Return the numbers of a table: those written before, of runs with the same settings, and those of run folders.
+    """Return the numbers of a table: those written before, of runs with the same settings, and
+    those of run folders.
 
     known: numbers of other tables; their own come first.
     """
@@ -516,7 +541,8 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
 def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     """Return a table with the settings that the numbers in a folder choose for each of its cells.
 
-    That trial is taken whose mean over the seeds is best. Raises ValueError where a number of a trial is missing.
+    That trial is taken whose mean over the seeds is best. Raises ValueError where a number of a
+    trial is missing.
     """
     if table.chosen is None:
         return table
@@ -547,15 +573,19 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
 
 
 def has(found: Found, cell: Cell, seed: int) -> bool:
-    """Whether a cell has its number for a seed; one without versions is older than the random samples of `limit`."""
+    """Whether a cell has its number for a seed; one without versions is older than the random
+    samples of `limit`.
+    """
     number = found[cell.place]["seeds"].get(str(seed))
     return number is not None and ("versions" in number or "limit" not in cell.settings)
 
 
 def state_of(table: Table, out: Path) -> str:
-    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which claims hold.
+    """Say in words whether a table was run, such as "small scale, begun" or "not run", and which
+    claims hold.
 
-    Of a table that was not run into `out`, the numbers that come with the source of nearfar are described.
+    Of a table that was not run into `out`, the numbers that come with the source of nearfar are
+    described.
     """
     own = _state_in(table, out)
     came = "" if own else _state_in(table, COMMITTED)

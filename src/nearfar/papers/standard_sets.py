@@ -1,4 +1,6 @@
-"""The labelled data sets of the transfer tables, from torchvision by name: splits, metrics and features."""
+"""The labelled data sets of the transfer tables, from torchvision by name: splits, metrics and
+features.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,10 @@ VOC_CLASSES = (
 class StandardSet:
     """A data set of torchvision as the transfer tables use it.
 
-    kind: class in torchvision.datasets. train, test, validation: arguments that give these splits; no validation split:
-    a random fifth of the training split is used. metric: of SCE's Table 9. steps: of LORAC's Table 2, None for 100
-    epochs. drawn: where torchvision has one split only, the images of a class that are drawn for training and for the
-    test (None: all others).
+    kind: class in torchvision.datasets. train, test, validation: arguments that give these splits;
+    no validation split: a random fifth of the training split is used. metric: of SCE's Table 9.
+    steps: of LORAC's Table 2, None for 100 epochs. drawn: where torchvision has one split only, the
+    images of a class that are drawn for training and for the test (None: all others).
     """
 
     kind: str
@@ -104,7 +106,9 @@ OWN_DATA = StandardSet("", {}, {})
 
 @dataclass(frozen=True)
 class Split:
-    """Images with labels that are read one by one; `matrix` [images, classes] holds several labels an image."""
+    """Images with labels that are read one by one; `matrix` [images, classes] holds several labels
+    an image.
+    """
 
     images: Dataset[Any]
     matrix: Int[np.ndarray, "images classes"] | None = None
@@ -123,7 +127,9 @@ class Split:
 def features_in_pieces(
     splits: Mapping[str, Split], reading: Mapping[str, Any], encoders: Encoders, console: Console
 ) -> Iterator[tuple[str, Labelled]]:
-    """Features and labels of every split, encoder by encoder; each image is read once, and left out if unreadable."""
+    """Features and labels of every split, encoder by encoder; each image is read once, and left out
+    if unreadable.
+    """
     found: dict[str, Labelled] = {row: {} for row in encoders}
     device = find_device()
     for name, split in splits.items():
@@ -135,7 +141,8 @@ def features_in_pieces(
                 for row, encoder in encoders.items():
                     parts[row].append(extract(encoder, images, device=device))
                 known = rows[[int(one) for one in images.names]].numpy()
-                labels.append(images.labels if split.matrix is None else split.matrix[known])  # type: ignore[arg-type]
+                known_labels = images.labels if split.matrix is None else split.matrix[known]
+                labels.append(known_labels)  # type: ignore[arg-type]
                 progress(int(rows[-1]) + 1, len(split))
         for row in encoders:
             found[row][name] = torch.cat(parts[row]), np.concatenate(labels)
@@ -143,7 +150,9 @@ def features_in_pieces(
 
 
 def standard_set(source: str) -> tuple[str, StandardSet] | None:
-    """Name and entry of "torchvision:NAME", None for any other source; ValueError for a name that is not known."""
+    """Name and entry of "torchvision:NAME", None for any other source; ValueError for a name that
+    is not known.
+    """
     if not source.startswith(PREFIX):
         return None
     name = source.removeprefix(PREFIX).lower()
@@ -156,10 +165,11 @@ def standard_set(source: str) -> tuple[str, StandardSet] | None:
 def open_standard(
     chosen: StandardSet, root: str | os.PathLike[str] | None, seed: int = 0
 ) -> dict[str, Split]:
-    """Open "train", "test" and, where there is one, "validation", from the files that lie in `root`.
+    """Open "train", "test" and, where there is one, "validation", from the files that lie in
+    `root`.
 
-    Nothing is downloaded. seed: of the splits that are drawn. Raises ValueError without a root, FileNotFoundError
-    without the files.
+    Nothing is downloaded. seed: of the splits that are drawn. Raises ValueError without a root,
+    FileNotFoundError without the files.
     """
     if root is None:
         raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
@@ -188,7 +198,8 @@ def _open(chosen: StandardSet, which: Mapping[str, Any], root: str | os.PathLike
     except (RuntimeError, OSError) as error:
         reason = first_line(error).split(". ")[0].rstrip(".")  # the next sentence offers a download
         raise FileNotFoundError(
-            f"torchvision.datasets.{chosen.kind} finds no files in '{os.fspath(root)}' ({reason}): put them there as "
+            f"torchvision.datasets.{chosen.kind} finds no files in '{os.fspath(root)}' "
+            f"({reason}): put them there as "
             "torchvision lays them out; nothing is downloaded"
         ) from error
 
@@ -218,6 +229,8 @@ def _voc_labels(dataset: Any) -> Int[np.ndarray, "images classes"]:
 
 
 def name_with(result: str, data: str) -> str:
-    """Return the key of a result on a data set of torchvision: its name at the end, "_std" of a deviation behind."""
+    """Return the key of a result on a data set of torchvision: its name at the end, "_std" of a
+    deviation behind.
+    """
     end = "_std" if result.endswith("_std") else ""
     return f"{result.removesuffix(end)}_{data}{end}" if data else result

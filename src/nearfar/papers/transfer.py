@@ -41,32 +41,37 @@ def transfer(
 
     Args:
         run: run folder.
-        data: labelled images with a train and a test split, or without: then a share is kept for the test. Or
-            torchvision:NAME, a data set of the tables, from files in --root. For the detectors annotated images: a
-            folder in VOC's or COCO's layout or a COCO json. Default: the data of the run.
-        protocol: "transfer" (logistic regression), "transfer-sgd", "low-shot" (SVMs on few images a class, mean average
-            precision), see docs/evaluation.md; or, apart from these, detectors trained on the encoder: "detect",
-            "segment", "keypoints", see docs/detection.md.
+        data: labelled images with a train and a test split, or without: then a share is kept for
+            the test. Or torchvision:NAME, a data set of the tables, from files in --root. For the
+            detectors annotated images: a folder in VOC's or COCO's layout or a COCO json. Default:
+            the data of the run.
+        protocol: "transfer" (logistic regression), "transfer-sgd", "low-shot" (SVMs on few images a
+            class, mean average precision), see docs/evaluation.md; or, apart from these, detectors
+            trained on the encoder: "detect", "segment", "keypoints", see docs/detection.md.
         root: folder with the files of a data set of torchvision.
         limit: use a random sample of this many training images. Default: as in the run.
         test_share: share of the images that is kept for the test where the data has no test split.
         seed: random seed of that split, of the draws and of the detectors.
-        baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before training; for detectors
-            random weights.
-        label_column: column of the data with the labels. Default: one of a usual name, such as label.
+        baselines: also evaluate raw pixels, a colour histogram, HOG and the encoder before
+            training; for detectors random weights.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
         detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
         epochs: of the detector's training. Default: as its settings say.
-        encoder: the module that was trained, where it was an object of your own, with its weights before training.
+        encoder: the module that was trained, where it was an object of your own, with its weights
+            before training.
         console: where progress is shown.
 
     Returns:
-        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels", "colour_histogram", "hog",
-        "untrained" ("starting_weights" for a run with `init`) and "trained", with what they were measured `on`; also
-        written into results.json and the report, beside those of other protocols on the same data and encoder. Columns
-        of a data set of torchvision end with its name. Of detectors a plain dictionary of such rows.
+        A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels",
+        "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`) and
+        "trained", with what they were measured `on`; also written into results.json and the report,
+        beside those of other protocols on the same data and encoder. Columns of a data set of
+        torchvision end with its name. Of detectors a plain dictionary of such rows.
 
     Raises:
-        ValueError: for data without labels or annotations, unknown names, and what a protocol cannot be measured on.
+        ValueError: for data without labels or annotations, unknown names, and what a protocol
+            cannot be measured on.
         FileNotFoundError: for a data set of torchvision that is not there.
 
     >>> nearfar.transfer("runs/photos", baselines=False)["trained"].keys()

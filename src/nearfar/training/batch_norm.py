@@ -1,4 +1,6 @@
-"""Batch normalisation over several processes, with the statistics and groups that one process would have."""
+"""Batch normalisation over several processes, with the statistics and groups that one process would
+have.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from nearfar.pairs.shares import gather_rows, world_size
 
 
 class SyncBatchNorm(FreeBatchNorm):
-    """Batch normalisation over the rows of all processes; torch's own of this name runs on GPUs alone.
+    """Batch normalisation over the rows of all processes; torch's own of this name runs on GPUs
+    alone.
 
-    Processes may hold different numbers of rows. Gradients are those of one process on the joined batch when each
-    process starts from its own rows' gradient and the parameters' gradients are added up afterwards.
+    Processes may hold different numbers of rows. Gradients are those of one process on the joined
+    batch when each process starts from its own rows' gradient and the parameters' gradients are
+    added up afterwards.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise [batch, features, ...]; plain batch normalisation in eval mode or with one process."""
+        """Normalise [batch, features, ...]; plain batch normalisation in eval mode or with one
+        process.
+        """
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return self.act(self.drop(super().forward(input)))
         dims, shape = [0, *range(2, input.ndim)], [1, -1, *[1] * (input.ndim - 2)]
@@ -73,7 +79,8 @@ class _Sum(torch.autograd.Function):
 
 
 def sync_batch_norm(module: nn.Module) -> nn.Module:
-    """Turn every batch normalisation inside a module into a synchronised one, in place, with the same state.
+    """Turn every batch normalisation inside a module into a synchronised one, in place, with the
+    same state.
 
     Normalisation that is split into groups on purpose (MoCo's) stays as it is.
     """
@@ -83,10 +90,12 @@ def sync_batch_norm(module: nn.Module) -> nn.Module:
 
 
 def spread_norm_groups(model: Model, batch_size: int) -> Model:
-    """Let every process have its part of the groups that a method's batch statistics are split into, in place.
+    """Let every process have its part of the groups that a method's batch statistics are split
+    into, in place.
 
-    The momentum encoder's rows are shuffled over all processes first, so that W processes see the statistics that one
-    process sees. Raises ValueError for a number of groups, or a batch, that the processes do not divide.
+    The momentum encoder's rows are shuffled over all processes first, so that W processes see the
+    statistics that one process sees. Raises ValueError for a number of groups, or a batch, that the
+    processes do not divide.
     """
     world = world_size()
     networks = {"norm_groups": model.momentum_encoder, "online_norm_groups": model.online}
@@ -112,10 +121,12 @@ def spread_norm_groups(model: Model, batch_size: int) -> Model:
 def shuffled_over_processes(
     network: Callable[[Tensor], Tensor], images: Tensor, views: int = 1
 ) -> Tensor:
-    """Apply a network to as many of all processes' rows as this one holds, in a random order; returns its own rows.
+    """Apply a network to as many of all processes' rows as this one holds, in a random order;
+    returns its own rows.
 
-    views: how many of them the rows are, one after the other. Every process must hold as many rows. The order comes
-    from the first process, and is the one that a single process would have. Source: MoCo (He et al. 2020), Section 3.3.
+    views: how many of them the rows are, one after the other. Every process must hold as many rows.
+    The order comes from the first process, and is the one that a single process would have. Source:
+    MoCo (He et al. 2020), Section 3.3.
     """
     rank, rows, counts = dist.get_rank(), len(images), [len(images)] * world_size()
     order = torch.randperm(sum(counts), device=images.device)

@@ -1,4 +1,6 @@
-"""What fits a machine and a data set: encoder, image size, precision and epochs from a measurement, and the batch."""
+"""What fits a machine and a data set: encoder, image size, precision and epochs from a measurement,
+and the batch.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ from nearfar.training.step import GradientStep
 from nearfar.views import Views, make_views
 
 LEAST_EPOCHS, LEAST_ADAPT_EPOCHS = 100, 10
-"""A larger net or image is taken only if this many epochs fit into the time; see docs/photographs.md."""
+"""A larger net or image is taken only if this many epochs fit into the time; see
+docs/photographs.md.
+"""
 RUNGS: tuple[tuple[str, int], ...] = (
     ("small", 96),
     ("small", 144),
@@ -39,14 +43,20 @@ RUNGS: tuple[tuple[str, int], ...] = (
     ("resnet18", 240),
     ("resnet50", 240),
 )
-"""Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds of the side."""
+"""Encoders and image sizes for photographs, from the fastest to the slowest; crops have two thirds
+of the side.
+"""
 FITTING, LEAST_SEEN = (28, 48), 200_000
-"""Images of such sides keep them, and get the medium net where a run sees so many; crops have three quarters."""
+"""Images of such sides keep them, and get the medium net where a run sees so many; crops have three
+quarters.
+"""
 TURNS = 3  # trials of each precision, in turn; the best counts, as machines are noisy
 FASTER = 1.1  # by which half precision must be faster to be taken
 LONGEST = 10.0  # seconds of trials, about
 PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
-"""A trial step has about so many pixels a view, in so many images: few small images would flatter float32."""
+"""A trial step has about so many pixels a view, in so many images: few small images would flatter
+float32.
+"""
 LARGER = 256  # images of a trial step where the usual number is too few
 LEAST_COMPILED = (
     540.0  # seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
@@ -59,7 +69,8 @@ TRIAL = 256  # rows of a trial of heads and loss
 
 @dataclass(frozen=True)
 class Machine:
-    """What was chosen, the images per second that were measured (None where nothing was), and why this precision.
+    """What was chosen, the images per second that were measured (None where nothing was), and why
+    this precision.
 
     compiled: whether torch.compile is worth its start.
     """
@@ -74,10 +85,12 @@ class Machine:
 
 
 def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
-    """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree with what is given.
+    """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree
+    with what is given.
 
-    Only with a time to fill is there more than one: for photographs, whose size is free, and images of about 32 px.
-    Sizes that are chosen are multiples of a transformer's patch. side: pixels of the images.
+    Only with a time to fill is there more than one: for photographs, whose size is free, and images
+    of about 32 px. Sizes that are chosen are multiples of a transformer's patch. side: pixels of
+    the images.
     """
     free = photographs and given.image_size is None
     if not free or given.epochs is not None:
@@ -119,10 +132,12 @@ def choose_machine(
     seconds: float,
     console: Console,
 ) -> Machine:
-    """Choose among the candidates by a measurement of about ten seconds: the last one that leaves epochs enough.
+    """Choose among the candidates by a measurement of about ten seconds: the last one that leaves
+    epochs enough.
 
-    views_at: returns the views for an image size and a crop size. images: to train on; None where not known yet.
-    seconds: time for the training. What a user gave is not chosen. Raises ValueError for what cannot be built.
+    views_at: returns the views for an image size and a crop size. images: to train on; None where
+    not known yet. seconds: time for the training. What a user gave is not chosen. Raises ValueError
+    for what cannot be built.
     """
     precision, words = given.precision, ""
     if precision != "auto" and given.epochs is not None:
@@ -151,7 +166,10 @@ def choose_machine(
                 precision = half if gain > FASTER else "32-true"
                 kind = "bfloat16" if half == "bf16-mixed" else "float16"
                 faster = f"{kind} has {gain:.1f} times the speed of float32"
-                words = f", {precision} as {faster if rates['32-true'] else 'float32 does not fit into the memory'}"
+                words = (
+                    f", {precision} as "
+                    f"{faster if rates['32-true'] else 'float32 does not fit into the memory'}"
+                )
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
             enough = images and (
                 min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images
@@ -221,11 +239,12 @@ def training_speed(
     micro_batch: int | Literal["auto"] | None = None,
     compiled: bool = False,
 ) -> float:
-    """Return the images per second that a run would train on, from steps on random pixels; 0 if memory ends.
+    """Return the images per second that a run would train on, from steps on random pixels; 0 if
+    memory ends.
 
-    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial; by default 64
-    to 128, the more the smaller the crops are. compiled: by torch.compile, whose time does not count. Data that must be
-    decoded meanwhile is slower.
+    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial;
+    by default 64 to 128, the more the smaller the crops are. compiled: by torch.compile, whose time
+    does not count. Data that must be decoded meanwhile is slower.
     """
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
     fabric = build_fabric(accelerator, precision)
@@ -274,7 +293,9 @@ def training_speed(
 
 
 def choose_threads(given: Settings) -> int:
-    """Return the CPU threads of each process: as given, or the fastest number, or beside a GPU or others a share."""
+    """Return the CPU threads of each process: as given, or the fastest number, or beside a GPU or
+    others a share.
+    """
     processes = world_size(given.devices)
     if given.threads is not None:
         return given.threads
@@ -284,12 +305,16 @@ def choose_threads(given: Settings) -> int:
 
 
 def usual_precision(given: Settings) -> Any:
-    """The precision for "auto" where processes cannot agree on a measurement: half precision on a GPU."""
+    """The precision for "auto" where processes cannot agree on a measurement: half precision on a
+    GPU.
+    """
     return half_precision(find_device(given.accelerator)) if _on_gpu(given) else "32-true"
 
 
 def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> float:
-    """Return how many epochs fit, whole ones where there are ten or more; at least one step, at most 1000 epochs."""
+    """Return how many epochs fit, whole ones where there are ten or more; at least one step, at
+    most 1000 epochs.
+    """
     epochs = min(rate * seconds / images, MOST_EPOCHS)
     return float(int(epochs)) if epochs >= 10 else max(round(epochs, 2), batch_size / images)
 
@@ -299,7 +324,8 @@ def reason(machine: Machine, settings: Settings, images: int) -> str:
     assert machine.rate is not None
     place = describe_gpu()["name"] if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
     return (
-        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} epochs of {images} training "
+        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} "
+        f"epochs of {images} training "
         f"images at {machine.rate:.0f} images/s on {place}{machine.reason}. "
         "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
     )
@@ -320,9 +346,9 @@ def choose_batch(
 ) -> tuple[Method, int]:
     """Return the method and a batch size that work on this many training images.
 
-    With few images the recipe's batch becomes smaller: at most half of them, or all if the loss needs more; then the
-    projector's output becomes narrower. Neither changes where the user gave it.
-    Raises ValueError, with the complaint of the loss, where nothing works.
+    With few images the recipe's batch becomes smaller: at most half of them, or all if the loss
+    needs more; then the projector's output becomes narrower. Neither changes where the user gave
+    it. Raises ValueError, with the complaint of the loss, where nothing works.
     """
     need_two(images)
     if given.batch_size is not None and given.batch_size > images:
@@ -371,7 +397,9 @@ def buildable() -> AbstractContextManager[None]:
 
 
 class _Features(nn.Sequential):
-    """In the place of a backbone: feature maps that are normalised as those of most are, and flattened."""
+    """In the place of a backbone: feature maps that are normalised as those of most are, and
+    flattened.
+    """
 
     shape, num_features = (16, 2, 2), 64
 
@@ -382,8 +410,8 @@ class _Features(nn.Sequential):
 def _problem(method: Method, batch_size: int, images: int) -> str:
     """Return why heads and loss cannot take a batch of this size, empty where they can.
 
-    A large batch is tried by a smaller one first, which costs less and divides into groups as it does. Raises
-    ValueError for networks that cannot be built, whatever the batch.
+    A large batch is tried by a smaller one first, which costs less and divides into groups as it
+    does. Raises ValueError for networks that cannot be built, whatever the batch.
     """
     problem = ""
     with buildable():

@@ -40,7 +40,9 @@ def write_environment(folder: Path, seed: int) -> None:
 
 
 def software() -> dict[str, Any]:
-    """Return the versions of Python and of the packages that matter, and the commit of a source tree, if it is one."""
+    """Return the versions of Python and of the packages that matter, and the commit of a source
+    tree, if it is one.
+    """
     versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
     root, commit = Path(__file__).resolve().parents[3], None
     if (root / ".git").exists() and shutil.which("git") is not None:

@@ -1,4 +1,6 @@
-"""Lightning's Fabric for a run: one process on any device that torch knows, or several on CPUs or NVIDIA's GPUs."""
+"""Lightning's Fabric for a run: one process on any device that torch knows, or several on CPUs or
+NVIDIA's GPUs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def build_fabric(
     devices: int = 1,
     start: Literal["popen", "spawn"] = "spawn",
 ) -> Fabric:
-    """Build the Fabric of a run on so many processes; raises ValueError for devices that there are not."""
+    """Build the Fabric of a run on so many processes; raises ValueError for devices that there are
+    not.
+    """
     device = find_device(accelerator)
     check_precision(device, precision)
     how: dict[str, Any] = {}
@@ -46,7 +50,8 @@ def build_fabric(
         return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, **how)
     if device.type not in SEVERAL:
         raise ValueError(
-            f"--devices {devices}: several processes do not train on {device.type}; use --accelerator cpu"
+            f"--devices {devices}: several processes do not train on {device.type}; use "
+            f"--accelerator cpu"
         )
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
     strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
@@ -56,7 +61,9 @@ def build_fabric(
 
 
 def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
-    """Raise ValueError for devices that this machine does not have, and for a precision that they do not."""
+    """Raise ValueError for devices that this machine does not have, and for a precision that they
+    do not.
+    """
     try:
         with without_hints():
             fabric = build_fabric(accelerator, precision, devices)

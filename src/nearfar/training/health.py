@@ -17,24 +17,32 @@ from nearfar.methods import Model
 from nearfar.training.seeding import stream
 from nearfar.views import Views, make_views
 
-MAX_IMAGES = 1024  # measured at most: retrieval gets harder with each image, and the cost grows with the square
-FLAT = 1e-5  # of the rows' length: a deviation below this is rounding, all rows are one point, and their rank is 1
+# measured at most: retrieval gets harder with each image, and the cost grows with the square
+MAX_IMAGES = 1024
+# of the rows' length: a deviation below this is rounding, all rows are one point, and their rank is
+# 1
+FLAT = 1e-5
 
 EPSILON = 1e-7  # added to every share of RankMe and LiDAR, as in both papers
 DELTA = 1e-4  # added to the covariance of views, as in the LiDAR paper
 LIDAR_IMAGES, LIDAR_VIEWS = 128, 8
 BATCH = 256  # images at a time
 
-# Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397 held-out images:
-# SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64 dimensions), attraction only (5), untrained.
-# Two minutes of the small net on CIFAR-10 (1000 held-out images) gave the same three verdicts.
+# Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397
+# held-out images: SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64
+# dimensions), attraction only (5), untrained. Two minutes of the small net on CIFAR-10 (1000
+# held-out images) gave the same three verdicts.
 COLLAPSED_SPREAD = (
     0.15  # attraction only ended at 0.0005 to 0.04, up to 0.12 on the way; SimCLR at 0.98 and more
 )
 CROWDED_SPREAD = 0.5  # |mean unit row| above 0.87: the images share three quarters of their length
-LOW_RANK = 5.0  # runs broken by the learning rate used 1.3 to 2.7 of 64 dimensions; the lowest good one used 12.7
-LOW_RANK_SHARE = 0.25  # of the dimensions there are, for projectors of a few dimensions; a good one of 8 used 7.9
-KNOWN = 0.5  # own-view retrieval that no untrained net reached (0.03 to 0.07): it counts as learned however it began
+# runs broken by the learning rate used 1.3 to 2.7 of 64 dimensions; the lowest good one used 12.7
+LOW_RANK = 5.0
+# of the dimensions there are, for projectors of a few dimensions; a good one of 8 used 7.9
+LOW_RANK_SHARE = 0.25
+# own-view retrieval that no untrained net reached (0.03 to 0.07): it counts as learned however it
+# began
+KNOWN = 0.5
 UNTRAINED = 0.1  # own-view retrieval to exceed when the measures before training are not known
 SIGNIFICANT = (
     3.0  # standard errors by which retrieval must exceed chance, and what it was before training
@@ -45,15 +53,17 @@ FEW_IMAGES = 16  # below this retrieval says nothing
 
 @dataclass(frozen=True)
 class Health:
-    """Measures of a representation on held-out images. "Embeddings" leave the projector, "features" the backbone.
+    """Measures of a representation on held-out images. "Embeddings" leave the projector, "features"
+    the backbone.
 
     images: how many were measured. feature_dim, embedding_dim: the dimensions there are.
-    effective_rank: of the features; see `effective_rank`. embedding_rank: of the embeddings on the unit sphere.
-    feature_spread, embedding_spread: see `spread`; 0 when all images are one point, 1 when directions cancel.
-    alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is perfect, 2 is unrelated (Wang and Isola 2020).
-    uniformity: log mean exp(-2 |zi - zj|^2) over pairs of images; 0 when all are one point, about -4 when uniform.
-    own_view: share of images whose other view is nearer than every other image's, both ways; chance is 1 / images.
-    rankme, lidar: of the embeddings, see below; None where not measured. No part of the verdict.
+    effective_rank: of the features; see `effective_rank`. embedding_rank: of the embeddings on the
+    unit sphere. feature_spread, embedding_spread: see `spread`; 0 when all images are one point, 1
+    when directions cancel. alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is
+    perfect, 2 is unrelated (Wang and Isola 2020). uniformity: log mean exp(-2 |zi - zj|^2) over
+    pairs of images; 0 when all are one point, about -4 when uniform. own_view: share of images
+    whose other view is nearer than every other image's, both ways; chance is 1 / images. rankme,
+    lidar: of the embeddings, see below; None where not measured. No part of the verdict.
     """
 
     images: int
@@ -85,11 +95,12 @@ def measure_health(
     h: Float[Tensor, "images features"],
     views: Float[Tensor, "views some dim"] | None = None,
 ) -> Health:
-    """Measure the health of the embeddings z1, z2 of two views of each image and of the first view's features h.
+    """Measure the health of the embeddings z1, z2 of two views of each image and of the first
+    view's features h.
 
-    views: embeddings of several views of some of the images, for LiDAR.
-    Raw rows of any float dtype; the first 1024 images are used. Not-finite input gives not-finite measures.
-    Raises ValueError for fewer than two images.
+    views: embeddings of several views of some of the images, for LiDAR. Raw rows of any float
+    dtype; the first 1024 images are used. Not-finite input gives not-finite measures. Raises
+    ValueError for fewer than two images.
     """
     if len(z1) < 2:
         raise ValueError(f"health needs at least two images, got {len(z1)}")
@@ -113,10 +124,12 @@ def measure_health(
 
 
 def effective_rank(x: Float[Tensor, "rows dim"]) -> float:
-    """How many dimensions the rows use: exp of the entropy of the singular values, scaled to sum to 1.
+    """How many dimensions the rows use: exp of the entropy of the singular values, scaled to sum to
+    1.
 
-    The effective rank of Roy and Vetterli (2007) and RankMe (Garrido et al. 2023), here of the centred rows, so that a
-    common offset does not count. Between 1 (one direction, or one point) and min(rows - 1, dim).
+    The effective rank of Roy and Vetterli (2007) and RankMe (Garrido et al. 2023), here of the
+    centred rows, so that a common offset does not count. Between 1 (one direction, or one point)
+    and min(rows - 1, dim).
     """
     centred = (x - x.mean(0)).double()
     if not torch.isfinite(centred).all():
@@ -130,17 +143,21 @@ def effective_rank(x: Float[Tensor, "rows dim"]) -> float:
 
 
 def spread(x: Float[Tensor, "rows dim"]) -> float:
-    """Spread of the rows' directions: root mean square over dimensions of the unit rows' deviation, times sqrt(dim).
+    """Spread of the rows' directions: root mean square over dimensions of the unit rows' deviation,
+    times sqrt(dim).
 
-    0 when all rows point in one direction, about 1 when they cancel: it is sqrt(1 - |mean unit row|^2). SimSiam's check
-    takes the plain mean over dimensions, which also falls when few dimensions are used; the rank measures that here.
+    0 when all rows point in one direction, about 1 when they cancel: it is sqrt(1 - |mean unit
+    row|^2). SimSiam's check takes the plain mean over dimensions, which also falls when few
+    dimensions are used; the rank measures that here.
     """
     unit = F.normalize(x.double(), dim=1)
     return float((unit - unit.mean(0)).square().sum(1).mean().sqrt())
 
 
 def _own_view(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) -> float:
-    """Share of rows of a that are nearer to their own row of b than to any other row of b; ties do not count."""
+    """Share of rows of a that are nearer to their own row of b than to any other row of b; ties do
+    not count.
+    """
     similarity = a @ b.T  # [images, images], at most MAX_IMAGES squared
     own = similarity.diagonal().clone()
     other = similarity.fill_diagonal_(-math.inf).amax(1)
@@ -150,11 +167,12 @@ def _own_view(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) ->
 def rankme(z: Float[Tensor, "rows dim"]) -> float:
     """RankMe: exp of the entropy of the singular values of the embeddings, scaled to sum to 1.
 
-    Garrido et al., "RankMe: Assessing the downstream performance of pretrained self-supervised representations by
-    their rank", ICML 2023, equation 1. The rows are taken as they are, neither centred nor scaled: unlike in
-    `effective_rank` a common offset counts as one direction, a long one. Between 1 and min(rows, dim); 1 where all is
-    zero, NaN where anything is not finite.
-    The paper takes 25 600 rows; of few rows it finds a lower rank, so compare runs of the same number of rows.
+    Garrido et al., "RankMe: Assessing the downstream performance of pretrained self-supervised
+    representations by their rank", ICML 2023, equation 1. The rows are taken as they are, neither
+    centred nor scaled: unlike in `effective_rank` a common offset counts as one direction, a long
+    one. Between 1 and min(rows, dim); 1 where all is zero, NaN where anything is not finite. The
+    paper takes 25 600 rows; of few rows it finds a lower rank, so compare runs of the same number
+    of rows.
     """
     return (
         _perplexity(torch.linalg.svdvals(_spanned(z.double()))) if z.isfinite().all() else math.nan
@@ -162,14 +180,16 @@ def rankme(z: Float[Tensor, "rows dim"]) -> float:
 
 
 def lidar(z: Float[Tensor, "views images dim"]) -> float:
-    """LiDAR: the rank of what tells images apart, measured against what differs among views of one image.
+    """LiDAR: the rank of what tells images apart, measured against what differs among views of one
+    image.
 
-    Thilak et al., "LiDAR: Sensing linear probing performance in joint embedding SSL architectures", ICLR 2024: exp of
-    the entropy of the eigenvalues, scaled to sum to 1, of Sw^(-1/2) Sb Sw^(-1/2). Sb is the covariance of the images'
-    means over views, Sw that of views about the mean of their image, plus 0.0001 on the diagonal. A direction in which
-    an image's views differ as much as images do adds little, so unlike RankMe it is not misled by noise.
-    Between 1 and min(images - 1, dim); 1 where all images have one mean, NaN where anything is not finite or too long.
-    The paper takes 50 views of each of 1000 images; compare runs of the same numbers.
+    Thilak et al., "LiDAR: Sensing linear probing performance in joint embedding SSL architectures",
+    ICLR 2024: exp of the entropy of the eigenvalues, scaled to sum to 1, of Sw^(-1/2) Sb Sw^(-1/2).
+    Sb is the covariance of the images' means over views, Sw that of views about the mean of their
+    image, plus 0.0001 on the diagonal. A direction in which an image's views differ as much as
+    images do adds little, so unlike RankMe it is not misled by noise. Between 1 and min(images - 1,
+    dim); 1 where all images have one mean, NaN where anything is not finite or too long. The paper
+    takes 50 views of each of 1000 images; compare runs of the same numbers.
 
     Raises ValueError for fewer than two views or images.
     """
@@ -184,7 +204,8 @@ def lidar(z: Float[Tensor, "views images dim"]) -> float:
     covariance = within.T @ within / len(within)
     covariance.diagonal().add_(DELTA)
     between = (means - means.mean(0)).T / math.sqrt(images)
-    # With Sw = L L', the eigenvalues of Sw^(-1/2) B B' Sw^(-1/2) are the squared singular values of L^-1 B.
+    # With Sw = L L', the eigenvalues of Sw^(-1/2) B B' Sw^(-1/2) are the squared singular values of
+    # L^-1 B.
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if failed:  # embeddings so long that this is lost in rounding, as in a run that diverges
         return math.nan
@@ -194,7 +215,9 @@ def lidar(z: Float[Tensor, "views images dim"]) -> float:
 
 
 def _spanned(rows: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows spanned"]:
-    """The rows in coordinates of the space that they span, where that is smaller: all inner products stay."""
+    """The rows in coordinates of the space that they span, where that is smaller: all inner
+    products stay.
+    """
     return torch.linalg.qr(rows.T).R.T if rows.shape[1] > len(rows) else rows
 
 
@@ -207,10 +230,11 @@ def _perplexity(values: Float[Tensor, " values"]) -> float:
 def held_out_health(
     model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False
 ) -> Health:
-    """Measure the health of a model on held-out images, from two views each that are the same at every call.
+    """Measure the health of a model on held-out images, from two views each that are the same at
+    every call.
 
-    with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in turn; with 512 images
-    this is three quarters of the work again.
+    with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in
+    turn; with 512 images this is three quarters of the work again.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -252,7 +276,9 @@ State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "div
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the measures say: healthy or not, the state in a word or two, and words for a person with what to try."""
+    """What the measures say: healthy or not, the state in a word or two, and words for a person
+    with what to try.
+    """
 
     healthy: bool
     state: State
@@ -263,14 +289,15 @@ FEW_EPOCHS = 10  # below this a run is short, whatever else there is to try
 
 
 def verdict(health: Health, first: Health | None = None, epochs: float | None = None) -> Verdict:
-    """Judge a representation from its health now and, better, from the health before training as well.
+    """Judge a representation from its health now and, better, from the health before training as
+    well.
 
     epochs: that were trained; after fewer than ten the advice begins with more of them.
 
-    collapsed: all images have nearly one embedding (an untrained network without `first` looks the same).
-    partly collapsed: few dimensions are used, or all embeddings crowd around one direction.
-    not learning: the other view of an image is found no better than by chance, or than before training.
-    unclear: fewer than 16 images. diverged: numbers that are not finite.
+    collapsed: all images have nearly one embedding (an untrained network without `first` looks the
+    same). partly collapsed: few dimensions are used, or all embeddings crowd around one direction.
+    not learning: the other view of an image is found no better than by chance, or than before
+    training. unclear: fewer than 16 images. diverged: numbers that are not finite.
     """
     state = _state(health, first)
     return Verdict(
@@ -304,7 +331,9 @@ def _state(health: Health, first: Health | None) -> State:
 
 
 def _learned(health: Health, first: Health | None) -> bool:
-    """Whether own-view retrieval is above chance and above what it was before training (or untrained nets reach)."""
+    """Whether own-view retrieval is above chance and above what it was before training (or
+    untrained nets reach).
+    """
     now, images = health.own_view, health.images
     if now < health.chance + SIGNIFICANT * math.sqrt(health.chance * (1 - health.chance) / images):
         return False
@@ -326,7 +355,8 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
     late = "" if few else "; if it is early, train on"
     before = "" if first is None else f", {first.own_view:.1%} before training"
     found = (
-        f"the other view of an image is found among {health.images} images in {health.own_view:.1%} of cases "
+        f"the other view of an image is found among {health.images} images in "
+        f"{health.own_view:.1%} of cases "
         f"(chance {health.chance:.1%}{before})"
     )
     rank = (
@@ -338,12 +368,17 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
         "healthy": f"{found}; {rank}; {room}.",
         "diverged": "the embeddings are not finite numbers. "
         "Try a lower --lr, more --warmup-epochs or --clip-gradient 1.",
-        "unclear": f"{health.images} held-out images are too few to tell; give at least {FEW_IMAGES}.",
-        "collapsed": f"all images have nearly the same embedding ({room}), so the encoder cannot tell them apart. "
-        "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: a lower temperature, "
+        "unclear": f"{health.images} held-out images are too few to tell; give at least "
+        f"{FEW_IMAGES}.",
+        "collapsed": f"all images have nearly the same embedding ({room}), so the encoder "
+        f"cannot tell them apart. "
+        "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: "
+        "a lower temperature, "
         "more negatives, or another method.",
-        "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space there is. "
+        "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space "
+        f"there is. "
         f"{then} a lower --lr, a lower temperature, stronger views or a larger --batch-size{late}.",
         "not learning": f"{found}, not clearly better than without training. "
-        f"{then} {more}a higher --lr (a lower one if the loss jumps), a lower temperature, or weaker views.",
+        f"{then} {more}a higher --lr (a lower one if the loss jumps), a lower temperature, "
+        f"or weaker views.",
     }[state]

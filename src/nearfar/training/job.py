@@ -32,10 +32,11 @@ WHITENED_BY = 200  # images
 
 @dataclass(frozen=True)
 class Job:
-    """What a run needs: its settings, with nothing left to choose, and the objects that they name or describe.
+    """What a run needs: its settings, with nothing left to choose, and the objects that they name
+    or describe.
 
-    images: all of the data; None in a process that opens it again by its name. seconds: time for the training, which
-    the number of epochs is then fitted to.
+    images: all of the data; None in a process that opens it again by its name. seconds: time for
+    the training, which the number of epochs is then fitted to.
     """
 
     settings: Settings
@@ -85,9 +86,11 @@ def opened(settings: Settings, **options: Any) -> Images | Stream:
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
-    """Build the backbone as it stands before the first step, but for whitening: the same weights for the same settings.
+    """Build the backbone as it stands before the first step, but for whitening: the same weights
+    for the same settings.
 
-    Starting weights are read from the run's own copy of them once there is one, so that the run needs no other file.
+    Starting weights are read from the run's own copy of them once there is one, so that the run
+    needs no other file.
     """
     torch.manual_seed(derive_seed(settings.seed, "weights"))
     init: str | Path | None = settings.init
@@ -123,12 +126,13 @@ logging.getLogger("torch.multiprocessing.spawn").setLevel(
 
 
 def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
-    """Train to the last epoch and write the encoder into the run folder; on many processes if the settings say so.
+    """Train to the last epoch and write the encoder into the run folder; on many processes if the
+    settings say so.
 
-    model: `job.model(...)` if it has been built already, for one process. Under torchrun this is the first of the
-    processes that it started. Otherwise `devices` processes are started here; each opens the data again by its name
-    (from the cache), or gets images that have none.
-    Raises ProcessLost where one of them dies, besides what `fit` raises.
+    model: `job.model(...)` if it has been built already, for one process. Under torchrun this is
+    the first of the processes that it started. Otherwise `devices` processes are started here; each
+    opens the data again by its name (from the cache), or gets images that have none. Raises
+    ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
     elsewhere = replace(
@@ -161,7 +165,9 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
 
 
 def follow(accelerator: str, precision: Precision) -> str:
-    """Take part in a run that the first process of torchrun prepares, as one of the others; returns its folder."""
+    """Take part in a run that the first process of torchrun prepares, as one of the others; returns
+    its folder.
+    """
     devices = processes.world_size(None)
     with processes.told_clearly(devices, "RUN"), without_hints():
         fabric = build_fabric(accelerator, precision, devices, "popen")
@@ -178,7 +184,9 @@ def follow(accelerator: str, precision: Precision) -> str:
 def _work(
     fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None
 ) -> Exception | None:
-    """Run as one of the processes started here; what all of them agreed to end with is returned, not raised."""
+    """Run as one of the processes started here; what all of them agreed to end with is returned,
+    not raised.
+    """
     processes.end_with_parent()
     with lasting_streams():
         return _work_shown(fabric, job, resume, quiet, stderr, level)

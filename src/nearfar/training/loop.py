@@ -61,16 +61,18 @@ def fit(
     resume: bool = False,
     seconds: float | None = None,
 ) -> float:
-    """Train a model on images to the last epoch, with metrics and checkpoints in the folder `settings.out`.
+    """Train a model on images to the last epoch, with metrics and checkpoints in the folder
+    `settings.out`.
 
-    Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds` where that is set.
+    Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds`
+    where that is set.
 
-    images: the training set. held_out: the validation set, which measures the health of the representation.
-    recipe: what no setting holds: drops of the learning rate, the start of the warm-up, biases and norms.
-    resume: go on from the folder's checkpoint, with every number as if the run had not been interrupted; from the
-    start where there is none yet.
-    Raises TrainingStopped after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint.
-    Raises NotWrittenError for a full disk, and for a folder that was moved.
+    images: the training set. held_out: the validation set, which measures the health of the
+    representation. recipe: what no setting holds: drops of the learning rate, the start of the
+    warm-up, biases and norms. resume: go on from the folder's checkpoint, with every number as if
+    the run had not been interrupted; from the start where there is none yet. Raises TrainingStopped
+    after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint. Raises
+    NotWrittenError for a full disk, and for a folder that was moved.
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
     batches = _batches(fabric, images, plan, settings)
@@ -213,7 +215,8 @@ def fit(
             ):  # several GPUs would wait for it in every step
                 save()
                 raise TrainingStopped(
-                    f"stopped after step {step} of {pace.steps}, saved; resume with: nearfar pretrain --resume {folder}"
+                    f"stopped after step {step} of {pace.steps}, saved; resume with: "
+                    f"nearfar pretrain --resume {folder}"
                 )
         trained = pace.steps / per_epoch
         if pace.steps < round(settings.epochs * per_epoch):
@@ -224,7 +227,9 @@ def fit(
 def _batches(
     fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings
 ) -> Batches | StreamBatches:
-    """Batches of whole images, or, where no pixels are stored, of crops that workers make from the original files."""
+    """Batches of whole images, or, where no pixels are stored, of crops that workers make from the
+    original files.
+    """
     place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
     pin = setup_of(fabric.device, settings.precision).pinned.value
     how: dict[str, Any] = dict(workers=settings.workers, pin=pin)
@@ -237,7 +242,9 @@ def _batches(
 
 
 def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:
-    """Put a model where it is trained, in place, in the device's memory format; and how that device computes."""
+    """Put a model where it is trained, in place, in the device's memory format; and how that device
+    computes.
+    """
     fabric.to_device(model)
     how = setup_of(fabric.device, precision)
     if how.channels_last.value:
@@ -262,7 +269,9 @@ def _view_maker(
     settings: Settings,
     step: int,
 ) -> MakeViews:
-    """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one would."""
+    """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one
+    would.
+    """
     offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
 
     def views_of(rows: slice) -> list[Tensor]:
@@ -282,4 +291,7 @@ def _what_to_try(step: int, what: str, checkpoint: Path) -> str:
         if checkpoint.is_file()
         else "that folder can be used again"
     )
-    return f"{what} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more --warmup-epochs"
+    return (
+        f"{what} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more "
+        f"--warmup-epochs"
+    )

@@ -1,4 +1,6 @@
-"""Optimisers with their parameter groups, LARS in the form of the papers, Muon, and the learning rate over a run."""
+"""Optimisers with their parameter groups, LARS in the form of the papers, Muon, and the learning
+rate over a run.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,15 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
-    name: "sgd" (with momentum 0.9), "adam" (decay as part of the gradient), "adamw", "lars", "larc" and "larc-clip"
-    (LARS as NVIDIA's apex and as solo-learn have it: timm's) or "muon".
-    weight_decay: left off for parameters with one dimension or none (biases, normalisation, learnable temperatures),
-    unless `decay_all` or "larc" is chosen ("lars" never decays them). vector_lr: factor on their learning rate.
-    constant: modules within `modules` whose learning rate the schedule leaves alone; their groups hold
-    `constant_lr` True (the predictor of SimSiam).
-    lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale` in the groups.
-    fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters are on their device then.
-    Raises ValueError for an unknown name.
+    name: "sgd" (with momentum 0.9), "adam" (decay as part of the gradient), "adamw", "lars", "larc"
+    and "larc-clip" (LARS as NVIDIA's apex and as solo-learn have it: timm's) or "muon".
+    weight_decay: left off for parameters with one dimension or none (biases, normalisation,
+    learnable temperatures), unless `decay_all` or "larc" is chosen ("lars" never decays them).
+    vector_lr: factor on their learning rate. constant: modules within `modules` whose learning rate
+    the schedule leaves alone; their groups hold `constant_lr` True (the predictor of SimSiam).
+    lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale`
+    in the groups. fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters
+    are on their device then. Raises ValueError for an unknown name.
     """
     decay_all = decay_all or name == "larc"
     groups = parameter_groups(
@@ -57,7 +59,8 @@ def build_optimizer(
         "lars": LARS,
         # apex without clipping scales and decays all parameters: SwAV and LORAC were trained so.
         "larc": partial(timm.optim.Lars, momentum=MOMENTUM, trust_coeff=TRUST, eps=0.0),
-        # solo-learn lets no layer move faster than plain momentum would, and does not scale vectors.
+        # solo-learn lets no layer move faster than plain momentum would, and does not scale
+        # vectors.
         "larc-clip": partial(
             timm.optim.Lars, momentum=MOMENTUM, trust_coeff=CLIPPED_TRUST, eps=0.0, trust_clip=True
         ),
@@ -75,7 +78,8 @@ def parameter_groups(
     decay_all: bool = False,
     vector_lr: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Split the trainable parameters by whether they decay (more than one dimension, or all), and by learning rate.
+    """Split the trainable parameters by whether they decay (more than one dimension, or all), and
+    by learning rate.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """
@@ -102,8 +106,8 @@ def parameter_groups(
 def scaled_lr(base: float, batch_size: int, rule: str, reference: int = 256) -> float:
     """Scale a learning rate that is meant for a batch of `reference` images to `batch_size`.
 
-    rule: "linear" (base * batch / reference), "sqrt" (base * sqrt(batch / reference); the papers' 0.075 * sqrt(batch)
-    is reference 1) or "none".
+    rule: "linear" (base * batch / reference), "sqrt" (base * sqrt(batch / reference); the papers'
+    0.075 * sqrt(batch) is reference 1) or "none".
     """
     factors = {
         "linear": batch_size / reference,
@@ -122,12 +126,14 @@ def rate_factor(
     drop: float = 0.1,
     start: float = 0.0,
 ) -> float:
-    """Return the factor on the learning rate at a step, from 0: a linear rise to 1, then half a cosine to `final`.
+    """Return the factor on the learning rate at a step, from 0: a linear rise to 1, then half a
+    cosine to `final`.
 
-    drops: steps at which the rate falls to `drop` of what it was instead, as in MoCo v1. Step s of the warm-up has
-    start + (1 - start) (s + 1) / warmup_steps; from step warmup_steps on it is
-    final + (1 - final) (1 + cos(pi (s - warmup_steps) / (steps - warmup_steps))) / 2, which would reach `final` at
-    step `steps`. Source: Loshchilov & Hutter 2017 (SGDR), Eq. 5, with Goyal et al. 2017's warm-up.
+    drops: steps at which the rate falls to `drop` of what it was instead, as in MoCo v1. Step s of
+    the warm-up has start + (1 - start) (s + 1) / warmup_steps; from step warmup_steps on it is
+    final + (1 - final) (1 + cos(pi (s - warmup_steps) / (steps - warmup_steps))) / 2, which would
+    reach `final` at step `steps`. Source: Loshchilov & Hutter 2017 (SGDR), Eq. 5, with Goyal et al.
+    2017's warm-up.
     """
     if step < warmup_steps:
         return start + (1 - start) * min(1.0, (step + 1) / warmup_steps)
@@ -157,13 +163,15 @@ class _ByGroup(torch.optim.Optimizer):
 
 
 class LARS(_ByGroup):
-    """SGD with momentum 0.9 whose step for each weight is scaled by 0.001 * |w| / |g + weight_decay * w|.
+    """SGD with momentum 0.9 whose step for each weight is scaled by 0.001 * |w| / |g + weight_decay
+    * w|.
 
-    The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with at most one
-    dimension (biases, normalisation) get plain momentum, no ratio and no decay. The learning rate is outside:
-    m <- 0.9 * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is read back from the device.
-    timm.optim.Lars divides by |g| + weight_decay * |w|, which is off by 1 % to 30 % at a weight decay of 0.01.
-    Source: You et al. 2017; in this form BYOL, Barlow Twins, VICReg, MoCo v3, SogCLR and SACLR.
+    The decay is added to the gradient first; where either norm is 0 the ratio is 1. Parameters with
+    at most one dimension (biases, normalisation) get plain momentum, no ratio and no decay. The
+    learning rate is outside: m <- 0.9 * m + ratio * (g + decay * w); w <- w - lr * m. Nothing is
+    read back from the device. timm.optim.Lars divides by |g| + weight_decay * |w|, which is off by
+    1 % to 30 % at a weight decay of 0.01. Source: You et al. 2017; in this form BYOL, Barlow Twins,
+    VICReg, MoCo v3, SogCLR and SACLR.
     """
 
     def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
@@ -198,15 +206,17 @@ MUON_COEFFICIENTS = (
 
 
 class Muon(_ByGroup):
-    """Muon for every weight with two or more dimensions, AdamW for the others (biases, normalisation).
+    """Muon for every weight with two or more dimensions, AdamW for the others (biases,
+    normalisation).
 
-    A weight is taken as a matrix [outputs, everything else], a convolution's too. With its gradient g:
-    m <- 0.9 * m + g,
-    w <- (1 - lr * weight_decay) * w - lr * 0.2 * sqrt(longer side) * orthogonal(g + 0.9 * m),
-    where `orthogonal` sets all singular values close to 1. The factor gives a step the size of one of AdamW, so that
-    one learning rate serves both. torch.optim.Muon refuses convolutions, and timm.optim.Muon leaves depthwise ones to
-    AdamW with Nesterov momentum; both round to bfloat16, which changes a step by 1.5 % (in float32 timm's is ours).
-    Source: Jordan et al. 2024 (Muon); factor and decay: Liu et al. 2025 (Muon is Scalable for LLM Training), Eq. 4.
+    A weight is taken as a matrix [outputs, everything else], a convolution's too. With its gradient
+    g: m <- 0.9 * m + g, w <- (1 - lr * weight_decay) * w - lr * 0.2 * sqrt(longer side) *
+    orthogonal(g + 0.9 * m), where `orthogonal` sets all singular values close to 1. The factor
+    gives a step the size of one of AdamW, so that one learning rate serves both. torch.optim.Muon
+    refuses convolutions, and timm.optim.Muon leaves depthwise ones to AdamW with Nesterov momentum;
+    both round to bfloat16, which changes a step by 1.5 % (in float32 timm's is ours). Source:
+    Jordan et al. 2024 (Muon); factor and decay: Liu et al. 2025 (Muon is Scalable for LLM
+    Training), Eq. 4.
     """
 
     def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
@@ -256,11 +266,13 @@ class Muon(_ByGroup):
 def orthogonal(
     matrices: Float[Tensor, "number rows columns"],
 ) -> Float[Tensor, "number rows columns"]:
-    """Replace the singular values of each matrix by values close to 1 (0.7 to 1.2), in the type of the matrices.
+    """Replace the singular values of each matrix by values close to 1 (0.7 to 1.2), in the type of
+    the matrices.
 
-    Five steps of the Newton-Schulz iteration X <- P X with P = a + b A + c A A and A = X X^T, on X of norm 1. All P
-    commute, so that their product and A are followed alone, which are small where X is long: A <- P A P.
-    Singular values below about 0.001 of the norm end lower. A matrix of zeros stays one. Source: Jordan et al. 2024.
+    Five steps of the Newton-Schulz iteration X <- P X with P = a + b A + c A A and A = X X^T, on X
+    of norm 1. All P commute, so that their product and A are followed alone, which are small where
+    X is long: A <- P A P. Singular values below about 0.001 of the norm end lower. A matrix of
+    zeros stays one. Source: Jordan et al. 2024.
     """
     a, b, c = MUON_COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]

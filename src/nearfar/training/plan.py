@@ -1,4 +1,6 @@
-"""From settings as given to a plan with every number: names become objects, defaults are chosen, all is checked."""
+"""From settings as given to a plan with every number: names become objects, defaults are chosen,
+all is checked.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 ADAPT: dict[str, Any] = dict(
     optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05
 )
-"""In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder at `LAYER_DECAY`."""
+"""In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder
+at `LAYER_DECAY`.
+"""
 LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
 MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
 
@@ -162,7 +166,9 @@ def short_name(method: Method) -> str:
 
 
 def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
-    """Return the settings with what a paper's recipe says of encoder, images and time, and the recipe for --adapt."""
+    """Return the settings with what a paper's recipe says of encoder, images and time, and the
+    recipe for --adapt.
+    """
     if given.minutes is not None and given.epochs is not None:
         raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
     timed = given.epochs is not None or given.minutes is not None
@@ -188,7 +194,8 @@ def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     if given.init is None:
         if given.adapt:
             raise ValueError(
-                "--adapt starts from existing weights: give --init timm, hf:owner/name, a run or a file"
+                "--adapt starts from existing weights: give --init timm, hf:owner/name, a "
+                "run or a file"
             )
         return given, None
     encoder = given.given("encoder")
@@ -203,7 +210,9 @@ def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
 
 
 def _check(given: Settings, method: Method, recipe: Recipe) -> None:
-    """Raise ValueError for settings that do not go together, or not with this machine, before data is opened."""
+    """Raise ValueError for settings that do not go together, or not with this machine, before data
+    is opened.
+    """
     processes = world_size(given.devices)
     batch_size = _or(given.batch_size, recipe.batch_size)
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
@@ -223,13 +232,15 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     if given.stream and method.setup(1).needs_index:
         instead = "--scale matrix" if hasattr(method, "scale") else "--method saclr --scale matrix"
         raise ValueError(
-            f"{short_name(method)} keeps numbers for each image, which a stream does not allow: use {instead}, "
+            f"{short_name(method)} keeps numbers for each image, which a stream does not "
+            f"allow: use {instead}, "
             "or another method, such as simclr"
         )
     place = Path(given.data) if isinstance(given.data, (str, os.PathLike)) else None
     if place is not None and all((place / name).is_file() for name in (CONFIG, TABLE)):
         raise ValueError(
-            f"{place} is a run folder: name images, or continue it with nearfar pretrain --resume {place}"
+            f"{place} is a run folder: name images, or continue it with nearfar pretrain "
+            f"--resume {place}"
         )
     if (given.mean is None) != (given.std is None):
         raise ValueError("--mean and --std go together: give both or none")
@@ -262,7 +273,9 @@ def split_of(settings: Settings) -> str | None:
 
 
 def lasting(data: Any) -> Any:
-    """Return data as config.yaml holds it: a path, or several, valid in any folder; an object is described."""
+    """Return data as config.yaml holds it: a path, or several, valid in any folder; an object is
+    described.
+    """
     if are_paths(data):
         return [lasting(one) for one in data]
     if not isinstance(data, (str, os.PathLike)):
@@ -287,7 +300,9 @@ def _stem(data: Any) -> str:
 def _open_and_measure(
     given: Settings, method: Method, console: Console, began: float
 ) -> tuple[Images | Stream, Machine]:
-    """Open the images, at a size that is chosen from a measurement unless it is given or theirs is small."""
+    """Open the images, at a size that is chosen from a measurement unless it is given or theirs is
+    small.
+    """
     images, count, side = None, None, given.image_size or 0
     if given.stream:
         images = open_data(given, console)
@@ -379,8 +394,9 @@ def _data(
 def views_for(given: Settings, method: Method, crop_size: int, channels: int) -> Any:
     """Return views as given; for none or a preset, the name of as many as the method needs.
 
-    Without views: a paper's recipe takes the method's own unchanged; other runs take those for photographs, and below
-    64 px the method's own, fitted to the size. Other channels than grayscale and colour take those of that name.
+    Without views: a paper's recipe takes the method's own unchanged; other runs take those for
+    photographs, and below 64 px the method's own, fitted to the size. Other channels than grayscale
+    and colour take those of that name.
     """
     views = given.given("views")
     if views is None and given.recipe != "small":
@@ -393,7 +409,9 @@ def views_for(given: Settings, method: Method, crop_size: int, channels: int) ->
 
 
 def keep_colour_for(given: Settings, views: Any) -> float:
-    """Return the share of images whose views keep their colours. Raises ValueError for one with a callable."""
+    """Return the share of images whose views keep their colours. Raises ValueError for one with a
+    callable.
+    """
     if given.keep_colour is not None:
         if not isinstance(views, (str, dict, ViewPlan)):
             raise ValueError(
@@ -453,7 +471,9 @@ def must_fit(views: Views, method: Method) -> None:
 def views_at(
     given: Settings, method: Method, image_size: int, crop_size: int, channels: int
 ) -> Views:
-    """Return the views that a run takes for such images; raises ValueError for more or fewer than the method needs."""
+    """Return the views that a run takes for such images; raises ValueError for more or fewer than
+    the method needs.
+    """
     sized = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
     views = chosen_views(views_for(given, method, crop_size, channels), sized)
     must_fit(views, method)
@@ -500,7 +520,9 @@ def _optimisation(
 
 
 def _seconds_left(given: Settings, began: float) -> float:
-    """Return the time for training: what reading and measuring left of the minutes, but at least half of them."""
+    """Return the time for training: what reading and measuring left of the minutes, but at least
+    half of them.
+    """
     whole = 60 * _or(given.minutes, MINUTES)
     return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
 

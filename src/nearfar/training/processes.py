@@ -1,4 +1,6 @@
-"""Around a run on several processes: who started them, how they are stopped, and how their end is told."""
+"""Around a run on several processes: who started them, how they are stopped, and how their end is
+told.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def by_torchrun() -> bool:
 
 
 def is_follower() -> bool:
-    """Whether torchrun started this process behind a first one, which prepares the run and tells what it is."""
+    """Whether torchrun started this process behind a first one, which prepares the run and tells
+    what it is.
+    """
     return by_torchrun() and int(os.environ["RANK"]) > 0
 
 
@@ -44,7 +48,8 @@ def world_size(devices: int | None) -> int:
     if not by_torchrun():
         if (devices or 1) > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
-                'new processes read the script again: put its calls under if __name__ == "__main__":'
+                "new processes read the script again: put its calls under if __name__ == "
+                '"__main__":'
             )
         return 1 if devices is None else devices
     world = int(os.environ["WORLD_SIZE"])
@@ -61,7 +66,8 @@ def check_processes(
     """Raise ValueError for settings that do not go together on that many processes."""
     if batch_size < devices:
         raise ValueError(
-            f"--batch-size counts the images of all processes: {batch_size} are too few for {devices}"
+            f"--batch-size counts the images of all processes: {batch_size} are too few "
+            f"for {devices}"
         )
     if devices > 1 and micro_batch == "auto":
         raise ValueError("--micro-batch auto works with one process; give a number of images")
@@ -73,7 +79,9 @@ def check_processes(
 
 @contextmanager
 def stopped_together() -> Iterator[None]:
-    """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second one ends them."""
+    """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second
+    one ends them.
+    """
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -117,8 +125,13 @@ def closed_after() -> Iterator[None]:
 
 @contextmanager
 def told_clearly(devices: int, folder: str) -> Iterator[None]:
-    """Turn the ways in which processes end into a ProcessLost that says in one line what happened and what to do."""
-    go_on = f"resume from the last checkpoint, if there is one, with: nearfar pretrain --resume {folder}"
+    """Turn the ways in which processes end into a ProcessLost that says in one line what happened
+    and what to do.
+    """
+    go_on = (
+        f"resume from the last checkpoint, if there is one, with: nearfar pretrain "
+        f"--resume {folder}"
+    )
     try:
         yield
     except ProcessExitedException as error:
@@ -126,7 +139,8 @@ def told_clearly(devices: int, folder: str) -> Iterator[None]:
             raise KeyboardInterrupt from error
         ending = error.signal_name or f"exit code {error.exit_code}"
         raise ProcessLost(
-            f"process {error.error_index + 1} of {devices} ended with {ending}, the others were stopped; {go_on}"
+            f"process {error.error_index + 1} of {devices} ended with {ending}, the others "
+            f"were stopped; {go_on}"
         ) from error
     except ProcessRaisedException as error:
         last = str(error).strip().splitlines()[-1]
@@ -174,14 +188,18 @@ def _hangup() -> list[signal.Signals]:
 
 
 def _leave_terminal() -> None:
-    """Write nothing more to a terminal that is gone: every line would be an error, and the checkpoint not be saved."""
+    """Write nothing more to a terminal that is gone: every line would be an error, and the
+    checkpoint not be saved.
+    """
     for number in (1, 2):
         if stat.S_ISCHR(os.fstat(number).st_mode):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def end_with_parent() -> None:
-    """Let this process, which another one started, end with it, however that ends: it alone owns the run folder."""
+    """Let this process, which another one started, end with it, however that ends: it alone owns
+    the run folder.
+    """
     parent = multiprocessing.parent_process()
 
     def wait() -> None:
@@ -194,7 +212,8 @@ def end_with_parent() -> None:
 
 @contextmanager
 def told_to_stop() -> Iterator[None]:
-    """Make the first SIGTERM or SIGHUP a KeyboardInterrupt, as Ctrl-C is, so that a run cleans up; ignore others then.
+    """Make the first SIGTERM or SIGHUP a KeyboardInterrupt, as Ctrl-C is, so that a run cleans up;
+    ignore others then.
 
     `StopRequest` and `stopped_together` take their place while a run trains.
     """
@@ -214,11 +233,13 @@ def told_to_stop() -> Iterator[None]:
 
 
 class StopRequest:
-    """The first SIGINT, SIGTERM or SIGHUP, while `listening`, as a request to stop that all processes agree on.
+    """The first SIGINT, SIGTERM or SIGHUP, while `listening`, as a request to stop that all
+    processes agree on.
 
-    A terminal that closes asks as often as it likes; the second of the others is a KeyboardInterrupt.
-    In a process that nearfar started itself, SIGINT (from the terminal, the parent or both) is never more than a
-    request, and SIGTERM ends it at once: so the parent can end one that waits for a process that is lost.
+    A terminal that closes asks as often as it likes; the second of the others is a
+    KeyboardInterrupt. In a process that nearfar started itself, SIGINT (from the terminal, the
+    parent or both) is never more than a request, and SIGTERM ends it at once: so the parent can end
+    one that waits for a process that is lost.
     """
 
     def __init__(self) -> None:
@@ -239,7 +260,9 @@ class StopRequest:
         self._asked = True
 
     def agreed(self, device: torch.device) -> bool:
-        """Return whether any process was asked to stop; every process must call it at the same step."""
+        """Return whether any process was asked to stop; every process must call it at the same
+        step.
+        """
         if dist.is_initialized() and dist.get_world_size() > 1:
             asked = torch.tensor(float(self._asked), device=device)
             dist.all_reduce(asked, op=dist.ReduceOp.MAX)

@@ -1,4 +1,6 @@
-"""The progress of a run: how it keeps to its time, and a live bar on a terminal, plain lines elsewhere."""
+"""The progress of a run: how it keeps to its time, and a live bar on a terminal, plain lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ INTERVAL = 15.0  # seconds between plain lines
 class Pace:
     """The position of a run on its schedule of `steps` steps, from 0 to `steps`.
 
-    Without a time the position is the number of steps done. With `seconds`, the number of steps left is fitted to the
-    time left, as the speed of the machine changes: the position then moves more or less than one a step, and reaches
-    its end with the last step, so that everything that is scheduled is too. Nothing ever jumps.
-    most: steps. clock: returns seconds; what came before the start is not counted.
+    Without a time the position is the number of steps done. With `seconds`, the number of steps
+    left is fitted to the time left, as the speed of the machine changes: the position then moves
+    more or less than one a step, and reaches its end with the last step, so that everything that is
+    scheduled is too. Nothing ever jumps. most: steps. clock: returns seconds; what came before the
+    start is not counted.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Pace:
         )
 
     def fit(self, step: int) -> int:
-        """Return the number of steps that the run should have, from the time that is left after `step` steps."""
+        """Return the number of steps that the run should have, from the time that is left after
+        `step` steps.
+        """
         now = self._clock()
         if (
             self.seconds is None
@@ -91,7 +96,8 @@ class Pace:
         }
 
     def load(self, state: dict[str, float], step: int) -> None:
-        """Go on from a checkpoint after `step` steps, with the number that the run had come to; it is not fitted again.
+        """Go on from a checkpoint after `step` steps, with the number that the run had come to; it
+        is not fitted again.
 
         Raises ValueError for numbers that no run comes to.
         """
@@ -107,9 +113,11 @@ class Pace:
 
 
 class TrainingProgress:
-    """Shows epoch, loss, images per second, the share of time spent waiting for data and the time left.
+    """Shows epoch, loss, images per second, the share of time spent waiting for data and the time
+    left.
 
-    Where no bar can move a plain line is printed after the first step, then every 15 seconds, and at the end.
+    Where no bar can move a plain line is printed after the first step, then every 15 seconds, and
+    at the end.
     """
 
     def __init__(
@@ -121,9 +129,13 @@ class TrainingProgress:
         self.plain = shown and not self.live
         self.text = "the first step"
         self.bar = Progress(
-            SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"),
-            console=console, disable=not self.live,
-        )  # fmt: skip
+            SpinnerColumn(),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not self.live,
+        )
         self.task = self.bar.add_task(self.text, total=1.0)
         self.bar.update(self.task, completed=self._share(done))
 
@@ -168,7 +180,8 @@ class TrainingProgress:
 
 @contextmanager
 def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a notebook.
+    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a
+    notebook.
 
     Elsewhere a plain line is printed every 15 seconds.
     """
@@ -188,7 +201,9 @@ def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | 
 
 
 def say_read(images: Any, console: Console) -> None:
-    """Print the line of `Images` or of a `Stream`: how many images were read and what was left out."""
+    """Print the line of `Images` or of a `Stream`: how many images were read and what was left
+    out.
+    """
     console.print(Text(images.line), soft_wrap=True)
     if (read := READ.get()) is not None:
         splits = {"split": images.split, "splits": getattr(images, "splits", [])}
@@ -197,7 +212,9 @@ def say_read(images: Any, console: Console) -> None:
 
 
 def shows_bars(console: Console) -> bool:
-    """Whether a bar can move on a console: that of a terminal, or of a notebook that has ipywidgets."""
+    """Whether a bar can move on a console: that of a terminal, or of a notebook that has
+    ipywidgets.
+    """
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 

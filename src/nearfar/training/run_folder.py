@@ -19,7 +19,8 @@ import torch
 
 from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly, write_file
 
-LOCK = ".lock"  # held by the process that writes the folder; the file stays, the lock ends with the process
+# held by the process that writes the folder; the file stays, the lock ends with the process
+LOCK = ".lock"
 CONFIG, TABLE = "config.yaml", "data.arrow"  # the first is written last: with it a run has begun
 CHECKPOINT = "checkpoints/last.ckpt"
 STARTING = "starting"  # a folder with the weights that a run started from, as an encoder
@@ -31,7 +32,8 @@ _PATIENCE = 15.0  # seconds in which the workers of a killed process end
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Be the only process that writes a run folder; raises ValueError that names the other one, if there is one.
+    """Be the only process that writes a run folder; raises ValueError that names the other one, if
+    there is one.
 
     The lock belongs to the system and ends with its process, in whatever way that ends.
     """
@@ -106,7 +108,9 @@ def clear(folder: Path) -> None:
 
 
 def _must_be_free(folder: Path) -> None:
-    """Raise ValueError for a folder that holds anything but what a run writes before its first checkpoint."""
+    """Raise ValueError for a folder that holds anything but what a run writes before its first
+    checkpoint.
+    """
     if not folder.exists():
         return
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
@@ -118,7 +122,9 @@ def _must_be_free(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a run writes a file of this name before its first checkpoint, or `atomic.replacing` had begun it."""
+    """Whether a run writes a file of this name before its first checkpoint, or `atomic.replacing`
+    had begun it.
+    """
     return name in _BEFORE_CHECKPOINT or (name.startswith(".") and ".partial" in name)
 
 
@@ -132,7 +138,9 @@ def _owner(note: Path) -> tuple[int, str]:
 
 
 def _is_gone(number: int, host: str) -> bool:
-    """Whether a process of this machine has ended, so that only what it started may still hold its lock."""
+    """Whether a process of this machine has ended, so that only what it started may still hold its
+    lock.
+    """
     if number == 0 or host != platform.node() or not hasattr(os, "fork"):
         return False
     try:
@@ -143,7 +151,9 @@ def _is_gone(number: int, host: str) -> bool:
 
 
 def is_moved(folder: Path, home: os.stat_result) -> bool:
-    """Whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another one does."""
+    """Whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another one
+    does.
+    """
     try:
         return not os.path.samestat(folder.stat(), home)
     except OSError:
@@ -154,7 +164,8 @@ def check_unmoved(folder: Path, home: os.stat_result) -> None:
     """Raise NotWrittenError where `is_moved`: nothing may be written into what lies there now."""
     if is_moved(folder, home):
         raise NotWrittenError(
-            f"the run folder {folder} was renamed or removed while it was written; resume it from its last checkpoint, "
+            f"the run folder {folder} was renamed or removed while it was written; resume "
+            f"it from its last checkpoint, "
             "wherever it lies now, with: nearfar pretrain --resume FOLDER"
         )
 
@@ -176,7 +187,9 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for any other file."""
+    """Read a checkpoint; only tensors and plain values are accepted. Raises ValueError for any
+    other file.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to resume from")
     try:
@@ -201,7 +214,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def finite_names(state: dict[str, Any]) -> list[str]:
-    """The names of the tensors of a state that hold finite numbers alone; others, as masks, may hold infinity."""
+    """The names of the tensors of a state that hold finite numbers alone; others, as masks, may
+    hold infinity.
+    """
     return [
         name
         for name, value in state.items()
@@ -210,7 +225,8 @@ def finite_names(state: dict[str, Any]) -> list[str]:
 
 
 def not_finite(state: dict[str, Any], finite: set[str]) -> str:
-    """Name what of a checkpoint holds numbers that are not finite, but should; empty where nothing does.
+    """Name what of a checkpoint holds numbers that are not finite, but should; empty where nothing
+    does.
 
     finite: the names of the model's tensors that held finite numbers at the start.
     """
@@ -227,7 +243,9 @@ def not_finite(state: dict[str, Any], finite: set[str]) -> str:
 
 
 def must_be_finite(path: Path, state: dict[str, Any], finite: set[str]) -> None:
-    """Raise ValueError for a checkpoint to go on from with numbers that are not finite; see `not_finite`."""
+    """Raise ValueError for a checkpoint to go on from with numbers that are not finite; see
+    `not_finite`.
+    """
     try:
         spoiled = not_finite(state, finite)
     except (AttributeError, KeyError, TypeError) as error:
@@ -242,7 +260,8 @@ def must_be_finite(path: Path, state: dict[str, Any], finite: set[str]) -> None:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, state: dict[int, dict[str, torch.Tensor]]
 ) -> None:
-    """Load the state of each parameter, as a checkpoint holds it; all else of the optimiser comes from the settings.
+    """Load the state of each parameter, as a checkpoint holds it; all else of the optimiser comes
+    from the settings.
 
     Raises ValueError where a state does not fit its parameter.
     """
@@ -264,10 +283,14 @@ LARGEST_METRIC = 1e300
 
 
 class MetricsLog:
-    """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files beside it."""
+    """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files
+    beside it.
+    """
 
     def __init__(self, folder: Path, resume_step: int, tensorboard: bool, writes: bool) -> None:
-        """resume_step: drop lines of later steps, which will be logged again. writes: on the first process alone."""
+        """resume_step: drop lines of later steps, which will be logged again. writes: on the first
+        process alone.
+        """
         self.path, self.writes = folder / METRICS, writes
         self.writer: Any = None
         if not writes:
@@ -306,7 +329,8 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what is no such line.
+    """Return the lines of a run's metrics.jsonl; a last line that was cut off is left out, and what
+    is no such line.
 
     Raises ValueError for a line with something else than numbers.
     """
@@ -321,14 +345,17 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             for name, value in values.items():
                 if not _is_metric(value, needed=name in NEEDED):
                     raise ValueError(
-                        f"{path} is damaged: {name!r:.40} of step {values['step']!s:.20} is no number"
+                        f"{path} is damaged: {name!r:.40} of step {values['step']!s:.20} "
+                        f"is no number"
                     )
             lines.append(values)
     return lines
 
 
 def _is_metric(value: Any, needed: bool) -> bool:
-    """Whether that is a number, or numbers by name; what is needed is finite, other values may be missing or words."""
+    """Whether that is a number, or numbers by name; what is needed is finite, other values may be
+    missing or words.
+    """
     if needed:
         return type(value) in (int, float) and abs(value) < LARGEST_METRIC
     inner = value.values() if isinstance(value, dict) else [value]
@@ -336,7 +363,9 @@ def _is_metric(value: Any, needed: bool) -> bool:
 
 
 class SkippedImages:
-    """Adds the images that it is called with to skipped.txt of a run folder, each once; for streams."""
+    """Adds the images that it is called with to skipped.txt of a run folder, each once; for
+    streams.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / SKIPPED

@@ -1,4 +1,6 @@
-"""Random streams that are pure functions of the seed and a place in training, so that resuming needs no saved state."""
+"""Random streams that are pure functions of the seed and a place in training, so that resuming
+needs no saved state.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import torch
 
 
 def derive_seed(seed: int, purpose: str, *place: int) -> int:
-    """Return a 63-bit seed for a purpose ("views", "dropout", ...) and a place such as (step, rank)."""
+    """Return a 63-bit seed for a purpose ("views", "dropout", ...) and a place such as (step,
+    rank).
+    """
     words = np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *place]).generate_state(
         2, np.uint32
     )

@@ -1,4 +1,5 @@
-"""The settings of a run, defined once: the command line, YAML, Python signatures and config.yaml all come from here.
+"""The settings of a run, defined once: the command line, YAML, Python signatures and config.yaml
+all come from here.
 
 Nothing here imports torch, so that `nearfar pretrain --help` is fast.
 """
@@ -55,9 +56,13 @@ LARGEST_IMAGE = 2**14  # pixels
 
 
 def setting(
-    meaning: str, default: Any = None, *, at_least: float = -inf, at_most: float = inf,
+    meaning: str,
+    default: Any = None,
+    *,
+    at_least: float = -inf,
+    at_most: float = inf,
     kw_only: bool = True,
-) -> Any:  # fmt: skip
+) -> Any:
     """A field with its documentation and its range."""
     metadata = {"meaning": meaning, "range": (at_least, at_most)}
     return field(default=default, kw_only=kw_only, metadata=metadata)
@@ -78,14 +83,17 @@ def describe_object(value: Any) -> Described:
 
 @dataclass(frozen=True, kw_only=True)  # Python 3.10 has no hints of a class with `_: KW_ONLY`
 class Settings:
-    """Every setting of a pretraining run. `pretrain` chooses those that are None; a run folder holds the choices.
+    """Every setting of a pretraining run. `pretrain` chooses those that are None; a run folder
+    holds the choices.
 
     Raises ValueError for a value of another type or out of range.
     """
 
     data: Any = setting(
-        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, a .csv, .tsv or .parquet file "
-        "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in Python also an array or "
+        "images: a folder, Parquet file or folder, WebDataset tars, .npy or .npz array, a "
+        ".csv, .tsv or .parquet file "
+        "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in "
+        "Python also an array or "
         "tensor, a datasets.Dataset, a torch Dataset or Images",
         kw_only=False,
     )
@@ -97,29 +105,36 @@ class Settings:
         default_factory=dict, metadata={"meaning": "hyperparameters of the method"}
     )
     recipe: str = setting(
-        "defaults of the method: 'small' (for small data sets), or those of a paper by the name of its data set",
+        "defaults of the method: 'small' (for small data sets), or those of a paper by the "
+        "name of its data set",
         "small",
     )
     encoder: Any = setting(
-        "'small', 'medium' or any timm backbone by name; in Python also a module. Default: the largest that the time "
+        "'small', 'medium' or any timm backbone by name; in Python also a module. Default: "
+        "the largest that the time "
         "allows"
     )
     whiten: Chosen[bool] = setting(
-        "whiten image patches in the first convolution of 'tiny', 'small' or 'medium', which is then not trained. "
+        "whiten image patches in the first convolution of 'tiny', 'small' or 'medium', "
+        "which is then not trained. "
         "Default: for 'small' and 'medium' on colour images without starting weights"
     )
     init: str | None = setting(
-        "starting weights: 'nearfar' (ours for 'small'), 'timm' (timm's for the encoder), 'hf:owner/name' (a timm "
-        "model on the Hub), a folder in timm's form, a run folder, or a .safetensors or .pth file. Only timm and "
+        "starting weights: 'nearfar' (ours for 'small'), 'timm' (timm's for the encoder), "
+        "'hf:owner/name' (a timm "
+        "model on the Hub), a folder in timm's form, a run folder, or a .safetensors or "
+        ".pth file. Only timm and "
         "hf: use the network"
     )
     adapt: bool = setting(
-        "fine-tune the starting weights without labels, with other defaults: adamw, a low lr, layer_decay 0.7, frozen "
+        "fine-tune the starting weights without labels, with other defaults: adamw, a low "
+        "lr, layer_decay 0.7, frozen "
         "2, a tenth of the epochs as warm-up, 10 minutes",
         False,
     )
     layer_decay: Chosen[float] = setting(
-        "factor on the learning rate for each layer of the encoder further from the projector. Default: 1",
+        "factor on the learning rate for each layer of the encoder further from the "
+        "projector. Default: 1",
         at_least=0,
         at_most=10,
     )
@@ -128,33 +143,41 @@ class Settings:
         at_least=0,
     )
     mean: list[float] | None = setting(
-        "per-channel mean in 0..1 to normalise images. Default: that of the starting weights, else that of the images"
+        "per-channel mean in 0..1 to normalise images. Default: that of the starting "
+        "weights, else that of the images"
     )
     std: list[float] | None = setting("per-channel standard deviation, given with the mean")
     image_size: Chosen[int] = setting(
-        "pixels; images are resized to it. Default: their own size up to 96 px, else the largest that the time allows",
+        "pixels; images are resized to it. Default: their own size up to 96 px, else the "
+        "largest that the time allows",
         at_least=2,
         at_most=LARGEST_IMAGE,
     )
     crop_size: Chosen[int] = setting(
-        "pixels of a full-size view; below the image size, training is faster and crops lose less detail. "
-        "Default: two thirds of the image size where that is chosen, three quarters of 28 to 48 px, else all of it",
+        "pixels of a full-size view; below the image size, training is faster and crops "
+        "lose less detail. "
+        "Default: two thirds of the image size where that is chosen, three quarters of 28 "
+        "to 48 px, else all of it",
         at_least=2,
         at_most=LARGEST_IMAGE,
     )
     channels: Chosen[int] = setting(
-        "1, 3, or the number of channels in the files. Default: 1 for grayscale images, else that of most images",
+        "1, 3, or the number of channels in the files. Default: 1 for grayscale images, "
+        "else that of most images",
         at_least=1,
     )
     value_range: list[float] | Literal["full", "uint8"] | None = setting(
-        "values that become black and white in images of more than 8 bits: LOW HIGH, a pair for each channel, 'full' "
-        "(the range of their type) or 'uint8' (convert to 8 bits). Default: 0.5 and 99.5 percentiles of each channel"
+        "values that become black and white in images of more than 8 bits: LOW HIGH, a "
+        "pair for each channel, 'full' "
+        "(the range of their type) or 'uint8' (convert to 8 bits). Default: 0.5 and 99.5 "
+        "percentiles of each channel"
     )
     show_channels: list[int] | None = setting(
         "channels to display, one or three, counted from 1. Default: the first three"
     )
     max_pixels: int | None = setting(
-        "read images of up to this many pixels. Default: 178 956 970, as Pillow allows; larger ones are left out",
+        "read images of up to this many pixels. Default: 178 956 970, as Pillow allows; "
+        "larger ones are left out",
         at_least=1,
     )
     split: str | None = setting(
@@ -164,21 +187,26 @@ class Settings:
         "train on a random sample of this many images, drawn by the seed", at_least=1
     )
     views: Any = setting(
-        "augmentations: a preset for a kind of images (`nearfar views` lists them), or names of distributions joined "
-        "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the method's, fitted to the images"
+        "augmentations: a preset for a kind of images (`nearfar views` lists them), or "
+        "names of distributions joined "
+        "by '+'; in Python also a ViewPlan or a callable on uint8 batches. Default: the "
+        "method's, fitted to the images"
     )
     keep_colour: Chosen[float] = setting(
-        "share of images whose views do not change colours, so that the encoder learns colours too. Default: 0.5 for "
+        "share of images whose views do not change colours, so that the encoder learns "
+        "colours too. Default: 0.5 for "
         "the views 'photographs' (images of 64 px or more), that of a ViewPlan, else 0",
         at_least=0,
         at_most=1,
     )
     held_out: Chosen[int] = setting(
-        "images in the validation set, which measures health without labels. Default: a tenth, at most 512",
+        "images in the validation set, which measures health without labels. Default: a "
+        "tenth, at most 512",
         at_least=0,
     )
     minutes: float | None = setting(
-        "time for the whole run; encoder, image size, precision and epochs are chosen to fit unless given. "
+        "time for the whole run; encoder, image size, precision and epochs are chosen to "
+        "fit unless given. "
         "Default: 30, unless epochs or a paper's recipe are given",
         at_least=0.1,
         at_most=10**6,
@@ -189,11 +217,13 @@ class Settings:
         at_most=10**9,
     )
     batch_size: Chosen[int] = setting(
-        "images in a batch, over all processes. Default: the recipe's, as for the optimiser's settings below",
+        "images in a batch, over all processes. Default: the recipe's, as for the "
+        "optimiser's settings below",
         at_least=1,
     )
     micro_batch: int | Literal["auto"] | None = setting(
-        "images in memory at a time; the loss sees the batch, batch norm this part; 'auto' finds a size",
+        "images in memory at a time; the loss sees the batch, batch norm this part; 'auto' "
+        "finds a size",
         at_least=1,
     )
     optimizer: Chosen[Literal["sgd", "adam", "adamw", "lars", "larc", "larc-clip", "muon"]] = (
@@ -209,21 +239,25 @@ class Settings:
     warmup_epochs: Chosen[float] = setting("epochs of linear warm-up", at_least=0)
     clip_gradient: float | None = setting("gradient clipping norm", at_least=1e-12)
     precision: Precision = setting(
-        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the device's half precision",
+        "'32-true', 'bf16-mixed', '16-mixed', or 'auto': the faster of float32 and the "
+        "device's half precision",
         "auto",
     )
     accelerator: str = setting(
         "device: 'auto' (a GPU if there is one), 'cpu', 'gpu' of any kind, or its kind", "auto"
     )
     compile: bool | None = setting(
-        "compile the encoder and the projector by torch.compile (docs/step.md); the last digits may then differ "
-        "after a run is resumed. Default: in runs of ten minutes or more that fill a time, where a trial is faster"
+        "compile the encoder and the projector by torch.compile (docs/step.md); the last "
+        "digits may then differ "
+        "after a run is resumed. Default: in runs of ten minutes or more that fill a time, "
+        "where a trial is faster"
     )
     devices: Chosen[int] = setting(
         "processes, one for each device. Default: 1, or all that torchrun started", at_least=1
     )
     threads: Chosen[int] = setting(
-        "CPU threads of each process. They stay the same for the whole run, as another number changes the last digits "
+        "CPU threads of each process. They stay the same for the whole run, as another "
+        "number changes the last digits "
         "of the gradient. Default: the fastest number at the start, or OMP_NUM_THREADS",
         at_least=1,
         at_most=1024,
@@ -235,14 +269,16 @@ class Settings:
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
-        "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and crop them in each epoch",
+        "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and "
+        "crop them in each epoch",
         True,
     )
     workers: int = setting(
         "data-loading workers for images that are not cached", 2, at_least=0, at_most=1000
     )
     stream: bool = setting(
-        "read tars in order without a cache, for data larger than the disk; the first images are the validation set "
+        "read tars in order without a cache, for data larger than the disk; the first "
+        "images are the validation set "
         "and are displayed. Only for methods without per-image state (docs/sources.md)",
         False,
     )
@@ -255,7 +291,9 @@ class Settings:
 
     @classmethod
     def of(cls, **given: Any) -> Settings:
-        """Build settings from their values by name; other names are hyperparameters of the method."""
+        """Build settings from their values by name; other names are hyperparameters of the
+        method.
+        """
         own = {one.name: given.pop(one.name) for one in settings_fields() if one.name in given}
         numbers = {**given.pop("hyperparameters", {}), **given}
         numbers = {
@@ -265,11 +303,14 @@ class Settings:
         return cls(**own, hyperparameters=numbers)
 
     def given(self, name: str) -> Any:
-        """Return a setting that may be an object; raises ValueError where a file only describes it."""
+        """Return a setting that may be an object; raises ValueError where a file only describes
+        it.
+        """
         value = getattr(self, name)
         if isinstance(value, Described):
             raise ValueError(
-                f"the {name} of this run was an object of your own ({value.words}), which no file holds: "
+                f"the {name} of this run was an object of your own ({value.words}), which "
+                f"no file holds: "
                 f"give it again, {name}=..."
             )
         return value
@@ -298,7 +339,9 @@ class Settings:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the images of a run are opened, and others that its encoder sees: options of `open_images`."""
+        """How the images of a run are opened, and others that its encoder sees: options of
+        `open_images`.
+        """
         names = ("image_size", "channels", "value_range", "show_channels", "max_pixels")
         return {name: getattr(self, name) for name in names}
 
@@ -312,7 +355,9 @@ class Settings:
 
 
 def settings_fields() -> list[Field[Any]]:
-    """The settings in order but for `hyperparameters`, each with its documentation in `metadata["meaning"]`."""
+    """The settings in order but for `hyperparameters`, each with its documentation in
+    `metadata["meaning"]`.
+    """
     return [one for one in fields(Settings) if one.name != "hyperparameters"]
 
 
@@ -330,7 +375,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_value(name: str, value: Any) -> Any:
-    """Return the value of a setting from what YAML holds; raises ValueError for what cannot be one."""
+    """Return the value of a setting from what YAML holds; raises ValueError for what cannot be
+    one.
+    """
     if name not in OBJECTS:
         return value
     if isinstance(value, dict) and set(value) == {"object"}:
@@ -368,7 +415,9 @@ _KINDS: dict[Any, tuple[Any, str]] = {
 
 
 def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
-    """Raise ValueError for a hyperparameter that is not of the type that the method's class declares."""
+    """Raise ValueError for a hyperparameter that is not of the type that the method's class
+    declares.
+    """
     hints = get_type_hints(kind)
     for one in fields(kind):
         if one.name in given and hints[one.name] is not Any:
@@ -424,10 +473,11 @@ class WithSettings(Protocol[P, R]):
 def arguments_of(
     settings: Callable[P, Settings],
 ) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
-    """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/", epochs=20)`.
+    """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/",
+    epochs=20)`.
 
-    Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring are those of
-    `settings`, the class; for type checkers and editors as well.
+    Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring
+    are those of `settings`, the class; for type checkers and editors as well.
     """
 
     def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:

@@ -1,4 +1,6 @@
-"""The start of a run: what its folder holds before the first step, and the job of one that is resumed."""
+"""The start of a run: what its folder holds before the first step, and the job of one that is
+resumed.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,16 @@ from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, T
 from nearfar.training.settings import Settings
 
 COMPILED = (
-    "this run is compiled (--compile), and torch may compile it anew in another way: from here on the last digits of "
+    "this run is compiled (--compile), and torch may compile it anew in another way: from "
+    "here on the last digits of "
     "the results may differ from those of an uninterrupted run"
 )
 
 
 def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
-    """Write environment, starting weights, skipped files and settings of a new run, and print what it will do."""
+    """Write environment, starting weights, skipped files and settings of a new run, and print what
+    it will do.
+    """
     settings, images = job.settings, job.images
     assert images is not None
     write_environment(folder, settings.seed)
@@ -80,7 +85,10 @@ def _summary(job: Job, images: Images | Stream) -> str:
         else f", {settings.held_out} of them for validation"
     )
     data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{held_out}"
-    return f"{method} on {data}, {encoder}, {settings.epochs:g} epochs, {settings.precision} -> {settings.out}"
+    return (
+        f"{method} on {data}, {encoder}, {settings.epochs:g} epochs, "
+        f"{settings.precision} -> {settings.out}"
+    )
 
 
 def plan_resumed(
@@ -92,11 +100,12 @@ def plan_resumed(
     devices: int | None = None,
     threads: int | None = None,
 ) -> Job:
-    """Resolve the settings of a run folder, with the user's own objects given again where a file cannot hold them.
+    """Resolve the settings of a run folder, with the user's own objects given again where a file
+    cannot hold them.
 
-    data_changed: accept other data than the run began with, if the method keeps nothing for each image.
-    accelerator, devices, threads: others than those of the run.
-    Raises ValueError for a finished run without its checkpoint, and for changed data, in one line that says how.
+    data_changed: accept other data than the run began with, if the method keeps nothing for each
+    image. accelerator, devices, threads: others than those of the run. Raises ValueError for a
+    finished run without its checkpoint, and for changed data, in one line that says how.
     """
     folder = Path(settings.out)
     if (folder / WEIGHTS).is_file() and not (folder / CHECKPOINT).is_file():
@@ -109,7 +118,10 @@ def plan_resumed(
     if settings.stream and processes != settings.devices:
         raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
     if threads not in (None, settings.threads):
-        said = f"--threads {threads} in place of {settings.threads}: from here on the last digits of the results differ"
+        said = (
+            f"--threads {threads} in place of {settings.threads}: from here on the last "
+            f"digits of the results differ"
+        )
         console.print(Text(f"{said} from those of an uninterrupted run"))
     threads = settings.threads if threads is None else threads
     if settings.compile:

@@ -1,4 +1,6 @@
-"""The gradient of one batch: embeddings, the loss on the joined batch, and back through the networks."""
+"""The gradient of one batch: embeddings, the loss on the joined batch, and back through the
+networks.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,13 @@ class Process(Protocol):
 class GradientStep:
     """Computes the full batch's gradient, whole or in micro-batches.
 
-    With `micro_batch` images at a time (two at least, for batch normalisation) the embeddings are made first without a
-    graph, the loss's gradient is taken on them, and each micro-batch is then run again with a graph to carry its rows'
-    gradient back: the exact gradient of the full batch in the memory of a micro-batch, at the price of a second
-    forward. Batch normalisation uses the statistics of each micro-batch, in both passes alike; running statistics are
-    updated once, in the second.
-    "auto" starts with the whole batch and halves the micro-batch after an out-of-memory error; the step is repeated.
+    With `micro_batch` images at a time (two at least, for batch normalisation) the embeddings are
+    made first without a graph, the loss's gradient is taken on them, and each micro-batch is then
+    run again with a graph to carry its rows' gradient back: the exact gradient of the full batch in
+    the memory of a micro-batch, at the price of a second forward. Batch normalisation uses the
+    statistics of each micro-batch, in both passes alike; running statistics are updated once, in
+    the second. "auto" starts with the whole batch and halves the micro-batch after an out-of-memory
+    error; the step is repeated.
     """
 
     def __init__(
@@ -57,15 +60,17 @@ class GradientStep:
     def __call__(
         self, make_views: MakeViews, index: Tensor, batch: int, seed: int
     ) -> tuple[Tensor, Embeddings]:
-        """Leave the gradient of the joined batch in the parameters; return the loss and the embeddings.
+        """Leave the gradient of the joined batch in the parameters; return the loss and the
+        embeddings.
 
-        The embeddings are those of the joined batch.
-        make_views: of this rank's rows. index: [own rows] image numbers. batch: rows on all ranks together.
-        seed: of dropout and of the loss's samples, the same on every rank.
+        The embeddings are those of the joined batch. make_views: of this rank's rows. index: [own
+        rows] image numbers. batch: rows on all ranks together. seed: of dropout and of the loss's
+        samples, the same on every rank.
         """
         statistics = Statistics(self.model)
         while True:
-            # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser does.
+            # A step may change buffers and the loss's state (SwAV's unit rows) before the optimiser
+            # does.
             model = self.model
             moving = (
                 (list(model.buffers()), model.loss.state_dict()) if self.backs_off else ([], {})
@@ -154,7 +159,9 @@ class Statistics:
 
     @torch.no_grad()
     def put_back_unless_finite(self, loss: Tensor) -> None:
-        """Leave nothing of a batch whose loss is not finite, nor numbers that are not; waits for no GPU."""
+        """Leave nothing of a batch whose loss is not finite, nor numbers that are not; waits for no
+        GPU.
+        """
         if not self.buffers:
             return
         now = self._joined()
@@ -166,7 +173,9 @@ class Statistics:
 
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Leave the running statistics of batch normalisation alone for a while; batches still use their own."""
+    """Leave the running statistics of batch normalisation alone for a while; batches still use
+    their own.
+    """
     tracking = [
         m
         for m in model.modules()
@@ -182,9 +191,11 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def join_batches(own: Tensor, batch: int, dim: int = 0) -> Tensor:
-    """Return the joined tensor of all ranks along the batch dimension, in rank order; no gradient flows through.
+    """Return the joined tensor of all ranks along the batch dimension, in rank order; no gradient
+    flows through.
 
-    own: this rank's rows, `rank_rows(batch, rank, world)` of them along `dim`. One process: returned as it is.
+    own: this rank's rows, `rank_rows(batch, rank, world)` of them along `dim`. One process:
+    returned as it is.
     """
     world = world_size()
     if world == 1:
@@ -196,7 +207,9 @@ def join_batches(own: Tensor, batch: int, dim: int = 0) -> Tensor:
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up the gradients of all ranks in place, in one message; a parameter without gradient counts as zero."""
+    """Add up the gradients of all ranks in place, in one message; a parameter without gradient
+    counts as zero.
+    """
     if world_size() == 1:
         return
     trained = [parameter for parameter in parameters if parameter.requires_grad]

@@ -1,4 +1,6 @@
-"""Batched augmentations: named plans of views, the views themselves from batches, and the one resize."""
+"""Batched augmentations: named plans of views, the views themselves from batches, and the one
+resize.
+"""
 
 from nearfar.views.geometry import centre_square, resize_square, with_channels
 from nearfar.views.make import ViewFunction, Views, make_views

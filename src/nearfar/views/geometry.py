@@ -16,8 +16,8 @@ def affine(
 ) -> Float[Tensor, "n channels side side"]:
     """Move each image about its centre, bilinearly; the border is repeated outwards.
 
-    `motion` holds degrees (clockwise), shift to the right and down as shares of the side, zoom, and shear along x and y
-    in degrees, with torchvision's meaning.
+    `motion` holds degrees (clockwise), shift to the right and down as shares of the side, zoom, and
+    shear along x and y in degrees, with torchvision's meaning.
     """
     angle, right, down, zoom, shear_x, shear_y = motion.double().unbind(1)
     angle, shear_x, shear_y = angle.deg2rad(), shear_x.deg2rad(), shear_y.deg2rad()
@@ -47,10 +47,12 @@ def resize_matrix(
     size: int,
     mirror: Bool[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "n size source"]:
-    """Weights that resize the stretch `start`, `length` of a line of `source` pixels to `size` pixels.
+    """Weights that resize the stretch `start`, `length` of a line of `source` pixels to `size`
+    pixels.
 
-    Bilinear with antialiasing: a triangle of at least one source pixel and at least one output pixel either way, cut
-    at the ends of the stretch and scaled to sum 1. Lines where `mirror` is true come out reversed.
+    Bilinear with antialiasing: a triangle of at least one source pixel and at least one output
+    pixel either way, cut at the ends of the stretch and scaled to sum 1. Lines where `mirror` is
+    true come out reversed.
     """
     device = start.device
     start, length = start.float()[:, None, None], length.float()[:, None, None]
@@ -73,11 +75,13 @@ def crop(
     size: int,
     flip: Bool[Tensor, " n"],
 ) -> Float[Tensor, "n channels {size} {size}"]:
-    """Cut each image's box (top, left, height, width), resize it to `size` and flip it where asked; values in 0..1.
+    """Cut each image's box (top, left, height, width), resize it to `size` and flip it where asked;
+    values in 0..1.
 
-    images: uint8, or float in 0..1. Antialiased at every scale, so it is torchvision's `resized_crop(...,
-    antialias=True)`. Up to 48 pixels, and on accelerators at any size, it is two batched matrix products; larger images
-    on a CPU go one by one through torch's resize, whose values for uint8 are whole numbers as in torchvision.
+    images: uint8, or float in 0..1. Antialiased at every scale, so it is torchvision's
+    `resized_crop(..., antialias=True)`. Up to 48 pixels, and on accelerators at any size, it is two
+    batched matrix products; larger images on a CPU go one by one through torch's resize, whose
+    values for uint8 are whole numbers as in torchvision.
     """
     height, width = images.shape[2:]
     if images.device.type == "cpu" and max(height, width, size) > _MATRIX_SIDE:
@@ -116,7 +120,9 @@ def _flip(images: Float[Tensor, "n c h w"], chosen: Bool[Tensor, " n"]) -> Float
 
 
 def whole(images: Shaped[Tensor, "n c h w"], flip: Bool[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
-    """Take images that are cropped already, uint8 or float in 0..1: values in 0..1, flipped where asked."""
+    """Take images that are cropped already, uint8 or float in 0..1: values in 0..1, flipped where
+    asked.
+    """
     return _flip(images.clone() if images.is_floating_point() else unit(images), flip)
 
 
@@ -129,10 +135,11 @@ def centre_square(height: int, width: int) -> tuple[int, int, int]:
 def resize_square(
     images: Shaped[Tensor, "batch channels height width"], size: int
 ) -> Shaped[Tensor, "batch channels {size} {size}"]:
-    """Resize the centre square of images, uint8 or float in 0..1, to `size` pixels; squares of that size are kept.
+    """Resize the centre square of images, uint8 or float in 0..1, to `size` pixels; squares of that
+    size are kept.
 
-    Bicubic and antialiased. uint8 stays uint8, rounded after each direction as Pillow does, so that it agrees with the
-    pixel cache within 1 of 255 on every device; floats are clamped to 0..1.
+    Bicubic and antialiased. uint8 stays uint8, rounded after each direction as Pillow does, so that
+    it agrees with the pixel cache within 1 of 255 on every device; floats are clamped to 0..1.
     """
     top, left, side = centre_square(*images.shape[-2:])
     images = images[..., top : top + side, left : left + side]
@@ -150,7 +157,8 @@ def resize_square(
 def with_channels(
     images: Shaped[Tensor, "batch given height width"], channels: int
 ) -> Shaped[Tensor, "batch {channels} height width"]:
-    """Give images, uint8 or float, another number of channels: one is repeated, three become grayscale by their luma.
+    """Give images, uint8 or float, another number of channels: one is repeated, three become
+    grayscale by their luma.
 
     Raises ValueError for any other change.
     """
@@ -161,7 +169,8 @@ def with_channels(
         return images.expand(-1, channels, -1, -1)
     if (given, channels) != (3, 1):
         raise ValueError(
-            f"images with {given} channels cannot be made into {channels}; only 1 and 3 are exchanged"
+            f"images with {given} channels cannot be made into {channels}; only 1 and 3 "
+            f"are exchanged"
         )
     return (
         luma(images.float()).round_().to(torch.uint8)

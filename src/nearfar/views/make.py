@@ -33,20 +33,22 @@ ViewsOf: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
 class ViewFunction:
     """A function that makes the views of a batch, in the place of a `ViewPlan`.
 
-    function: [batch, channels, height, width], uint8, or float in 0..1 where images have more than 8 bits -> a sequence
-    with one tensor [batch, channels, side, side] for each view, uint8 or float in 0..1; `make_views` normalises them.
-    image_size, channels: of the images that it will get; with them it is tried once here, on two images of noise of
-    8 bits, to count its views.
-    Raises ValueError for a function that fails or returns anything else.
+    function: [batch, channels, height, width], uint8, or float in 0..1 where images have more than
+    8 bits -> a sequence with one tensor [batch, channels, side, side] for each view, uint8 or float
+    in 0..1; `make_views` normalises them. image_size, channels: of the images that it will get;
+    with them it is tried once here, on two images of noise of 8 bits, to count its views. Raises
+    ValueError for a function that fails or returns anything else.
 
-    Its random numbers must come from torch's global generator, on the images' device: that is seeded for each call
-    from the generator of `make_views` and put back afterwards, so a resumed run sees the views of an uninterrupted one.
-    Numbers from `random` or NumPy are not. The function sees the images of one call only: with several processes, or
-    with micro-batches, each part of the batch is sampled from its own seed, and gets other views than in one whole
-    batch. For new processes it must be possible to pickle it.
+    Its random numbers must come from torch's global generator, on the images' device: that is
+    seeded for each call from the generator of `make_views` and put back afterwards, so a resumed
+    run sees the views of an uninterrupted one. Numbers from `random` or NumPy are not. The function
+    sees the images of one call only: with several processes, or with micro-batches, each part of
+    the batch is sampled from its own seed, and gets other views than in one whole batch. For new
+    processes it must be possible to pickle it.
 
     >>> twice = ViewFunction(lambda images: [images, images.flip(3)], image_size=8, channels=3)
-    >>> len(make_views(torch.zeros(2, 3, 8, 8), twice, torch.Generator(), mean=[0.5] * 3, std=[0.25] * 3))
+    >>> images, generator = torch.zeros(2, 3, 8, 8), torch.Generator()
+    >>> len(make_views(images, twice, generator, mean=[0.5] * 3, std=[0.25] * 3))
     2
     """
 
@@ -67,20 +69,25 @@ class ViewFunction:
         self.positions = tuple(range(len(views)))
         if self._draws_once(noise[:1].to(torch.uint8)):
             log.warning(
-                "the view function %s draws its random numbers once for the whole batch, so that all images of a batch "
-                "are changed alike, which helps to tell nothing apart: apply it to each image (torchvision's "
+                "the view function %s draws its random numbers once for the whole batch, "
+                "so that all images of a batch "
+                "are changed alike, which helps to tell nothing apart: apply it to each "
+                "image (torchvision's "
                 "transforms v2 draw once a call)",
                 self.name,
             )
         for view in views:
             if view.is_floating_point() and not (view.min() >= -0.5 and view.max() <= 1.5):
                 raise ValueError(
-                    f"the view function {self.name} gives floats from {view.min():.3g} to {view.max():.3g}: "
+                    f"the view function {self.name} gives floats from {view.min():.3g} to "
+                    f"{view.max():.3g}: "
                     "give them in 0..1, not normalised, or uint8"
                 )
 
     def _draws_once(self, image: Tensor) -> bool:
-        """Whether copies of an image in one batch get the same views, and another call other views."""
+        """Whether copies of an image in one batch get the same views, and another call other
+        views.
+        """
         made = [self._call(image.repeat(TRIAL_COPIES, 1, 1, 1), seed) for seed in range(TRIALS)]
         for views in zip(*made, strict=True):
             alike = all(torch.equal(view, view[:1].expand_as(view)) for view in views)
@@ -108,7 +115,9 @@ class ViewFunction:
         generator: torch.Generator,
         start: int,
     ) -> list[Float[Tensor, "batch channels side side"]]:
-        """Make the views as floats in 0..1; `start` is the place of the first image in the whole batch."""
+        """Make the views as floats in 0..1; `start` is the place of the first image in the whole
+        batch.
+        """
         seed = int(torch.randint(2**62, (), generator=generator))
         views = self._call(images, seed + start)
         chosen = [views[position] for position in self.positions]
@@ -128,7 +137,8 @@ class ViewFunction:
                 else f"a {type(views).__name__}"
             )
             raise ValueError(
-                f"the view function {self.name} must return as many views each time, in a list, not {given}"
+                f"the view function {self.name} must return as many views each time, in a "
+                f"list, not {given}"
             )
         for view in views:
             tensor = isinstance(view, Tensor) and (
@@ -145,7 +155,8 @@ class ViewFunction:
                     else f"a {type(view).__name__}"
                 )
                 raise ValueError(
-                    f"the view function {self.name} must give views [{len(images)}, {images.shape[1]}, side, side] of "
+                    f"the view function {self.name} must give views [{len(images)}, "
+                    f"{images.shape[1]}, side, side] of "
                     f"these images, uint8 or floats in 0..1, not {given}"
                 )
         return list(views)
@@ -155,7 +166,9 @@ Views: TypeAlias = ViewPlan | ViewFunction
 """What `make_views` takes: both have a name, a length, `pick` and `crops`."""
 
 _CPU_VALUES = 3 * 2**17
-"""Values of a chunk for each CPU thread: intermediates then stay in the cache (128 colour images of 32 pixels)."""
+"""Values of a chunk for each CPU thread: intermediates then stay in the cache (128 colour images of
+32 pixels).
+"""
 _DEVICE_VALUES = 2**28
 
 
@@ -169,20 +182,22 @@ def make_views(
     rows: slice | None = None,
     total: int | None = None,
 ) -> list[Tensor]:
-    """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side, side] for each view.
+    """Make every view of a plan from a batch of images: one float32 tensor [batch, channels, side,
+    side] for each view.
 
-    images: uint8 or float in 0..1 [batch, channels, height, width] on any device, any number of channels; or a list
-    with one such tensor for each view, cropped to its side beforehand (as by `Batches`): then all but the crop
-    is done here.
-    plan: a ViewPlan, or a ViewFunction, which takes whole images only.
-    generator: on the CPU; its state is all that the samples depend on. mean, std: one number for each channel in units
-    of 0..1, for the normalisation that ends every view.
-    rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are made for the whole
-    batch, so that processes which share a batch see the views that one process would (not so for a ViewFunction).
-    Raises ValueError for images of other values or shapes, or that do not fit mean and std.
+    images: uint8 or float in 0..1 [batch, channels, height, width] on any device, any number of
+    channels; or a list with one such tensor for each view, cropped to its side beforehand (as by
+    `Batches`): then all but the crop is done here. plan: a ViewPlan, or a ViewFunction, which takes
+    whole images only. generator: on the CPU; its state is all that the samples depend on. mean,
+    std: one number for each channel in units of 0..1, for the normalisation that ends every view.
+    rows, total: `images` are the `rows` of a batch of `total` images (default: all); samples are
+    made for the whole batch, so that processes which share a batch see the views that one process
+    would (not so for a ViewFunction). Raises ValueError for images of other values or shapes, or
+    that do not fit mean and std.
 
     >>> images = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
-    >>> first, second = make_views(images, plan("simclr", 32, 3), torch.Generator(), mean=[0.5] * 3, std=[0.25] * 3)
+    >>> views, generator = plan("simclr", 32, 3), torch.Generator()
+    >>> first, second = make_views(images, views, generator, mean=[0.5] * 3, std=[0.25] * 3)
     >>> first.shape
     torch.Size([5, 3, 32, 32])
     """
@@ -210,7 +225,8 @@ def make_views(
         is_cropped = not isinstance(images, Tensor)
         if is_cropped and source.shape != (batch, channels, side, side):
             raise ValueError(
-                f"crops for this view must be {[batch, channels, side, side]}, got {list(source.shape)}"
+                f"crops for this view must be {[batch, channels, side, side]}, got "
+                f"{list(source.shape)}"
             )
         sampled = sample_view(view, table[:, i], height, width)
         out = torch.empty(batch, channels, side, side, device=device)
@@ -230,7 +246,9 @@ def make_views(
 
 
 def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
-    """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and normalisation."""
+    """Overwrite `pixels` [n, channels, side, side] in 0..1 with all that comes between crop and
+    normalisation.
+    """
     colour = pixels.shape[1] == 3
     _where(pixels, sampled.flip_vertical, lambda x, i: x.flip(2))
     for quarters in (1, 2, 3):
@@ -255,7 +273,9 @@ def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:
 
 
 def _where(pixels: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Replace the images where `chosen` is true by what the operation makes of them and of their numbers."""
+    """Replace the images where `chosen` is true by what the operation makes of them and of their
+    numbers.
+    """
     index = chosen.nonzero().squeeze(1)
     if len(index):
         there = send(index, pixels.device)
@@ -274,7 +294,9 @@ def _side(view: View, source: Tensor) -> int:
 
 
 def _check(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple[int, int]:
-    """The numbers of images and channels; ValueError for images of other values or shapes than `make_views` takes."""
+    """The numbers of images and channels; ValueError for images of other values or shapes than
+    `make_views` takes.
+    """
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(
             f"views are made from uint8 images, got {images.dtype}: give the raw pixels, 0 to 255"
@@ -289,7 +311,8 @@ def _check(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> tuple
     batch, channels = images.shape[:2]
     if not len(mean) == len(std) == channels:
         raise ValueError(
-            f"images have {channels} channels, but mean has {len(mean)} numbers and std has {len(std)}"
+            f"images have {channels} channels, but mean has {len(mean)} numbers and std "
+            f"has {len(std)}"
         )
     if not min(std) > 0:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""Values of pixels, as bytes or floats in 0..1, and what changes them: colour, lost channels, blur, noise and more."""
+"""Values of pixels, as bytes or floats in 0..1, and what changes them: colour, lost channels, blur,
+noise and more.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def eight_bits(pixels: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]:
 
 
 def check_value_range(value_range: Any) -> list[float]:
-    """Return low and high of a value range, one pair or one for each channel; ValueError for what is none."""
+    """Return low and high of a value range, one pair or one for each channel; ValueError for what
+    is none.
+    """
     try:
         numbers = [float(number) for number in value_range]
     except (TypeError, ValueError):
@@ -50,13 +54,14 @@ def from_range(
 ) -> Float[Tensor, "*batch channels height width"]:
     """Map each channel's range (low, high) to 0..1, and what lies beyond it to 0 and 1.
 
-    value_range: low and high of every channel in turn, or one pair for all. Raises ValueError for another number, and
-    where a low is not below its high.
+    value_range: low and high of every channel in turn, or one pair for all. Raises ValueError for
+    another number, and where a low is not below its high.
     """
     channels, value_range = numbers.shape[-3], check_value_range(value_range)
     if len(value_range) not in (2, 2 * channels):
         raise ValueError(
-            f"{channels} channels need a value range of 2 or {2 * channels} numbers, got {value_range}"
+            f"{channels} channels need a value range of 2 or {2 * channels} numbers, got "
+            f"{value_range}"
         )
     low, high = (
         send(torch.tensor(value_range, dtype=numbers.dtype), numbers.device)
@@ -67,7 +72,9 @@ def from_range(
 
 
 LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in the grayscale value (ITU-R BT.601) as in Pillow; torchvision's differ by 0.0001."""
+"""Weights of red, green and blue in the grayscale value (ITU-R BT.601) as in Pillow; torchvision's
+differ by 0.0001.
+"""
 
 
 def luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
@@ -84,7 +91,8 @@ def grayscale_(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
 def drop_channel(
     images: Float[Tensor, "n channels h w"], share: Float[Tensor, " n"]
 ) -> Float[Tensor, "n channels h w"]:
-    """Give one channel of each image its mean everywhere: channel floor(`share` * channels), `share` in 0..1.
+    """Give one channel of each image its mean everywhere: channel floor(`share` * channels),
+    `share` in 0..1.
 
     The mean and not black, so that a lost channel is no outlier after normalisation.
     """
@@ -101,11 +109,13 @@ def jitter_(
     order: Int[Tensor, "n 3"],
     hue_place: Int[Tensor, " n"],
 ) -> Float[Tensor, "n channels h w"]:
-    """Change brightness, contrast, saturation (`factors`, in each image's `order`), and hue after `hue_place` of them.
+    """Change brightness, contrast, saturation (`factors`, in each image's `order`), and hue after
+    `hue_place` of them.
 
-    Each is torchvision's `adjust_*`: a blend f * image + (1 - f) * other, clamped to 0..1, where other is black, the
-    image's mean grayscale value, or its grayscale values. So one pass serves a whole batch in any order of changes.
-    Parameters stay on the CPU. Without three channels the mean is over all of them, and saturation and hue do nothing.
+    Each is torchvision's `adjust_*`: a blend f * image + (1 - f) * other, clamped to 0..1, where
+    other is black, the image's mean grayscale value, or its grayscale values. So one pass serves a
+    whole batch in any order of changes. Parameters stay on the CPU. Without three channels the mean
+    is over all of them, and saturation and hue do nothing.
     """
     colour = images.shape[1] == 3
     for place in range(4):
@@ -145,11 +155,13 @@ def _hue_where_(images: Tensor, hue: Tensor, chosen: Tensor) -> None:
 def turn_hue(
     images: Float[Tensor, "n 3 h w"], hue: Float[Tensor, " n"]
 ) -> Float[Tensor, "n 3 h w"]:
-    """Turn each image's hue by `hue` turns of the colour circle, value and saturation (HSV) kept: `adjust_hue`.
+    """Turn each image's hue by `hue` turns of the colour circle, value and saturation (HSV) kept:
+    `adjust_hue`.
 
-    Without branches, which cost most on a CPU. With high and low the largest and smallest channel and d = high - low,
-    the angle in sextants is sign(green - blue) (1 + (green + blue - red - low) / d); and at angle a a channel whose
-    opposite lies at angle c has the value low + d clamp(dist(a, c) - 1, 0, 1), dist going round the circle.
+    Without branches, which cost most on a CPU. With high and low the largest and smallest channel
+    and d = high - low, the angle in sextants is sign(green - blue) (1 + (green + blue - red - low)
+    / d); and at angle a a channel whose opposite lies at angle c has the value low + d
+    clamp(dist(a, c) - 1, 0, 1), dist going round the circle.
     """
     red, green, blue = images.unbind(1)
     low = torch.minimum(torch.minimum(red, green), blue)
@@ -172,18 +184,21 @@ def solarize_(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 
 
 def kernel_size(side: int) -> int:
-    """Return an odd kernel size of about a tenth of the side, at least 3: 23 pixels at 224 (SimCLR), 3 at 32."""
+    """Return an odd kernel size of about a tenth of the side, at least 3: 23 pixels at 224
+    (SimCLR), 3 at 32.
+    """
     return max(3, 2 * (side // 20) + 1)
 
 
 def blur(
     images: Float[Tensor, "n channels h w"], sigma: Float[Tensor, " n"], kernel: int
 ) -> Float[Tensor, "n channels h w"]:
-    """Blur each image with a gaussian of its own `sigma` (pixels), cut to an odd `kernel`, borders reflected.
+    """Blur each image with a gaussian of its own `sigma` (pixels), cut to an odd `kernel`, borders
+    reflected.
 
-    torchvision's `gaussian_blur`. Two separable passes that add up shifted images: with a weight for each image this is
-    faster than a grouped convolution, from 32 to 224 pixels, on a CPU. Images smaller than the kernel get the largest
-    odd kernel that a reflection allows.
+    torchvision's `gaussian_blur`. Two separable passes that add up shifted images: with a weight
+    for each image this is faster than a grouped convolution, from 32 to 224 pixels, on a CPU.
+    Images smaller than the kernel get the largest odd kernel that a reflection allows.
     """
     radius = min(kernel // 2, min(images.shape[2:]) - 1)
     offset = torch.arange(-radius, radius + 1, device=images.device)
@@ -203,7 +218,8 @@ def noise_(
 ) -> Float[Tensor, "n channels h w"]:
     """Add gaussian noise in place and clamp to 0..1.
 
-    Sampled on the CPU from a seed for each image, so it is the same on every device and in every split of a batch.
+    Sampled on the CPU from a seed for each image, so it is the same on every device and in every
+    split of a batch.
     """
     generator = torch.Generator()
     field = torch.empty(images.shape)

@@ -1,8 +1,8 @@
 """The numbers that make a view of an image, sampled for a whole batch from one generator.
 
-Every image and view takes one row of uniform numbers from the CPU generator, whatever is done with them. So what is
-sampled for an image depends on the seed and on its place in the batch alone: not on the device, nor on its neighbours,
-nor on which rows of the batch this process works on.
+Every image and view takes one row of uniform numbers from the CPU generator, whatever is done with
+them. So what is sampled for an image depends on the seed and on its place in the batch alone: not
+on the device, nor on its neighbours, nor on which rows of the batch this process works on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _NEVER = 2.0  # above every probability
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """The parameters of one view of `rows` images, all on the CPU; a slice of it is the same for those images."""
+    """The parameters of one view of `rows` images, all on the CPU; a slice of it is the same for
+    those images.
+    """
 
     box: Int[Tensor, "rows 4"]  # top, left, height, width
     flip: Bool[Tensor, " rows"]
@@ -63,7 +65,9 @@ class ViewParameters:
 def uniform_table(
     plan: ViewPlan, generator: torch.Generator, total: int, rows: slice | None = None
 ) -> Float[Tensor, "rows views columns"]:
-    """Sample the uniform numbers of a batch of `total` images and return those of its `rows` (default: all)."""
+    """Sample the uniform numbers of a batch of `total` images and return those of its `rows`
+    (default: all).
+    """
     table = torch.rand(total, len(plan.views), _COLUMNS, generator=generator, dtype=torch.float64)
     kept = _finer(table[:, 0, BOX_NUMBERS + 20]) < plan.keep_colour
     for column in _COLOUR:
@@ -80,9 +84,11 @@ def _around(uniform: Tensor, reach: float) -> Tensor:
 
 
 def _finer(uniform: Tensor) -> Tensor:
-    """Return a second uniform number from the lower 27 of the 53 bits of one that only its upper bits decide.
+    """Return a second uniform number from the lower 27 of the 53 bits of one that only its upper
+    bits decide.
 
-    A column of its own would change the shape of the table, and with it every sample of every earlier run.
+    A column of its own would change the shape of the table, and with it every sample of every
+    earlier run.
     """
     return (uniform * 2**26) % 1
 
@@ -98,10 +104,10 @@ def sample_boxes(
 ) -> Int[Tensor, "rows 4"]:
     """Turn rows of BOX_NUMBERS uniform numbers into crop boxes (top, left, height, width).
 
-    The boxes lie in images of `height` x `width` pixels.
-    The rule of torchvision's RandomResizedCrop: area (`scale`, as a share of the image's) and log ratio are uniform;
-    the first of ten attempts that fits into the image is taken, and else the largest central box with a ratio within
-    bounds.
+    The boxes lie in images of `height` x `width` pixels. The rule of torchvision's
+    RandomResizedCrop: area (`scale`, as a share of the image's) and log ratio are uniform; the
+    first of ten attempts that fits into the image is taken, and else the largest central box with a
+    ratio within bounds.
     """
     u = (
         uniform.numpy()

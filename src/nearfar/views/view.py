@@ -28,20 +28,22 @@ _PROBABILITIES = (
 class View:
     """One view's distribution; every number below is sampled anew for every image.
 
-    Operations run in the order of the fields. Intensities are those of torchvision's transforms of the same name.
+    Operations run in the order of the fields. Intensities are those of torchvision's transforms of
+    the same name.
 
-    size: side of the view in pixels, None for the side of the images. scale: range of the crop's share of the
-    image's area; ratio: range of its width to height. flip, flip_vertical: probabilities of a left-right and of an
-    upside-down flip. rot90: probability of a turn by 90, 180 or 270 degrees, each equally likely.
-    affine: probability of a turn of up to `degrees` either way, a shift of up to `translate` of the side, a zoom from
-    the range `zoom` and a shear of up to `shear` degrees along both axes; the border is repeated outwards.
-    jitter: probability of changing brightness, contrast, saturation and hue, in an order sampled for each image
-    (factors from 1 - x to 1 + x, hue by up to `hue` turns). grayscale: probability of losing all colour.
-    drop: probability of losing one channel, any of them, which becomes its mean.
-    blur: probability of a gaussian blur, its deviation in pixels from `sigma`, its kernel a tenth of the side.
-    solarize: probability of inverting every value at or above 0.5. noise: probability of gaussian noise, its
-    deviation, in units of the full range of values, from `noise_std`.
-    Saturation, hue and grayscale need three channels and are left out for any other number; drop needs two. Raises
+    size: side of the view in pixels, None for the side of the images. scale: range of the crop's
+    share of the image's area; ratio: range of its width to height. flip, flip_vertical:
+    probabilities of a left-right and of an upside-down flip. rot90: probability of a turn by 90,
+    180 or 270 degrees, each equally likely. affine: probability of a turn of up to `degrees` either
+    way, a shift of up to `translate` of the side, a zoom from the range `zoom` and a shear of up to
+    `shear` degrees along both axes; the border is repeated outwards. jitter: probability of
+    changing brightness, contrast, saturation and hue, in an order sampled for each image (factors
+    from 1 - x to 1 + x, hue by up to `hue` turns). grayscale: probability of losing all colour.
+    drop: probability of losing one channel, any of them, which becomes its mean. blur: probability
+    of a gaussian blur, its deviation in pixels from `sigma`, its kernel a tenth of the side.
+    solarize: probability of inverting every value at or above 0.5. noise: probability of gaussian
+    noise, its deviation, in units of the full range of values, from `noise_std`. Saturation, hue
+    and grayscale need three channels and are left out for any other number; drop needs two. Raises
     ValueError for a number out of range.
 
     >>> View(flip=0.5, jitter=0.8, brightness=0.4).scale
@@ -105,9 +107,9 @@ class View:
 class ViewPlan:
     """The views of every image of a batch, in order, under a name.
 
-    keep_colour: probability that no view of an image changes its colours (jitter, grayscale, dropped channel). Such
-    images teach the encoder colours, the others what stays the same in spite of them (docs/views.md).
-    Raises ValueError without a view, and for a probability out of range.
+    keep_colour: probability that no view of an image changes its colours (jitter, grayscale,
+    dropped channel). Such images teach the encoder colours, the others what stays the same in spite
+    of them (docs/views.md). Raises ValueError without a view, and for a probability out of range.
 
     >>> ViewPlan("mine", views=(View(flip=0.5), View(size=16))).name
     'mine'
@@ -137,7 +139,9 @@ class ViewPlan:
         return [(view.size or image_size, view.scale, view.ratio) for view in self.views]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan in plain values, with every number of every view, for YAML or JSON; `from_dict` reads it back."""
+        """The plan in plain values, with every number of every view, for YAML or JSON; `from_dict`
+        reads it back.
+        """
         views = [
             {
                 name: list(value) if isinstance(value, tuple) else value
@@ -149,11 +153,16 @@ class ViewPlan:
 
     @classmethod
     def from_dict(cls, values: Any) -> ViewPlan:
-        """A plan from plain values: {"views": [{"scale": [0.2, 1.0], ...}, ...]}, and a "name" if there is one.
+        """A plan from plain values: {"views": [{"scale": [0.2, 1.0], ...}, ...]}, and a "name" if
+        there is one.
 
-        What a view leaves out has its default. Raises ValueError for unknown names and for values of the wrong kind.
+        What a view leaves out has its default. Raises ValueError for unknown names and for values
+        of the wrong kind.
         """
-        form = "a view plan has the form {name: mine, views: [{scale: [0.2, 1.0], flip: 0.5, ...}, ...]}"
+        form = (
+            "a view plan has the form {name: mine, views: [{scale: [0.2, 1.0], flip: "
+            "0.5, ...}, ...]}"
+        )
         with one_line(form, AttributeError, KeyError, TypeError, ValueError):
             return cls(**{"name": "own", **values, "views": tuple(map(_view, values["views"]))})
 

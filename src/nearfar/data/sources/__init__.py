@@ -51,7 +51,9 @@ def are_several(source: Any) -> bool:
 
 
 def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The end of each path or name, of as many parts as make all of them differ; ValueError for one given twice."""
+    """The end of each path or name, of as many parts as make all of them differ; ValueError for one
+    given twice.
+    """
     names = [os.fspath(one) for one in given]
     whole = [
         os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n
@@ -70,9 +72,11 @@ def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def describe(source: Any) -> str:
-    """A source in a few words, for config files and messages; a path or name is its own description.
+    """A source in a few words, for config files and messages; a path or name is its own
+    description.
 
-    Such as "array [1797, 8, 8] uint8", "torch Dataset CIFAR10 of 50000 images", "datasets.Dataset of 1000 rows".
+    Such as "array [1797, 8, 8] uint8", "torch Dataset CIFAR10 of 50000 images", "datasets.Dataset
+    of 1000 rows".
     """
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
@@ -104,7 +108,9 @@ def describe(source: Any) -> str:
 
 
 def length_of(source: Any) -> int | None:
-    """Its length, or None; never found out by asking for items until one is missing, as some have no last one."""
+    """Its length, or None; never found out by asking for items until one is missing, as some have
+    no last one.
+    """
     try:
         return len(source)
     except (TypeError, NotImplementedError):
@@ -139,7 +145,8 @@ def has_items(source: Any) -> bool:
 def encoded_source(
     source: Any, label_column: str | None = None, progress: Progress | None = None
 ) -> Source | None:
-    """The files or tables behind a source, whose images are still encoded; None for every other source.
+    """The files or tables behind a source, whose images are still encoded; None for every other
+    source.
 
     progress: called with (files, None) while a folder is listed.
     """
@@ -217,7 +224,8 @@ def _folder(root: Path, label_column: str | None, progress: Progress | None = No
         wrong = f"; left out: {in_words(left)}" if left else ""
         wrong += "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
-            f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any depth{wrong}"
+            f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any "
+            f"depth{wrong}"
         )
     splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
     others = sorted(name for group in groups.values() for name in group)

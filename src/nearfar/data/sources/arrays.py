@@ -1,4 +1,5 @@
-"""Sources that are decoded already: arrays in memory, .npy and .npz files, items of a torch Dataset or list, digits.
+"""Sources that are decoded already: arrays in memory, .npy and .npz files, items of a torch Dataset
+or list, digits.
 
 Of files no pickle is loaded, and no more is read than fits into memory.
 """
@@ -40,7 +41,8 @@ _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y", "label", "targets", "target", "classes", "class")
 _PARTS = ("", "train", "validation", "val", "test")
 KINDS = (
-    "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone or first in a tuple "
+    "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone "
+    "or first in a tuple "
     "with a label as the second"
 )
 
@@ -55,8 +57,8 @@ def from_memory(source: Any, split: str | None, asked: Asked) -> Images:
 def from_file(path: Path, split: str | None, asked: Asked, label: str | None) -> Images:
     """A .npy file of images (memory-mapped), or a .npz file.
 
-    npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with splits "x_train",
-    "train_images", "y_test" and so on. Pickled objects are refused.
+    npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with
+    splits "x_train", "train_images", "y_test" and so on. Pickled objects are refused.
     """
     # a damaged header claims any size: what cannot be allocated is the file's fault here
     with one_line(f"cannot use '{path}'", Exception, MemoryError):
@@ -95,7 +97,9 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
 
 
 def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
-    """Some arrays of a file, one after the other; ValueError if they do not fit into the free memory."""
+    """Some arrays of a file, one after the other; ValueError if they do not fit into the free
+    memory.
+    """
     available = machine_memory()["available"]
     for key in keys:
         needed = content.zip.getinfo(
@@ -104,7 +108,8 @@ def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
         if available is not None and needed > available:
             gib, free = needed / 2**30, available / 2**30
             raise ValueError(
-                f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy"
+                f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save "
+                f"it as .npy"
             )
     return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
 
@@ -112,8 +117,8 @@ def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
 def digits(split: str | None, asked: Asked) -> Images:
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
-    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth (360
-    images) and "train" the rest, sampled once for all with seed 0.
+    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth
+    (360 images) and "train" the rest, sampled once for all with seed 0.
     """
     from sklearn.datasets import load_digits
 
@@ -192,7 +197,9 @@ def _set_labels(
     of_splits: Mapping[str, list[str | None]] | None = None,
     class_names: list[str] | None = None,
 ) -> None:
-    """Give images their labels, numbered alike in all splits; ValueError for another number of them."""
+    """Give images their labels, numbered alike in all splits; ValueError for another number of
+    them.
+    """
     if len(labels) != len(images):
         raise ValueError(f"labels must be one for each of {len(images)} images, got {len(labels)}")
     others = [one for part in (of_splits or {}).values() for one in part]
@@ -204,7 +211,9 @@ def _set_labels(
 
 
 def _has_eight_bits(planes: Tensor) -> bool:
-    """Whether the type is uint8 or bool, or another of whole numbers (but for uint16) that all lie in 0..255."""
+    """Whether the type is uint8 or bool, or another of whole numbers (but for uint16) that all lie
+    in 0..255.
+    """
     if planes.is_floating_point() or planes.dtype == torch.uint16:
         return False
     small = planes.dtype in (torch.uint8, torch.bool)
@@ -228,9 +237,11 @@ def _in_range(planes: Tensor, form: Form) -> Shaped[Tensor, "images c s s"]:
 
 
 def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
-    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and the last.
+    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and
+    the last.
 
-    ValueError where both may be it: `channels` says which one has so many, and of two equal ones takes the second.
+    ValueError where both may be it: `channels` says which one has so many, and of two equal ones
+    takes the second.
     """
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(
@@ -252,7 +263,8 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
 def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
     """Whether the last axis of four holds the channels, and not the second.
 
-    The shorter one does where the images are square then, or where it has at most 4 and they are not square otherwise.
+    The shorter one does where the images are square then, or where it has at most 4 and they are
+    not square otherwise.
     """
     _, second, third, last = shape
     shorter, square_first, square_last = min(second, last), third == last, second == third
@@ -278,7 +290,9 @@ def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
 
 
 def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
-    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers as they are."""
+    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers
+    as they are.
+    """
     if planes.dtype == torch.uint8:
         return planes
     if planes.dtype == torch.bool:
@@ -309,9 +323,10 @@ def fitted(
 def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     """Read every item once, in order, into memory.
 
-    An item is a PIL image (taken as it is: EXIF orientation is not applied), an array or tensor [h,w], [h,w,c] or
-    [c,h,w], or a tuple of that and, where known, its label. Items that raise an error are skipped and listed.
-    Raises ValueError for items of another kind, and before more than the limit of the store is filled.
+    An item is a PIL image (taken as it is: EXIF orientation is not applied), an array or tensor
+    [h,w], [h,w,c] or [c,h,w], or a tuple of that and, where known, its label. Items that raise an
+    error are skipped and listed. Raises ValueError for items of another kind, and before more than
+    the limit of the store is filled.
     """
     count = len(source)
     images: list[Tensor] = []
@@ -369,7 +384,9 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
 def _with_label(
     labels: list[str | OneHot | None] | None, value: Any, name: str
 ) -> list[str | OneHot | None] | None:
-    """The labels of items with a further one; None, with a line, from the first that is no label on."""
+    """The labels of items with a further one; None, with a line, from the first that is no label
+    on.
+    """
     try:
         if labels is not None:
             labels.append(label_of(value, "the second of an item"))
@@ -422,6 +439,8 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
 def _must_fit(count: int, form: Form, limit: int, name: str) -> None:
     if (needed := form.bytes_of(count)) > limit:
         raise ValueError(
-            f"{count} images of {form.size} px need {needed / 2**30:.2g} GiB of memory, more than cache_limit "
-            f"({limit / 2**30:.2g} GiB); give a smaller image_size, a higher cache_limit, or a folder of images"
+            f"{count} images of {form.size} px need {needed / 2**30:.2g} GiB of memory, "
+            f"more than cache_limit "
+            f"({limit / 2**30:.2g} GiB); give a smaller image_size, a higher cache_limit, "
+            f"or a folder of images"
         )

@@ -42,9 +42,10 @@ _NOT_FILES |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 class ImageFolder(Source):
     """Image files at any depth.
 
-    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when images lie exactly
-    one folder below the root (or below their split's folder) and there are at least two such folders. Of the first
-    split fewer than half may lie in the root itself: they have no label.
+    Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when
+    images lie exactly one folder below the root (or below their split's folder) and there are at
+    least two such folders. Of the first split fewer than half may lie in the root itself: they have
+    no label.
     """
 
     def __init__(
@@ -109,12 +110,15 @@ class ImageFolder(Source):
             else "mostly lie in no folder of a class"
         )
         say_once(
-            f"images of '{self.root}' have no labels, since they {why}: for labels, put each class into a folder of "
+            f"images of '{self.root}' have no labels, since they {why}: for labels, put "
+            f"each class into a folder of "
             "its own, or name them in a metadata.csv or a table of paths"
         )
 
     def _by_metadata(self, metadata: Sequence[str], label_column: str) -> dict[str, str | None]:
-        """The labels of the images that the metadata names; the others among these names become problems."""
+        """The labels of the images that the metadata names; the others among these names become
+        problems.
+        """
         if not metadata:
             raise ValueError(
                 f"'{self.root}' has no {' or '.join(METADATA)} with a column '{label_column}'"
@@ -140,7 +144,9 @@ class ImageFolder(Source):
 
 
 class ImageFiles(Source):
-    """Image files that are listed one by one, named from the folder on that holds all of them; without labels."""
+    """Image files that are listed one by one, named from the folder on that holds all of them;
+    without labels.
+    """
 
     def __init__(self, given: Sequence[str | os.PathLike[str]]) -> None:
         paths = [os.path.abspath(existing(os.fspath(path))) for path in given]
@@ -156,9 +162,10 @@ class ImageFiles(Source):
 class PathTable(Source):
     """Image files named in a table, in its order; their names are the paths as they stand there.
 
-    Paths are relative to the table's folder, or absolute. The splits are those of a column "split" with words such as
-    "train" and "test", else of the table's own name, as for Parquet files. Nothing is fetched from addresses. Labels
-    stand in `label_column`, else in a column of a usual name that holds whole numbers or text.
+    Paths are relative to the table's folder, or absolute. The splits are those of a column "split"
+    with words such as "train" and "test", else of the table's own name, as for Parquet files.
+    Nothing is fetched from addresses. Labels stand in `label_column`, else in a column of a usual
+    name that holds whole numbers or text.
     """
 
     def __init__(self, file: Path, label_column: str | None = None) -> None:
@@ -167,7 +174,8 @@ class PathTable(Source):
         if self.path_column is None:
             there = ", ".join(self.table.column_names) or "none"
             raise ValueError(
-                f"'{file}' has no column of paths, such as 'path' or 'file_name'; its columns: {there}"
+                f"'{file}' has no column of paths, such as 'path' or 'file_name'; its "
+                f"columns: {there}"
             )
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         self.rows = self._rows_by_split()
@@ -178,7 +186,9 @@ class PathTable(Source):
         self.label_texts = self._label_texts()
 
     def _label_texts(self) -> list[str | None] | None:
-        """The labels of all rows: of `label_column`, else of a column of a usual name that holds labels."""
+        """The labels of all rows: of `label_column`, else of a column of a usual name that holds
+        labels.
+        """
         if (wanted := self.label_column) is not None:
             values = _column(self.others, wanted, self.file).to_pylist()
             return labels_of(values, f"column '{wanted}'")
@@ -204,7 +214,9 @@ class PathTable(Source):
         return [os.path.realpath(self.file)]
 
     def path(self, file: str) -> str:
-        """The file, in whichever way the file system writes its name: accents, separators, file:// addresses."""
+        """The file, in whichever way the file system writes its name: accents, separators, file://
+        addresses.
+        """
         whole = os.path.join(self.root, file)
         if "\0" in file or len(file) > _LONGEST or os.path.lexists(whole):
             return whole
@@ -295,7 +307,9 @@ def _opened(content: Path | bytes) -> Any:
 
 
 def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.Array:
-    """A column of texts as numbers where all are some, but for those with zeros in front, such as 001."""
+    """A column of texts as numbers where all are some, but for those with zeros in front, such as
+    001.
+    """
     texts = [None if one is None or one.lower() in NO_NUMBER else one for one in column.to_pylist()]
     there = [one for one in texts if one is not None]
     if not there or not all(map(_NUMBER.fullmatch, there)):
@@ -319,7 +333,9 @@ def _is_text(kind: pyarrow.DataType) -> bool:
 
 
 def _without_common(folders: list[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
-    """The folders of images without those of one name in which all lie, such as "images" in cat/images/1.jpg."""
+    """The folders of images without those of one name in which all lie, such as "images" in
+    cat/images/1.jpg.
+    """
     while (every := {one for part in folders for one in part if one}) and max(map(len, every)) > 1:
         for place in (-1, 0):
             if len({one[place] for one in every}) == 1:
@@ -332,7 +348,9 @@ def _without_common(folders: list[list[tuple[str, ...]]]) -> list[list[tuple[str
 
 
 def existing(source: str) -> Path:
-    """The file or folder, or FileNotFoundError that names the nearest existing one; ValueError for a pipe or device."""
+    """The file or folder, or FileNotFoundError that names the nearest existing one; ValueError for
+    a pipe or device.
+    """
     path = Path(source).expanduser()
     if source and path.exists():
         if special(path):
@@ -351,7 +369,9 @@ def existing(source: str) -> Path:
 
 
 def special(path: str | Path) -> str:
-    """What a path is that is neither a file nor a folder ("a named pipe"): opening it may wait for ever; else ""."""
+    """What a path is that is neither a file nor a folder ("a named pipe"): opening it may wait for
+    ever; else "".
+    """
     try:
         return _NOT_FILES.get(stat.S_IFMT(os.stat(path).st_mode), "")
     except OSError:  # such as a link to nothing, which is listed as unreadable later
@@ -361,11 +381,13 @@ def special(path: str | Path) -> str:
 def list_files(
     root: Path, progress: Progress | None = None
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Every file under `root`, as sorted relative paths with "/"; hidden ones and folders "__MACOSX" left out.
+    """Every file under `root`, as sorted relative paths with "/"; hidden ones and folders
+    "__MACOSX" left out.
 
-    And (path, reason) of what might have been data: folders that cannot be read, pipes and devices with the name of an
-    image, a Parquet file or a tar. Links to folders are followed, each real folder once; folders of runs are left out,
-    with one line. progress: called with (files, None), from the start on.
+    And (path, reason) of what might have been data: folders that cannot be read, pipes and devices
+    with the name of an image, a Parquet file or a tar. Links to folders are followed, each real
+    folder once; folders of runs are left out, with one line. progress: called with (files, None),
+    from the start on.
     """
     if progress is not None:
         progress(0, None)
@@ -417,7 +439,8 @@ def is_hidden(name: str) -> bool:
 
 
 def sorted_out(root: Path, files: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Of files whose ending is none of an image, a Parquet file or a tar: those that are images, by their first bytes.
+    """Of files whose ending is none of an image, a Parquet file or a tar: those that are images, by
+    their first bytes.
 
     And (path, reason) of those that are left out, but for what usually lies beside images.
     """

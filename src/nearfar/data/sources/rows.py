@@ -1,4 +1,6 @@
-"""Tables whose rows hold encoded images: Parquet files, tables of `datasets`, and those of the Hugging Face Hub."""
+"""Tables whose rows hold encoded images: Parquet files, tables of `datasets`, and those of the
+Hugging Face Hub.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,12 @@ _ROWS = 8  # read at once: encoded images may be large
 class Rows(Source):
     """Rows of tables with a column of images: type Image, a struct {bytes, path}, or binary.
 
-    `inside`: the folder that rows may name image files in; None: rows must hold the bytes of their image. `name`: of
-    all tables, for messages. The labels stand in `label_column`, else in a column with a usual name.
+    `inside`: the folder that rows may name image files in; None: rows must hold the bytes of their
+    image. `name`: of all tables, for messages. The labels stand in `label_column`, else in a column
+    with a usual name.
 
-    Tables that are in no split each, and all have a column "split" with words such as "train" and "test", have those.
+    Tables that are in no split each, and all have a column "split" with words such as "train" and
+    "test", have those.
     """
 
     whole = False
@@ -110,7 +114,8 @@ class Rows(Source):
         wanted = self.label_column
         if wanted is not None and all(wanted not in features for features in every.values()):
             raise ValueError(
-                f"'{self.name}' has no column '{wanted}' for labels; its columns: {', '.join(self.first_features)}"
+                f"'{self.name}' has no column '{wanted}' for labels; its columns: "
+                f"{', '.join(self.first_features)}"
             )
         if wanted is not None:
             return wanted
@@ -124,7 +129,9 @@ class Rows(Source):
         return next((name for name in dict.fromkeys(found) if self._holds_labels(name)), None)
 
     def _holds_labels(self, column: str) -> bool:
-        """Whether a column of a usual name holds labels and no measurements or lists; a line says so if not."""
+        """Whether a column of a usual name holds labels and no measurements or lists; a line says
+        so if not.
+        """
         try:
             for file in self.files:
                 self.labels_in(file, column)
@@ -134,7 +141,9 @@ class Rows(Source):
         return True
 
     def labels_in(self, file: str, column: str) -> list[str | None] | None:
-        """The labels in a column of a table, by the names of their classes if it has some; None without it."""
+        """The labels in a column of a table, by the names of their classes if it has some; None
+        without it.
+        """
         features = self.features(file)
         if column not in features:
             return None
@@ -151,7 +160,9 @@ class Rows(Source):
         raise NotImplementedError
 
     def class_names(self) -> list[str] | None:
-        """The classes of all tables, in the order of the first and then of the others; None if no table names some."""
+        """The classes of all tables, in the order of the first and then of the others; None if no
+        table names some.
+        """
         if self.label is None:
             return None
         known = [_classes(self.features(file), self.label) for file in self.files]
@@ -169,7 +180,9 @@ class Rows(Source):
         raise NotImplementedError
 
     def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
-        """The rows of a table, a few at a time, with those of the columns that it has; images are left encoded."""
+        """The rows of a table, a few at a time, with those of the columns that it has; images are
+        left encoded.
+        """
         raise NotImplementedError
 
     def count(self, file: str) -> int:
@@ -259,7 +272,9 @@ class ParquetFiles(Rows):
                 yield batch.to_pylist()
 
     def dataset(self, files: list[str], scratch: Path | None) -> Dataset:
-        """A copy by `datasets` in the folder `scratch`, for random access to images too many for the pixel cache."""
+        """A copy by `datasets` in the folder `scratch`, for random access to images too many for
+        the pixel cache.
+        """
         from datasets.data_files import DataFilesDict, DataFilesList
         from datasets.packaged_modules.parquet.parquet import Parquet
 
@@ -326,8 +341,8 @@ class Tables(Rows):
 def from_hub(name: str, label_column: str | None) -> Tables:
     """A data set by name ("owner/name").
 
-    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used. ValueError, after a
-    single request, if the Hub cannot be reached or has no such data set.
+    `datasets` downloads it into its own cache; with HF_HUB_OFFLINE=1 an earlier download is used.
+    ValueError, after a single request, if the Hub cannot be reached or has no such data set.
     """
     import datasets
     import huggingface_hub
@@ -361,13 +376,16 @@ def hub_name(source: str) -> str:
         name.count("/") != 1
     ):  # a name alone may be a format of `datasets`, which would look for files
         raise ValueError(
-            f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:"
+            f"'{source}' is no name on the Hugging Face Hub: write hf:owner/name; a path "
+            f"needs no hf:"
         )
     return name
 
 
 def image_column(features: Features, source: object) -> str:
-    """The column of type Image, else a struct with `bytes`, else binary with a usual name; ValueError if none."""
+    """The column of type Image, else a struct with `bytes`, else binary with a usual name;
+    ValueError if none.
+    """
     import datasets
 
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
@@ -403,7 +421,9 @@ def _classes(features: Features, column: str) -> list[str] | None:
 
 
 def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
-    """The bytes in a cell, or the path in it where that lies inside the folder `inside`; else None."""
+    """The bytes in a cell, or the path in it where that lies inside the folder `inside`; else
+    None.
+    """
     if cell is None or isinstance(cell, bytes):
         return cell
     if not isinstance(cell, Mapping):
@@ -444,7 +464,9 @@ def _quiet() -> Iterator[None]:
 
 
 def marked_as_images(table: pyarrow.Table, column: str) -> pyarrow.Table:
-    """The table with a note for Hugging Face datasets that a column of {bytes, path} holds pictures."""
+    """The table with a note for Hugging Face datasets that a column of {bytes, path} holds
+    pictures.
+    """
     from datasets import Features, Image  # here: it takes seconds to import
 
     features = Features.from_arrow_schema(table.schema)

@@ -1,4 +1,6 @@
-"""Which split of a source a folder, file or row belongs to, by words such as train, val2017 and test_images."""
+"""Which split of a source a folder, file or row belongs to, by words such as train, val2017 and
+test_images.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,13 @@ Named = TypeVar("Named")
 
 
 def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
-    """Splits of an image folder: folders named for one, such as train/, val2017/ or test_images/, at any depth.
+    """Splits of an image folder: folders named for one, such as train/, val2017/ or test_images/,
+    at any depth.
 
-    {"": all} unless every file lies in one of them, or the training split and another are there: then all other files
-    are in no split. {"": all} too where most folders beside those are named for something else: of Train, Test, Garden
-    and Holiday, the first are pictures of trains. A line says so where a folder of test or validation images is read
-    with the rest.
+    {"": all} unless every file lies in one of them, or the training split and another are there:
+    then all other files are in no split. {"": all} too where most folders beside those are named
+    for something else: of Train, Test, Garden and Holiday, the first are pictures of trains. A line
+    says so where a folder of test or validation images is read with the rest.
     """
     counts = Counter(os.path.dirname(name) for name in files)
     named = [
@@ -38,7 +41,8 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
 
 
 def _most_are_named(counts: Mapping[str, int]) -> bool:
-    """Whether of the folders beside those that are named for a split, most are, or at least most of their images.
+    """Whether of the folders beside those that are named for a split, most are, or at least most of
+    their images.
 
     counts: images by folder.
     """
@@ -66,7 +70,9 @@ def class_folders(name: str, split: str) -> tuple[str, ...]:
 
 @functools.lru_cache(2**16)
 def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
-    """The split that the first folder of a path which is named for one stands for, and the other folders."""
+    """The split that the first folder of a path which is named for one stands for, and the other
+    folders.
+    """
     parts = folder.split("/") if folder else []
     for place, part in enumerate(parts):
         if split := _named_alone(part):
@@ -75,10 +81,12 @@ def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
-    """Splits of Parquet files or tars, by the last word of their name or folder that is one ("cats-train-000.parquet").
+    """Splits of Parquet files or tars, by the last word of their name or folder that is one
+    ("cats-train-000.parquet").
 
-    {"": all} unless all files have one, or some are of the training split and some of another: then the others are in
-    no split. A line says so where files of a test or validation split are read with the rest.
+    {"": all} unless all files have one, or some are of the training split and some of another: then
+    the others are in no split. A line says so where files of a test or validation split are read
+    with the rest.
     """
 
     def split_of(name: str) -> str | None:
@@ -90,7 +98,9 @@ def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
 
 
 def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
-    """Places of words such as "train" and "test" by the split that they name, as for the names of shards."""
+    """Places of words such as "train" and "test" by the split that they name, as for the names of
+    shards.
+    """
     found = {place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)}
     return _divided(found, zip(words, found.values(), strict=True), source)
 
@@ -101,7 +111,8 @@ def _divided(
     source: object,
     divided: bool = True,
 ) -> dict[str, list[Named]]:
-    """Names by split, at last under "" those in none of them; or all under "" if they are not divided.
+    """Names by split, at last under "" those in none of them; or all under "" if they are not
+    divided.
 
     Then a line says which is named for a held-out split. divided: whether they may be.
     """
@@ -115,24 +126,29 @@ def _divided(
     held_out = next((name for name, split in named if split not in (None, "train")), None)
     if held_out is not None:
         say_once(
-            f"'{held_out}' in '{source}' is named for a test or validation split, and is read with the rest: "
+            f"'{held_out}' in '{source}' is named for a test or validation split, and is "
+            f"read with the rest: "
             "to leave it out, name the folders or files to read"
         )
     return {"": list(split_of)}
 
 
 def say_splits(source: object, splits: Iterable[str]) -> None:
-    """Say which split of a source is read where none is asked for, if there is any but the training split."""
+    """Say which split of a source is read where none is asked for, if there is any but the training
+    split.
+    """
     named = [split for split in splits if split]
     if set(named) - {"train"}:
         read = "train is" if "train" in named else "all is"
         say_once(
-            f"'{source}' is divided into {', '.join(named)}: {read} read where no split is asked for"
+            f"'{source}' is divided into {', '.join(named)}: {read} read where no split is "
+            f"asked for"
         )
 
 
 def choose_splits(available: Iterable[str], wanted: str | None, source: object) -> list[str]:
-    """The splits to read: the one asked for; all for "all"; for None "train", or all where there is no train.
+    """The splits to read: the one asked for; all for "all"; for None "train", or all where there is
+    no train.
 
     What is in none of the splits is read with all. ValueError lists what there is.
     """
@@ -147,7 +163,8 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
         return [name]
     if there == [""]:
         raise ValueError(
-            f"'{source}' is not divided into splits, so there is no split '{wanted}'; leave split out"
+            f"'{source}' is not divided into splits, so there is no split '{wanted}'; "
+            f"leave split out"
         )
     named = ", ".join(split for split in there if split)
     raise ValueError(f"'{source}' has no split '{wanted}'; it has {named} (and 'all')")
@@ -158,6 +175,8 @@ def _words(name: str) -> list[str]:
 
 
 def _named_alone(folder: str) -> str | None:
-    """The split that a folder is named for, with digits or words like "images" at most beside it."""
+    """The split that a folder is named for, with digits or words like "images" at most beside
+    it.
+    """
     words = set(_words(folder)) - _FILLING
     return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None

@@ -1,10 +1,11 @@
 """Tars in WebDataset form: the members of one example share a name up to the first dot, its key.
 
-Nothing vanishes: several images of one key are several images, a label may lie anywhere in its tar, and what cannot be
-used is listed.
+Nothing vanishes: several images of one key are several images, a label may lie anywhere in its tar,
+and what cannot be used is listed.
 
-Read with `tarfile` and not by the builder of `datasets`, which ends in silence at a damaged header, unpacks and parses
-what nobody asked for (gzip, torch files, JSON), and copies all images for random access.
+Read with `tarfile` and not by the builder of `datasets`, which ends in silence at a damaged header,
+unpacks and parses what nobody asked for (gzip, torch files, JSON), and copies all images for random
+access.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Place(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member that may be of use: its name, the key and the field in lower case, and its number among neighbours.
+    """A member that may be of use: its name, the key and the field in lower case, and its number
+    among neighbours.
 
     Members that follow each other with the same key have the same `run`.
     """
@@ -111,7 +113,9 @@ class Tars(Source):
 
 
 class HubTars(Tars):
-    """The tars of a data set on the Hub, which are not downloaded; ValueError if the Hub cannot be reached."""
+    """The tars of a data set on the Hub, which are not downloaded; ValueError if the Hub cannot be
+    reached.
+    """
 
     def __init__(self, source: str) -> None:
         self.address_of_hub = ADDRESS + hub_name(source)
@@ -153,11 +157,13 @@ def _hub() -> Any:
 def examples(
     file: BinaryIO, path: str, name: str, label: str, looking: bool = True
 ) -> Iterator[Example]:
-    """The images of a tar in order, each with its label, and at last what is damaged or cannot be used.
+    """The images of a tar in order, each with its label, and at last what is damaged or cannot be
+    used.
 
-    name: of the tar, for what is damaged. label: ending of the labels. looking: also take for images, by their first
-    bytes, what has no ending that is known. The label of x/a.b.png is x/a.b.cls, else x/a.cls; of several of that name,
-    as where tars were joined, the one beside the image. The file may be read elsewhere in between.
+    name: of the tar, for what is damaged. label: ending of the labels. looking: also take for
+    images, by their first bytes, what has no ending that is known. The label of x/a.b.png is
+    x/a.b.cls, else x/a.cls; of several of that name, as where tars were joined, the one beside the
+    image. The file may be read elsewhere in between.
     """
     stem, label = Path(name).stem, label.lower()
     images, labels, others = list[Member](), dict[str, list[Member]](), list[Member]()
@@ -205,7 +211,9 @@ def _stem(name: str, ending: str) -> str:
 def _label_of(
     image: Member, images: Sequence[Member], labels: dict[str, list[Member]], label: str
 ) -> Place | None:
-    """The label of an image, by its own name, else by its key; of several the one beside it, or that of its number."""
+    """The label of an image, by its own name, else by its key; of several the one beside it, or
+    that of its number.
+    """
     for name in (f"{os.path.splitext(image.name)[0]}.{label}", f"{image.key}.{label}"):
         same = labels.get(name, [])
         beside = [one for one in same if one.run == image.run]
@@ -218,7 +226,9 @@ def _label_of(
 
 
 def _names(images: Sequence[Member]) -> list[str]:
-    """The names of images: their keys where these have one image alone, else those of the members; each once."""
+    """The names of images: their keys where these have one image alone, else those of the members;
+    each once.
+    """
     of_key: dict[str, set[str]] = {}
     for one in images:
         of_key.setdefault(one.key, set()).add(one.name)
@@ -234,7 +244,8 @@ def _names(images: Sequence[Member]) -> list[str]:
 def _sorted_out(
     file: BinaryIO, images: list[Member], others: Sequence[Member], looking: bool
 ) -> tuple[list[Member], list[tuple[Member, str]]]:
-    """The images with those that are some by their first bytes, in order, and what is left out, with the reasons.
+    """The images with those that are some by their first bytes, in order, and what is left out,
+    with the reasons.
 
     Arrays and unknown files beside an image of their key are parts of that example.
     """
@@ -264,9 +275,11 @@ def _member(file: BinaryIO, place: Place) -> bytes:
 
 
 def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None, str]]:
-    """The members of a tar, each with "" or what is wrong with it; (None, what is wrong) for damage.
+    """The members of a tar, each with "" or what is wrong with it; (None, what is wrong) for
+    damage.
 
-    Reading goes on behind a damaged header with the next one that is whole. ValueError if there is none at all.
+    Reading goes on behind a damaged header with the next one that is whole. ValueError if there is
+    none at all.
     """
     end = count = 0
     try:
@@ -280,7 +293,8 @@ def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None
                 if start < end or (member is not None and member.size < 0):
                     yield (
                         None,
-                        f"damaged at byte {end:,}: a member of impossible size; the rest is not read",
+                        f"damaged at byte {end:,}: a member of impossible size; the rest "
+                        f"is not read",
                     )
                     return
                 if _any_set(file, end, start):
@@ -301,7 +315,8 @@ def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None
         raise ValueError(f"cannot read '{path}': {first_line(error)}") from error
     if not count:
         raise ValueError(
-            f"cannot read '{path}': it is empty or not a tar (a compressed one must be unpacked first)"
+            f"cannot read '{path}': it is empty or not a tar (a compressed one must be "
+            f"unpacked first)"
         )
 
 

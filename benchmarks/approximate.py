@@ -1,11 +1,13 @@
 """Cost of an approximate search against comparing all pairs: seconds, recall and memory.
 
-    OMP_NUM_THREADS=2 python benchmarks/approximate.py RUN/features.safetensors --rows 50000 200000 1000000 \
+    OMP_NUM_THREADS=2 python benchmarks/approximate.py RUN/features.safetensors --rows 50000 200000
+    1000000 \
         --out docs/results/approximate.json
 
-The rows are the features of a run's images, saved by `nearfar search`. Beyond their number they are repeated, each time
-with noise of a tenth of their standard deviation, so that neighbours are neither copies nor random. All pairs are timed
-on 4096 queries and extrapolated to all rows, as every query takes the same work.
+The rows are the features of a run's images, saved by `nearfar search`. Beyond their number they are
+repeated, each time with noise of a tenth of their standard deviation, so that neighbours are
+neither copies nor random. All pairs are timed on 4096 queries and extrapolated to all rows, as
+every query takes the same work.
 """
 
 from __future__ import annotations
@@ -55,11 +57,16 @@ def main() -> None:
         began = time.perf_counter()
         _, share = approximate_rows(rows, k=args.k)
         line = {
-            "rows": count, "dim": rows.shape[1], "k": args.k, "threads": torch.get_num_threads(),
-            "all_pairs_s": round(exact, 1), "approximate_s": round(time.perf_counter() - began, 1),
-            "share": round(share, 4), "peak_mb_before": round(before / 1024),
+            "rows": count,
+            "dim": rows.shape[1],
+            "k": args.k,
+            "threads": torch.get_num_threads(),
+            "all_pairs_s": round(exact, 1),
+            "approximate_s": round(time.perf_counter() - began, 1),
+            "share": round(share, 4),
+            "peak_mb_before": round(before / 1024),
             "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        }  # fmt: skip
+        }
         print(json.dumps(line), flush=True)
         lines.append(line)
     if args.out is not None:

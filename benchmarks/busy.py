@@ -1,4 +1,5 @@
-"""Training beside a busy process: images per second with one thread, with all, and with the number a run chooses.
+"""Training beside a busy process: images per second with one thread, with all, and with the number
+a run chooses.
 
 python benchmarks/busy.py --out docs/results/busy.json
 """
@@ -26,7 +27,9 @@ def spin() -> None:
 
 
 def images_per_second(threads: str | None, image_size: int, epochs: int) -> float:
-    """Train the small net on random pixels in another process, with OMP_NUM_THREADS set unless `threads` is None."""
+    """Train the small net on random pixels in another process, with OMP_NUM_THREADS set unless
+    `threads` is None.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = threads
@@ -35,7 +38,8 @@ def images_per_second(threads: str | None, image_size: int, epochs: int) -> floa
             "import numpy as np, nearfar\n"
             f"shape = (2048, {image_size}, {image_size}, 3)\n"
             "images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)\n"
-            f"run = nearfar.pretrain(images, out='{folder}/run', method='simclr', epochs={epochs}, held_out=0, "
+            f"run = nearfar.pretrain(images, out='{folder}/run', method='simclr', "
+            f"epochs={epochs}, held_out=0, "
             "precision='bf16-mixed', log_every=8)\n"
             "rates = sorted(line['images_per_second'] for line in run.metrics if 'loss' in line)\n"
             "print('rate', rates[len(rates) // 2])\n"

@@ -1,19 +1,20 @@
 """What `nearfar check` finds of planted mistakes: wrong labels, leaks and bad images.
 
     for NAME in imagenette flowers cifar10; do
-        OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out RUNS/$NAME; done
+        OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out
+        RUNS/$NAME; done
     python benchmarks/check.py DATA RUNS --out docs/results/check.json
     python benchmarks/check.py DATA RUNS --choose --out docs/results/check-choices.json
     python benchmarks/check.py DATA RUNS --untrained --out docs/results/untrained.json
 
-DATA: folders of those names with Parquet files, images in a column "image" or "img" and classes in "label".
-All images are training images. `--choose` compares classifiers, orders and rules on samples and errors of seed 1, on
-which they were chosen; the other figures are of seeds 2 to 4. Labels: 5 and 10 % are replaced by another class, drawn
-evenly. Cleanlab (`pip install -e .[benchmarks]`) ranks the same images by the probabilities of a cross-validated
-logistic regression, as its documentation does, and by ours. `--untrained` compares
-features without training with those of the runs: kNN accuracy, copies whose original is the nearest, and planted wrong
-labels. Leaks: 50 images of one half of a sample are copied into
-the other. Bad images: 20 of each kind among 600.
+DATA: folders of those names with Parquet files, images in a column "image" or "img" and classes in
+"label". All images are training images. `--choose` compares classifiers, orders and rules on
+samples and errors of seed 1, on which they were chosen; the other figures are of seeds 2 to 4.
+Labels: 5 and 10 % are replaced by another class, drawn evenly. Cleanlab (`pip install -e
+.[benchmarks]`) ranks the same images by the probabilities of a cross-validated logistic regression,
+as its documentation does, and by ours. `--untrained` compares features without training with those
+of the runs: kNN accuracy, copies whose original is the nearest, and planted wrong labels. Leaks: 50
+images of one half of a sample are copied into the other. Bad images: 20 of each kind among 600.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def averaged(each: list[dict[str, float]]) -> dict[str, float]:
 
 
 def choices(run: nearfar.Run, data: Path) -> dict[str, Any]:
-    """Average precision by classifier and order, and precision and recall by rule, on the seed of the choice."""
+    """Average precision by classifier and order, and precision and recall by rule, on the seed of
+    the choice.
+    """
     images = open_images(data, split="train", **run.settings.reading).sampled(ROWS, CHOSEN[0])
     features, out = extract(run.encoder, images), {}
     assert images.labels is not None
@@ -179,7 +182,9 @@ def _knn_alone(features: Any, labels: np.ndarray) -> np.ndarray:
 
 
 def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
-    """Features without training, on 2000 images of seed 1: accuracy of 20-NN, copies found, wrong labels found."""
+    """Features without training, on 2000 images of seed 1: accuracy of 20-NN, copies found, wrong
+    labels found.
+    """
     images = open_images(data, split="train", image_size=run.settings.image_size).sampled(
         ROWS, CHOSEN[0]
     )
@@ -271,7 +276,9 @@ def scaled(image: Image.Image, share: float) -> Image.Image:
 
 
 def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
-    """Plant 50 copies of training images among test images, a seventh of each kind and the rest as the same file."""
+    """Plant 50 copies of training images among test images, a seventh of each kind and the rest as
+    the same file.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         root, kinds = Path(scratch) / "images", [*COPIES, "same file"]
         (root / "train").mkdir(parents=True)
@@ -329,7 +336,9 @@ SPOILED: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 
 
 def defects(run: nearfar.Run, data: Path, name: str, seed: int) -> dict[str, Any]:
-    """Plant 20 bad images of each kind among 600: how many are found, and how many others are listed."""
+    """Plant 20 bad images of each kind among 600: how many are found, and how many others are
+    listed.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "images"
         root.mkdir()

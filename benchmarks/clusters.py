@@ -1,11 +1,14 @@
-"""Clusters compared with the labels: k-means on the plane, as in `nearfar cluster`, and on the features.
+"""Clusters compared with the labels: k-means on the plane, as in `nearfar cluster`, and on the
+features.
 
-    python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette runs/small=../shared/data/cifar10 \
+    python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette
+    runs/small=../shared/data/cifar10 \
         --out docs/results/clusters.json
 
-Each argument is RUN=DATA; the split "test" is clustered, at most 4000 random images; `digits` are scikit-learn's.
-For both methods, with the number of clusters that the largest silhouette chooses and with as many clusters as classes:
-the normalised mutual information with the labels and the adjusted Rand index, over 3 seeds.
+Each argument is RUN=DATA; the split "test" is clustered, at most 4000 random images; `digits` are
+scikit-learn's. For both methods, with the number of clusters that the largest silhouette chooses
+and with as many clusters as classes: the normalised mutual information with the labels and the
+adjusted Rand index, over 3 seeds.
 """
 
 from __future__ import annotations
@@ -82,11 +85,17 @@ def main() -> None:
             for count in (None, classes):
                 found = [group(rows, count, seed) for seed in range(SEEDS)]
                 line = {
-                    "data": name, "images": len(rows), "classes": classes, "way": way, "chosen": count is None,
+                    "data": name,
+                    "images": len(rows),
+                    "classes": classes,
+                    "way": way,
+                    "chosen": count is None,
                     "groups": [len(np.unique(one)) for one in found],
-                    "nmi": round(mean(normalized_mutual_info_score(labels, one) for one in found), 3),
+                    "nmi": round(
+                        mean(normalized_mutual_info_score(labels, one) for one in found), 3
+                    ),
                     "ari": round(mean(adjusted_rand_score(labels, one) for one in found), 3),
-                }  # fmt: skip
+                }
                 print(json.dumps(line))
                 lines.append(line)
     given.out.write_text(json.dumps(lines, indent=1) + "\n")

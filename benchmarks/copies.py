@@ -1,23 +1,26 @@
-"""Precision and recall of the copies that `nearfar duplicates` confirms, on sets with known answers.
+"""Precision and recall of the copies that `nearfar duplicates` confirms, on sets with known
+answers.
 
-    python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
-    python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
-    python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
-    python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
-    python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies.json
-    python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
+    python benchmarks/copies.py DATA --out docs/results/copies.json # DATA holds imagenette/ and
+    flowers/ python benchmarks/copies.py DATA --seed 0 --sets invoices pages # the sets that the
+    limits were chosen on python benchmarks/copies.py DATA --orientations --out
+    docs/results/copies-turned.json python benchmarks/copies.py DATA --orientations --saved PNG
+    "JPEG 75" --sets one_digit --out ... python benchmarks/copies.py DATA --series 10 30 100 --out
+    docs/results/copies.json python benchmarks/copies.py DATA --whole imagenette flowers --count
+    3000 --out docs/results/copies-turned.json
 
-No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; the same at half
-the size, in several fonts; numbers alone at half the size that differ in one digit; pages of text; plots; screens of
-one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another exposure); and
-photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, some of these with
-one another, and the image with its nearest in the set at 16 pixels: both unaltered, one of them altered in every way,
-and both altered alike in every way.
+No image of a set is a copy of another: invoices of one template; invoices that differ in one digit;
+the same at half the size, in several fonts; numbers alone at half the size that differ in one
+digit; pages of text; plots; screens of one program; digits; bursts of a camera (frames shifted by 2
+to 6 pixels, with noise and another exposure); and photographs. Every image gets the copies that
+ALTERED names. Each image is compared with its copies, some of these with one another, and the image
+with its nearest in the set at 16 pixels: both unaltered, one of them altered in every way, and both
+altered alike in every way.
 
---orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
-`nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
-features. --whole SET: the same on so many images of a data set as it is: seconds with and without --orientations, and
-what is found, to look at.
+--orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in
+turn, and `nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and
+no others, by untrained features. --whole SET: the same on so many images of a data set as it is:
+seconds with and without --orientations, and what is found, to look at.
 """
 
 from __future__ import annotations
@@ -56,7 +59,10 @@ reference region report result return river road room school section service sha
 street sum supply system table tax term the time to total train transfer unit value volume water week west with work
 year
 """
-FAMILIES = "Adams Baker Clark Davis Evans Fischer Garcia Hughes Ito Jones Kim Lopez Meyer Nolan Olsen Park Quinn Rossi"
+FAMILIES = (
+    "Adams Baker Clark Davis Evans Fischer Garcia Hughes Ito Jones Kim Lopez Meyer "
+    "Nolan Olsen Park Quinn Rossi"
+)
 WORDS, NAMES = TEXT.split(), FAMILIES.split()
 
 
@@ -182,13 +188,17 @@ def invoices(chance: Chance, count: int) -> list[Image.Image]:
 
 
 def one_digit(chance: Chance, count: int) -> list[Image.Image]:
-    """Invoices that differ in the last digits of their number alone: each and the next ten, in one digit."""
+    """Invoices that differ in the last digits of their number alone: each and the next ten, in one
+    digit.
+    """
     seed, start = int(chance.integers(2**31)), int(chance.integers(10**5))
     return [invoice(np.random.default_rng(seed), 10 * start + number) for number in range(count)]
 
 
 def numbers(chance: Chance) -> tuple[list[str], ImageFont.FreeTypeFont, Image.Resampling]:
-    """A number with each digit at one of its six places, in any order; a font of 10 to 13 pixels; a kernel."""
+    """A number with each digit at one of its six places, in any order; a font of 10 to 13 pixels; a
+    kernel.
+    """
     number, place = f"{chance.integers(10**6):06d}", int(chance.integers(6))
     made = [f"{number[:place]}{digit}{number[place + 1 :]}" for digit in chance.permutation(10)]
     kernels = (BOX, BILINEAR, BICUBIC, LANCZOS)
@@ -200,7 +210,9 @@ def numbers(chance: Chance) -> tuple[list[str], ImageFont.FreeTypeFont, Image.Re
 
 
 def half_forms(chance: Chance, count: int) -> list[Image.Image]:
-    """Invoices at half the size; of every ten, two differ in one digit of a number alone, anywhere on the page."""
+    """Invoices at half the size; of every ten, two differ in one digit of a number alone, anywhere
+    on the page.
+    """
     made: list[Image.Image] = []
     while len(made) < count:
         texts, drawn, kernel = numbers(chance)
@@ -219,7 +231,9 @@ def half_forms(chance: Chance, count: int) -> list[Image.Image]:
 
 
 def half_labels(chance: Chance, count: int) -> list[Image.Image]:
-    """Numbers alone, black on white, at half the size: the digits are 4 to 5 pixels high, and two differ in one."""
+    """Numbers alone, black on white, at half the size: the digits are 4 to 5 pixels high, and two
+    differ in one.
+    """
     made: list[Image.Image] = []
     while len(made) < count:
         texts, drawn, kernel = numbers(chance)
@@ -360,7 +374,9 @@ def small_difference(images: list[Image.Image]) -> torch.Tensor:
 def measure(
     images: list[Image.Image], others: int, chance: Chance, kinds: list[str]
 ) -> dict[str, Any]:
-    """Recall of the copies of these images, and what was called a copy among the pairs of different ones."""
+    """Recall of the copies of these images, and what was called a copy among the pairs of different
+    ones.
+    """
     apart = small_difference(images).fill_diagonal_(torch.inf)
     nearest = apart.topk(min(others, len(images) - 1), largest=False)
     saved = {"unaltered": [planes(image) for image in images]}
@@ -398,14 +414,22 @@ def measure(
         different["one altered" if one == "unaltered" != other else alike].append(found)
         wrong += [f"{row} as {one}, {place} as {other}: {found:.2f}"] if found <= LOCAL else []
     return {
-        "images": len(images), "different_pairs": len(tried), "called_copies": len(wrong), "wrong": wrong,
+        "images": len(images),
+        "different_pairs": len(tried),
+        "called_copies": len(wrong),
+        "wrong": wrong,
         "of_them_near_at_16_pixels": float((nearest.values <= COPY).float().mean()),
         "different": {
-            how: {"pairs": len(found), "called_copies": sum(one <= LOCAL for one in found), "closest": min(found)}
+            how: {
+                "pairs": len(found),
+                "called_copies": sum(one <= LOCAL for one in found),
+                "closest": min(found),
+            }
             for how, found in different.items()
         },
-        "furthest_copy": round(max(furthest), 2), "recall": recall,
-    }  # fmt: skip
+        "furthest_copy": round(max(furthest), 2),
+        "recall": recall,
+    }
 
 
 ORIENTED: list[list[Image.Transpose]] = [
@@ -424,7 +448,9 @@ SAVED: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[str, Any]:
-    """Recall of the orientations of these images, by how they were saved, and what was grouped with another image."""
+    """Recall of the orientations of these images, by how they were saved, and what was grouped with
+    another image.
+    """
     how_of = lambda row, turn: saved[(row + turn) % len(saved) if turn else 0]  # noqa: E731
     with tempfile.TemporaryDirectory() as folder:
         for row, image in enumerate(images):
@@ -464,15 +490,23 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
                 placed[how_of(row, turn)].append(False)
     pairs = 8 * 8 * len(images) * (len(images) - 1) // 2
     return {
-        "images": len(images), "different_pairs": pairs, "called_copies": len(wrong),
-        "wrong": wrong, "wrong_kinds": wrong_kinds, "groups": len(groups),
-        "recall": {how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()},
+        "images": len(images),
+        "different_pairs": pairs,
+        "called_copies": len(wrong),
+        "wrong": wrong,
+        "wrong_kinds": wrong_kinds,
+        "groups": len(groups),
+        "recall": {
+            how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()
+        },
         "closest_different_upright": {how: closest(images, SAVED[how]) for how in saved},
-    }  # fmt: skip
+    }
 
 
 def series(chance: Chance, count: int) -> list[Image.Image]:
-    """One invoice with a mark at another place in each: more alike than any small version shows well."""
+    """One invoice with a mark at another place in each: more alike than any small version shows
+    well.
+    """
     page = invoice(chance, 1).resize((128, 128), LANCZOS)
     made = []
     for number in range(count):
@@ -483,7 +517,9 @@ def series(chance: Chance, count: int) -> list[Image.Image]:
 
 
 def measure_series(images: list[Image.Image]) -> dict[str, Any]:
-    """The pairs that are found where each of many alike images is saved as PNG and as JPEG; and false ones."""
+    """The pairs that are found where each of many alike images is saved as PNG and as JPEG; and
+    false ones.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for row, image in enumerate(images):
             image.save(Path(folder) / f"{row:03d}.png")
@@ -500,7 +536,9 @@ def measure_series(images: list[Image.Image]) -> dict[str, Any]:
 
 
 def closest(images: list[Image.Image], save: Callable[[Image.Image], Image.Image]) -> float:
-    """The smallest difference of two different images that are saved alike, neither turned: a control."""
+    """The smallest difference of two different images that are saved alike, neither turned: a
+    control.
+    """
     saved = [planes(save(image)) for image in images]
     return round(min(local_difference(*pair) for pair in itertools.combinations(saved, 2)), 2)
 

@@ -1,16 +1,18 @@
-"""Views of photographs and others, tried on eleven small sets of training images: kNN, linear, 1 and 5 labels a class.
+"""Views of photographs and others, tried on eleven small sets of training images: kNN, linear, 1
+and 5 labels a class.
 
-    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
+    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep
+    0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
-    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights "keep 0.5" ...
-    python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
+    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights
+    "keep 0.5" ... python benchmarks/encoders.py runs/encoders.jsonl # the table, means over seeds
 
-Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
-All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
-"weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
-"colours and edges" these without the net, and "pretrained" and "pretrained, edges" the weights of the installed
-package alone and beside half of HOG. Each run appends a line to --out; runs that are in it
-already are skipped.
+Every fifth training image is held out and is what the classifiers are tested on, so no test image
+influences a choice. All contenders train the small net with SimCLR for the same epochs; "two pairs"
+makes four views, for half of them. "weights" begins from --weights, "frozen" are these as they are,
+"at once" the features of verbs without a run, "colours and edges" these without the net, and
+"pretrained" and "pretrained, edges" the weights of the installed package alone and beside half of
+HOG. Each run appends a line to --out; runs that are in it already are skipped.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def flowers(data: Path) -> Images:
 
 
 def unbalanced(data: Path) -> Images:
-    """Return images of Imagenette at 96 px, each class with 0.75 times the images of the one before: 1889."""
+    """Return images of Imagenette at 96 px, each class with 0.75 times the images of the one
+    before: 1889.
+    """
     images = open_images(str(data / "imagenette"), image_size=96, split="train")
     counts = (500 * 0.75 ** np.arange(10)).astype(int)
     return images.subset(
@@ -108,7 +112,9 @@ def cifar10(data: Path) -> Images:
 
 
 def patches(data: Path) -> Images:
-    """Return 50 patches of 96 px from each of 40 photographs, resized to 64 px; the photograph is the class."""
+    """Return 50 patches of 96 px from each of 40 photographs, resized to 64 px; the photograph is
+    the class.
+    """
     images = open_images(str(data / "imagenette"), image_size=224, split="train").subset(range(40))
     corners = torch.randint(
         0, 224 - 96, (40, 50, 2), generator=torch.Generator().manual_seed(0)
@@ -125,7 +131,9 @@ def patches(data: Path) -> Images:
 
 
 def cells(data: Path) -> Images:
-    """Return blood cells cut from BCCD's boxes at 64 px: 600 red, all white, all platelets, of the training images."""
+    """Return blood cells cut from BCCD's boxes at 64 px: 600 red, all white, all platelets, of the
+    training images.
+    """
     train, _ = open_annotated(data / "bccd")
     cut, labels = [], []
     for image in train.images:
@@ -200,9 +208,11 @@ def default_plan(images: Images, crop: int) -> ViewPlan:
 
 @dataclass(frozen=True)
 class Contender:
-    """What differs from SimCLR with the default views: a change of them or a preset's name, the method, the epochs.
+    """What differs from SimCLR with the default views: a change of them or a preset's name, the
+    method, the epochs.
 
-    With minutes, nothing else but the decay is set: views, size and optimiser are what `pretrain` chooses.
+    With minutes, nothing else but the decay is set: views, size and optimiser are what `pretrain`
+    chooses.
     """
 
     change: dict[str, Any] | str = field(
@@ -260,7 +270,9 @@ CONTENDERS = {
 def measure(
     contender: str, kind: Kind, images: Images, seed: int, weights: str
 ) -> dict[str, float]:
-    """Train one contender, or take a baseline; return its accuracies on the images that were held out."""
+    """Train one contender, or take a baseline; return its accuracies on the images that were held
+    out.
+    """
     rows = np.arange(len(images))
     train, held = (
         images.subset(rows[rows % HELD_OUT != 0]),
@@ -349,7 +361,9 @@ def _pretrained(channels: int) -> Encoder:
 
 
 def shifted(pixels: Tensor) -> list[Tensor]:
-    """Return the images moved by a sixteenth of their side up, down, left and right; their border is repeated."""
+    """Return the images moved by a sixteenth of their side up, down, left and right; their border
+    is repeated.
+    """
     side = pixels.shape[-1]
     by = max(1, side // 16)
     padded = F.pad(pixels.float(), [by] * 4, mode="replicate").to(torch.uint8)
@@ -372,7 +386,8 @@ AVERAGED: dict[str, Callable[[Tensor], list[Tensor]]] = {
 
 
 def rotation_accuracy(encoder: Any, train: Images, held: Images) -> float:
-    """Return the accuracy of a linear classifier that tells by how many quarter turns an image was turned.
+    """Return the accuracy of a linear classifier that tells by how many quarter turns an image was
+    turned.
 
     Each image is turned once. Source: SelfAugment (Reed et al., CVPR 2021).
     """
@@ -405,7 +420,9 @@ def table(path: Path) -> str:
 
 
 def presets(path: Path) -> str:
-    """Return kNN accuracy and that with five labels a class of each preset and the defaults, with seed 0."""
+    """Return kNN accuracy and that with five labels a class of each preset and the defaults, with
+    seed 0.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     found = {(line["set"], line["contender"]): line for line in lines if line["seed"] == 0}
     defaults = {
@@ -426,7 +443,9 @@ def presets(path: Path) -> str:
 
 
 def correlations(path: Path) -> str:
-    """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a set's presets."""
+    """Return Spearman's rank correlation of each measure without labels with kNN accuracy, over a
+    set's presets.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     out = [
         f"| | presets | {' | '.join(MEASURES.values())} |",
@@ -448,7 +467,9 @@ def correlations(path: Path) -> str:
 
 
 def averaged(path: Path) -> str:
-    """Return what averaging with changed images gains, as means over the trained encoders of a set."""
+    """Return what averaging with changed images gains, as means over the trained encoders of a
+    set.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     out = [
         f"| | averaged | encoders | {' | '.join(METRICS.values())} |",

@@ -1,14 +1,18 @@
 """What nearfar does on this machine's GPU: `make gpu`, or `python benchmarks/gpu.py`; ten minutes.
 
-1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, runs and every verb,
+1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, runs
+and every verb,
    bit-exact resuming under torch's deterministic algorithms.
-2. Images per second in training: the whole step (batches from memory, views, networks, loss, optimiser), the bare
-   encoder (forward and backward on views that are ready), and lightly's loop where lightly is installed; in float32,
-   TF32, bfloat16 and float16, compiled or not. What the time does not allow is left out and named.
+2. Images per second in training: the whole step (batches from memory, views, networks, loss,
+optimiser), the bare
+   encoder (forward and backward on views that are ready), and lightly's loop where lightly is
+   installed; in float32, TF32, bfloat16 and float16, compiled or not. What the time does not allow
+   is left out and named.
 3. Views, losses and loading side by side with the CPU.
 
-It writes results/gpu.json and, below the marker, gpu.md in the folder --out. `--stand-in` runs all of it on the tests'
-stand-in for a GPU, with tiny sizes: that shows that the script works, and its numbers mean nothing.
+It writes results/gpu.json and, below the marker, gpu.md in the folder --out. `--stand-in` runs all
+of it on the tests' stand-in for a GPU, with tiny sizes: that shows that the script works, and its
+numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -76,13 +80,19 @@ class Scale(NamedTuple):
 
 FULL = Scale(
     (
-        Case("small", 32, 512), Case("medium", 32, 512), Case("resnet18", 32, 512), Case("small", 96, 512),
-        Case("resnet18", 96, 256), Case("resnet18", 224, 128), Case("resnet50", 96, 256), Case("resnet50", 224, 128),
+        Case("small", 32, 512),
+        Case("medium", 32, 512),
+        Case("resnet18", 32, 512),
+        Case("small", 96, 512),
+        Case("resnet18", 96, 256),
+        Case("resnet18", 224, 128),
+        Case("resnet50", 96, 256),
+        Case("resnet50", 224, 128),
     ),
     seconds=1.5,
     loss_batches=(256, 4096),
     large_batches=(65536,),
-)  # fmt: skip
+)
 TINY = Scale(
     (Case("tiny", 16, 8), Case("small", 20, 8)),
     seconds=0.0,
@@ -99,7 +109,9 @@ LOSSES: dict[str, Callable[[int], nn.Module]] = {
 
 
 def per_second(step: Callable[[], Any], items: int, seconds: float) -> float:
-    """Items per second of a step, after two that set everything up; the clock stops when the GPU has done its work."""
+    """Items per second of a step, after two that set everything up; the clock stops when the GPU
+    has done its work.
+    """
     for _ in range(2):
         step()
     synchronize()
@@ -188,7 +200,9 @@ class Training:
 
 
 def lightly_step(case: Case, precision: str) -> Callable[[], None]:
-    """A plain loop as lightly's documentation has it, on the same networks, with a worker for each core."""
+    """A plain loop as lightly's documentation has it, on the same networks, with a worker for each
+    core.
+    """
     from lightly.loss import NTXentLoss
     from lightly.transforms import SimCLRTransform
     from PIL import Image
@@ -197,9 +211,15 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
     training = Training(case, precision, compiled=False)
     pixels = torch.randint(256, (8 * case.batch, case.size, case.size, 3), dtype=torch.uint8)
     transform = SimCLRTransform(
-        input_size=case.size, cj_bright=0.4, cj_contrast=0.4, cj_sat=0.4, cj_hue=0.1, min_scale=0.2,
-        random_gray_scale=0.1, gaussian_blur=0.0,
-    )  # fmt: skip
+        input_size=case.size,
+        cj_bright=0.4,
+        cj_contrast=0.4,
+        cj_sat=0.4,
+        cj_hue=0.1,
+        min_scale=0.2,
+        random_gray_scale=0.1,
+        gaussian_blur=0.0,
+    )
 
     class Pictures(Dataset):
         def __len__(self) -> int:
@@ -211,9 +231,14 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
     workers = len(os.sched_getaffinity(0))
     pin = training.how.pinned.value
     loader = DataLoader(
-        Pictures(), case.batch, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=True,
+        Pictures(),
+        case.batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=True,
         pin_memory=pin,
-    )  # fmt: skip
+    )
     criterion, coming = (
         NTXentLoss(temperature=0.2),
         (views for _ in range(10**9) for views in loader),
@@ -231,7 +256,9 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
 
 
 def speeds(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
-    """A row for each case and precision; what says least, and compilation, which takes longest, come last."""
+    """A row for each case and precision; what says least, and compilation, which takes longest,
+    come last.
+    """
     peers = HALF if importlib.util.find_spec("lightly") else ()
     kinds = {
         "whole step": PRECISIONS,
@@ -274,7 +301,9 @@ def speeds(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
 
 
 def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
-    """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's memory."""
+    """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's
+    memory.
+    """
     device, rows = find_device(), []
 
     def add(
@@ -334,7 +363,9 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
 
 
 def tested(tests: list[str]) -> dict[str, Any]:
-    """Run the tests on the GPU in a process of their own; how many passed, and the names of those that failed."""
+    """Run the tests on the GPU in a process of their own; how many passed, and the names of those
+    that failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tests.xml"
         environment = os.environ | {
@@ -372,12 +403,14 @@ def markdown(found: dict[str, Any]) -> str:
         f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:"
     ]
     lines += [
-        f"{device['name']}, torch {about['versions']['torch']}, {about['processor']}, {about['cores']} cores.",
+        f"{device['name']}, torch {about['versions']['torch']}, {about['processor']}, "
+        f"{about['cores']} cores.",
         "",
     ]
     if about["stand_in"]:
         lines += [
-            "**On the stand-in for a GPU, with tiny sizes: no number here says anything about a GPU.**",
+            "**On the stand-in for a GPU, with tiny sizes: no number here says anything "
+            "about a GPU.**",
             "",
         ]
     tests = found["tests"]
@@ -422,7 +455,9 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What was found so far: after the tests, after the comparison with the CPU, and after every row."""
+    """What was found so far: after the tests, after the comparison with the CPU, and after every
+    row.
+    """
     scale, began = TINY if chosen.stand_in else FULL, time.perf_counter()
     kind = find_device().type
     if kind == "cpu":

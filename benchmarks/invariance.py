@@ -1,7 +1,9 @@
-"""Methods that keep what views take away, as trials beside `--keep-colour` (benchmarks/encoders.py).
+"""Methods that keep what views take away, as trials beside `--keep-colour`
+(benchmarks/encoders.py).
 
-The embeddings of both are a linear layer of the trunk's features; their heads are in the loss. They read the parameters
-of the views as they are sampled, so they serve one process without micro-batches.
+The embeddings of both are a linear layer of the trunk's features; their heads are in the loss. They
+read the parameters of the views as they are sampled, so they serve one process without
+micro-batches.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ make.sample_view = _recorded  # type: ignore[assignment]
 
 
 def targets(view: ViewParameters) -> Tensor:
-    """Return what AugSelf predicts differences of, each with a spread near 1: crop, flip, colour, blur."""
+    """Return what AugSelf predicts differences of, each with a spread near 1: crop, flip, colour,
+    blur.
+    """
     crop = view.box.float() / view.box.float().sum(1).mean()
     colour = torch.cat(
         [view.factors - 1, 4 * view.hue[:, None], view.grayscale.float()[:, None]], 1
@@ -44,14 +48,17 @@ def targets(view: ViewParameters) -> Tensor:
 
 
 def of_batch(views: Tensor) -> list[Tensor]:
-    """Return the targets of two views of this batch, and forget them; zeros where a loss is tried on no views."""
+    """Return the targets of two views of this batch, and forget them; zeros where a loss is tried
+    on no views.
+    """
     found = [targets(view) for view in SAMPLED if len(view.flip) == views.shape[1]]
     SAMPLED.clear()
     return found if len(found) == 2 else [torch.zeros(views.shape[1], COLUMNS)] * 2
 
 
 class AugSelfLoss(nn.Module):
-    """SimCLR on a projector, and the squared error of a head that predicts the difference of two views' parameters.
+    """SimCLR on a projector, and the squared error of a head that predicts the difference of two
+    views' parameters.
 
     Source: AugSelf (Lee et al., NeurIPS 2021), equation 4.
     """
@@ -70,10 +77,12 @@ class AugSelfLoss(nn.Module):
 
 
 class TwoSpacesLoss(nn.Module):
-    """SimCLR on two projectors: on one with the pairs whose colours differ, on the other with those that keep theirs.
+    """SimCLR on two projectors: on one with the pairs whose colours differ, on the other with those
+    that keep theirs.
 
-    After leave-one-out contrastive spaces (Xiao et al., ICLR 2021). Of two views, images that keep their colours are in
-    the second space alone; of four, the first two are in the first space and the others in the second.
+    After leave-one-out contrastive spaces (Xiao et al., ICLR 2021). Of two views, images that keep
+    their colours are in the second space alone; of four, the first two are in the first space and
+    the others in the second.
     """
 
     def __init__(self, temperature: float, features: int) -> None:

@@ -1,9 +1,10 @@
-"""Ways to compute the same step on this machine's CPU, side by side: `python benchmarks/kernels.py`.
+"""Ways to compute the same step on this machine's CPU, side by side: `python
+benchmarks/kernels.py`.
 
-Contenders take turns in one process, each round all of them, and the ratios are medians over rounds of CPU time, which
-other work on the machine changes less than the time on the wall:
-- the networks' forward and backward on 2 x 128 views: as they are, compiled by torch (inductor), with weights or images
-  in another memory format, in bfloat16
+Contenders take turns in one process, each round all of them, and the ratios are medians over rounds
+of CPU time, which other work on the machine changes less than the time on the wall:
+- the networks' forward and backward on 2 x 128 views: as they are, compiled by torch (inductor),
+  with weights or images in another memory format, in bfloat16
 - SimCLR's loss and its gradient, as it is and compiled
 - a step of Muon: matrices of one shape in one batch, as it is, or all of them padded to one shape
 The numbers are written to docs/results/kernels.json, and docs/step.md cites them.
@@ -52,7 +53,9 @@ def step_of(net: nn.Module, images: torch.Tensor, bfloat16: bool = False) -> Run
 
 
 def of_networks(encoder: str, size: int, batch: int) -> dict[str, Run]:
-    """Forward and backward; nearfar keeps the weights of convolutions in channels-last order, and images contiguous."""
+    """Forward and backward; nearfar keeps the weights of convolutions in channels-last order, and
+    images contiguous.
+    """
     images = torch.randn(2 * batch, 3, size, size)
     compiled, half = networks(encoder, size), networks(encoder, size)
     compiled.compile()
@@ -80,7 +83,9 @@ def of_loss(batch: int) -> dict[str, Run]:
 
 
 def of_muon(encoder: str) -> dict[str, Run]:
-    """A step of the optimiser, and the orthogonalisation alone, by shapes and padded to one batch."""
+    """A step of the optimiser, and the orthogonalisation alone, by shapes and padded to one
+    batch.
+    """
     net = networks(encoder, 32)
     for weights in net.parameters():
         weights.grad = torch.randn_like(weights)
@@ -108,7 +113,9 @@ def of_muon(encoder: str) -> dict[str, Run]:
 
 
 def measure(contenders: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of CPU time of each contender, its speed relative to the first, and those until it ran first."""
+    """Seconds of CPU time of each contender, its speed relative to the first, and those until it
+    ran first.
+    """
     first: dict[str, float] = {}
     for name, run in contenders.items():
         began = time.perf_counter()
@@ -172,7 +179,8 @@ def main() -> None:
         for name, one in contenders.items():
             spread = f"{one['speed']:.2f} ({one['least']:.2f} to {one['most']:.2f})"
             print(
-                f"{case:28} {name:28} {one['milliseconds']:9.1f} ms  {spread}  first {one['seconds_until_first']:.1f} s"
+                f"{case:28} {name:28} {one['milliseconds']:9.1f} ms  {spread}  first "
+                f"{one['seconds_until_first']:.1f} s"
             )
 
 

@@ -1,12 +1,14 @@
-"""A map of many images in headless Chromium: time to the first frame, frames while panning and zooming, memory.
+"""A map of many images in headless Chromium: time to the first frame, frames while panning and
+zooming, memory.
 
     python benchmarks/large_map.py --images 1000000 --out docs/results/large-map.json
 
-The images are those of DATA, repeated, at artificial coordinates (a mixture of Gaussians) with artificial neighbours
-and columns. The map is written as a folder and opened from disk three times in one browser; Chromium draws WebGL in
-software (SwiftShader) on the CPU, so a machine with a graphics card is faster. A frame is in time below 17.5 ms.
-If other programs share the machine, look at the CPU time per frame: the two processes, the page and
-the one that draws, run in parallel, so each has 16.7 ms.
+The images are those of DATA, repeated, at artificial coordinates (a mixture of Gaussians) with
+artificial neighbours and columns. The map is written as a folder and opened from disk three times
+in one browser; Chromium draws WebGL in software (SwiftShader) on the CPU, so a machine with a
+graphics card is faster. A frame is in time below 17.5 ms. If other programs share the machine, look
+at the CPU time per frame: the two processes, the page and the one that draws, run in parallel, so
+each has 16.7 ms.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ MOVES = {
 SETTING = {
     "pan, everything in view": "nearfar.fit()",
     "pan with regions": "nearfar.fit(); document.getElementById('regions').click()",
-    "pan with images": "document.getElementById('regions').click(); document.getElementById('pictures').click()",
+    "pan with images": "document.getElementById('regions').click(); "
+    "document.getElementById('pictures').click()",
 }
 ALL_POINTS = (
     "nearfar.fit(); await new Promise((ok) => {"
@@ -82,7 +85,8 @@ def frames(browser: Browser, move: str) -> dict[str, float]:
     script = (
         "const done = arguments[0], FRAMES = %d, seen = []; let last = 0, k = 0;"
         "const step = (now) => { if (last) seen.push(now - last); last = now;"
-        "if (k++ > FRAMES) return done(seen); const t = k / FRAMES; %s; requestAnimationFrame(step); };"
+        "if (k++ > FRAMES) return done(seen); const t = k / FRAMES; %s; "
+        "requestAnimationFrame(step); };"
         "requestAnimationFrame(step);"
     )
     before = processor_ms()
@@ -109,7 +113,9 @@ def milliseconds(browser: Browser, work: str) -> float:
 
 
 def processes() -> Iterator[tuple[str, Path]]:
-    """Kind and folder in /proc of each of the browser's processes, which all descend from this one."""
+    """Kind and folder in /proc of each of the browser's processes, which all descend from this
+    one.
+    """
     parents, words = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -141,7 +147,9 @@ def process_megabytes() -> dict[str, float]:
 
 
 def processor_ms() -> dict[str, float]:
-    """Processor time so far by kind of process: unlike the time between frames, it hardly depends on other work."""
+    """Processor time so far by kind of process: unlike the time between frames, it hardly depends
+    on other work.
+    """
     spent: dict[str, float] = {}
     for kind, folder in processes():
         ticks = (folder / "stat").read_text().rsplit(")", 1)[1].split()[11:13]
@@ -150,7 +158,9 @@ def processor_ms() -> dict[str, float]:
 
 
 def heap(browser: Browser) -> float:
-    """Megabytes of the page's JavaScript objects; its arrays of numbers lie outside and are in the process's size."""
+    """Megabytes of the page's JavaScript objects; its arrays of numbers lie outside and are in the
+    process's size.
+    """
     browser.call("goog/cdp/execute", cmd="HeapProfiler.collectGarbage", params={})
     return browser.run("performance.memory.usedJSHeapSize / 1e6")
 

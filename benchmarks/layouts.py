@@ -1,10 +1,10 @@
 """Layouts side by side: cluster embedding, openTSNE, UMAP and the projector; into docs/layouts.md.
 
-python benchmarks/layouts.py DATA RUNS                      # folders with flowers, imagenette, cifar10: images and runs
-python benchmarks/layouts.py DATA RUNS --rows 2000 20000    # time and quality against the number of rows, in addition
-python benchmarks/layouts.py DATA RUNS --images 0 --rows 1000000    # this alone; the file keeps its other numbers
-Training images alone. Needs `pip install -e .[benchmarks]` and Debian's package dataset-fashion-mnist. A data set that
-has no run is left out.
+python benchmarks/layouts.py DATA RUNS # folders with flowers, imagenette, cifar10: images and runs
+python benchmarks/layouts.py DATA RUNS --rows 2000 20000 # time and quality against the number of
+rows, in addition python benchmarks/layouts.py DATA RUNS --images 0 --rows 1000000 # this alone; the
+file keeps its other numbers Training images alone. Needs `pip install -e .[benchmarks]` and
+Debian's package dataset-fashion-mnist. A data set that has no run is left out.
 """
 
 from __future__ import annotations
@@ -187,12 +187,18 @@ def page(results: list[dict], pictures: dict[str, str]) -> str:
     lines = [
         "# Layouts side by side",
         "",
-        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of one core, defaults of each",
-        "library, cosine distances, training images. *Kept*: share of the 15 nearest neighbours that the map keeps.",
-        "*kNN*: accuracy of a vote of the 15 nearest other images. The projector, if shown, learns from eight views of",
-        "each image; its time includes their features. The others see only the features of the images. The last rows",
-        f"vary one setting of the cluster embedding. Up to {MOST_SEEDS} rows, the numbers are means of {SEEDS} seeds.",
-        "Rows of views beyond 50 000 hold several views of each image. Which layout to use when: [maps.md](maps.md).",
+        "Written by `benchmarks/layouts.py`, with `docs/results/layouts.json`: seconds of "
+        "one core, defaults of each",
+        "library, cosine distances, training images. *Kept*: share of the 15 nearest "
+        "neighbours that the map keeps.",
+        "*kNN*: accuracy of a vote of the 15 nearest other images. The projector, if "
+        "shown, learns from eight views of",
+        "each image; its time includes their features. The others see only the features of "
+        "the images. The last rows",
+        f"vary one setting of the cluster embedding. Up to {MOST_SEEDS} rows, the numbers "
+        f"are means of {SEEDS} seeds.",
+        "Rows of views beyond 50 000 hold several views of each image. Which layout to use "
+        "when: [maps.md](maps.md).",
         f"{versions}; {processor()}, which other programs used at the same time.",
     ]
     for name in dict.fromkeys(row["data"] for row in results):

@@ -1,16 +1,18 @@
-"""Quality of `duplicates` and `select` on photographs with known answers: planted copies, and labels.
+"""Quality of `duplicates` and `select` on photographs with known answers: planted copies, and
+labels.
 
-    python benchmarks/lists.py DATA plant photos            # a folder of photographs with planted copies
-    nearfar pretrain photos --out run --minutes 3
-    python benchmarks/lists.py DATA copies run photos --out docs/results/duplicates.json
-    python benchmarks/lists.py DATA select run --out docs/results/select.json
-    python benchmarks/lists.py DATA pixels --out docs/results/copies-pixels.json    # pixel differences of copies
+    python benchmarks/lists.py DATA plant photos # a folder of photographs with planted copies
+    nearfar pretrain photos --out run --minutes 3 python benchmarks/lists.py DATA copies run photos
+    --out docs/results/duplicates.json python benchmarks/lists.py DATA select run --out
+    docs/results/select.json python benchmarks/lists.py DATA pixels --out
+    docs/results/copies-pixels.json # pixel differences of copies
 
-DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits train and test. Planted
-from random photographs: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of quality
-30 to 80; and images that are not copies: a crop to 85 %, the mirror image, and a brighter one.
-`select`: each algorithm, and random selection, chooses images from five random pools of the training photographs; a
-linear probe is trained on the labels of those alone and tested on the test photographs.
+DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits
+train and test. Planted from random photographs: the same file, the same pixels as PNG, half to one
+and a half times the size, JPEG of quality 30 to 80; and images that are not copies: a crop to 85 %,
+the mirror image, and a brighter one. `select`: each algorithm, and random selection, chooses images
+from five random pools of the training photographs; a linear probe is trained on the labels of those
+alone and tested on the test photographs.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def plant(data: str, folder: Path, count: int, each: int) -> None:
 
 
 def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str, Any]:
-    """Recall by kind, precision of what is listed, and what became of the altered images that are no copies."""
+    """Recall by kind, precision of what is listed, and what became of the altered images that are
+    no copies.
+    """
     found = nearfar.find_duplicates(run, photos, distance=distance, console=Console())
     groups: dict[int, list[str]] = {}
     of_copies: set[int] = set()
@@ -107,18 +111,22 @@ def copies(run: str, photos: str, each: int, distance: float | None) -> dict[str
         for name in groups[number][1:]
     ]
     return {
-        "images": len(files), "planted_of_each_kind": each,
+        "images": len(files),
+        "planted_of_each_kind": each,
         "recall": {kind: together(kind, True) for kind in COPIES},
-        "precision": sum(one == other for one, other in listed) / len(listed), "listed": len(listed),
+        "precision": sum(one == other for one, other in listed) / len(listed),
+        "listed": len(listed),
         "wrong": sorted(pair for pair in listed if pair[0] != pair[1]),
         "no_copies_listed": {kind: together(kind, True) for kind in OTHERS},
         "no_copies_alike": {kind: together(kind, False) for kind in OTHERS},
         "alike_groups": len(groups) - len(of_copies),
-    }  # fmt: skip
+    }
 
 
 def pixels(data: str, count: int) -> dict[str, list[float]]:
-    """Quantiles (0, 0.5, 0.99, 1) of the difference that confirms a copy, for copies and for the nearest others."""
+    """Quantiles (0, 0.5, 0.99, 1) of the difference that confirms a copy, for copies and for the
+    nearest others.
+    """
     images = open_images(data, split="test", image_size=224)
     images = images.subset(range(count))
     small = small_images(images, torch.arange(count))
@@ -145,7 +153,9 @@ def pixels(data: str, count: int) -> dict[str, list[float]]:
 
 
 def select(run: str, data: str, counts: list[int]) -> dict[str, Any]:
-    """Accuracy of a linear probe on the labels of chosen images, for random pools of the training photographs."""
+    """Accuracy of a linear probe on the labels of chosen images, for random pools of the training
+    photographs.
+    """
     encoder = nearfar.load(run)
     features, labels = {}, {}
     for split in ("train", "test"):

@@ -1,10 +1,11 @@
-"""Exactness, memory and time of every loss beside its peers in one run: `python benchmarks/losses.py`.
+"""Exactness, memory and time of every loss beside its peers in one run: `python
+benchmarks/losses.py`.
 
-1. Every loss is compared with its plain form in float64, value and gradient.
-2. Peak memory of one forward and backward, each in a fresh process, above inputs and gradients.
-3. Time in rounds that visit all losses of one size in turn: median and minimum.
-The table (markdown), the plot and the raw numbers go to docs/benchmark-losses.*; the targets are the last lines.
-Linux only. The peers have an environment of their own (peers.py); if it cannot be made the run goes on without them.
+1. Every loss is compared with its plain form in float64, value and gradient. 2. Peak memory of one
+forward and backward, each in a fresh process, above inputs and gradients. 3. Time in rounds that
+visit all losses of one size in turn: median and minimum. The table (markdown), the plot and the raw
+numbers go to docs/benchmark-losses.*; the targets are the last lines. Linux only. The peers have an
+environment of their own (peers.py); if it cannot be made the run goes on without them.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def enter_environment(chosen: argparse.Namespace) -> bool:
 
 
 def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> list[dict]:
-    """Agreement with float64 for each case, the worst of its sizes, each as a line and a dictionary."""
+    """Agreement with float64 for each case, the worst of its sizes, each as a line and a
+    dictionary.
+    """
     from losses_cases import QUEUE_BATCH, Shape
     from losses_measure import agreement, in_fresh_process
     from losses_report import verdict
@@ -125,7 +128,9 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
 def measure_memory(
     cases: list, shapes: list, chosen: argparse.Namespace, limits: dict[str, Any]
 ) -> list[dict]:
-    """One row per case and shape; a case that failed or would take too long at one size is not run at larger ones."""
+    """One row per case and shape; a case that failed or would take too long at one size is not run
+    at larger ones.
+    """
     from losses_measure import MIB, in_fresh_process, memory
 
     rows: list[dict] = []
@@ -173,7 +178,9 @@ def measure_memory(
 def measure_time(
     cases: list, shapes: list, rows: list[dict], chosen: argparse.Namespace, limits: dict[str, Any]
 ) -> None:
-    """Add samples, median, minimum and the GEMM rate of the same rounds to the rows of measure_memory."""
+    """Add samples, median, minimum and the GEMM rate of the same rounds to the rows of
+    measure_memory.
+    """
     from losses_measure import in_fresh_process, times
 
     for shape in shapes:
@@ -200,7 +207,8 @@ def measure_time(
             row["minimum"] = min(samples, default=row["seconds"])
             row["gemm"] = statistics.median(outcome.get("gemm", [0.0]))
             print(
-                f"time    {name:42} B {shape.batch:<6} d {shape.dim:<4} {1000 * row['median']:10.2f} ms"
+                f"time    {name:42} B {shape.batch:<6} d {shape.dim:<4} "
+                f"{1000 * row['median']:10.2f} ms"
                 f" (min {1000 * row['minimum']:.2f}, {row['rounds']} rounds)",
                 flush=True,
             )

@@ -1,4 +1,6 @@
-"""Cases of benchmarks/losses.py: quantities, their implementations, inputs and arithmetic floors."""
+"""Cases of benchmarks/losses.py: quantities, their implementations, inputs and arithmetic
+floors.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a loss computes: its plain form, which is its reference in float64, and the FLOP that it cannot go below."""
+    """What a loss computes: its plain form, which is its reference in float64, and the FLOP that it
+    cannot go below.
+    """
 
     name: str
     reference: Callable[..., Tensor]
@@ -60,7 +64,9 @@ class Case:
         return f"{self.owner} {self.label}"
 
     def inputs(self, shape: Shape, seed: int = 0) -> list[Tensor]:
-        """The embeddings that need a gradient first; raw rows whose positives lie near each other."""
+        """The embeddings that need a gradient first; raw rows whose positives lie near each
+        other.
+        """
         generator = torch.Generator().manual_seed(seed)
         noise = partial(torch.randn, generator=generator)
         first = noise(shape.batch, shape.dim)
@@ -85,7 +91,9 @@ def square(shape: Shape) -> float:
 
 
 def two_passes(shape: Shape) -> float:
-    """2U by symmetry where the weights come after the first pass; 1.5U while the tiles can be kept (n <= 2048)."""
+    """2U by symmetry where the weights come after the first pass; 1.5U while the tiles can be kept
+    (n <= 2048).
+    """
     return (1.5 if shape.batch <= 1024 else 2.0) * square(shape)
 
 
@@ -177,7 +185,9 @@ SWAV = Quantity("SwAV", plain_swav, lambda s: 6.0 * 2 * s.batch * 3000 * s.dim, 
 def ours(
     quantity: Quantity, make: Callable[[int], torch.nn.Module], indexed: bool = False, **more: Any
 ) -> Case:
-    """A loss of nearfar made from the number of images; those without per-image state are not given the index."""
+    """A loss of nearfar made from the number of images; those without per-image state are not given
+    the index.
+    """
 
     def build(shape: Shape) -> Loss:
         loss = make(shape.batch)

@@ -1,6 +1,8 @@
-"""Measuring one job in a fresh process: agreement with float64, peak memory, time. Linux only (/proc, fork).
+"""Measuring one job in a fresh process: agreement with float64, peak memory, time. Linux only
+(/proc, fork).
 
-The parent imports everything and computes nothing, so that a fork of it is a fresh process with warm imports.
+The parent imports everything and computes nothing, so that a fork of it is a fresh process with
+warm imports.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ WARM = 16  # batch of the call that loads kernels and thread pools before memory
 def in_fresh_process(
     job: Callable[..., dict], *args, threads: int, memory: int, seconds: float
 ) -> dict[str, Any]:
-    """The job's result, or {"error": why} if it raises, dies, or goes beyond `memory` more bytes or `seconds`."""
+    """The job's result, or {"error": why} if it raises, dies, or goes beyond `memory` more bytes or
+    `seconds`.
+    """
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(send, job, args, threads, memory), daemon=True)
@@ -79,10 +83,11 @@ def step(loss: Callable[..., Tensor], inputs: list[Tensor]) -> float:
 
 
 def agreement(case: Case, shape: Shape) -> dict[str, float]:
-    """Relative errors of value and gradient (of all inputs together) against the plain form in float64.
+    """Relative errors of value and gradient (of all inputs together) against the plain form in
+    float64.
 
-    Losses with state are called twice and the second call counts. `factor` is the multiple of the reference's
-    gradient that comes nearest, `residual` what is left beside it.
+    Losses with state are called twice and the second call counts. `factor` is the multiple of the
+    reference's gradient that comes nearest, `residual` what is left beside it.
     """
     calls = 1 if shape.queue else 2
     loss, state = case.build(shape), {}
@@ -108,9 +113,11 @@ def agreement(case: Case, shape: Shape) -> dict[str, float]:
 
 
 def memory(case: Case, shape: Shape) -> dict[str, float]:
-    """Peak resident bytes of one forward and backward above inputs and gradients, and the seconds it took.
+    """Peak resident bytes of one forward and backward above inputs and gradients, and the seconds
+    it took.
 
-    Freed memory goes back to the system at once here, so that nothing is hidden in it; exact to about 1 MiB.
+    Freed memory goes back to the system at once here, so that nothing is hidden in it; exact to
+    about 1 MiB.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(-3, 64 << 10)  # M_MMAP_THRESHOLD
@@ -135,7 +142,8 @@ def memory(case: Case, shape: Shape) -> dict[str, float]:
 def times(
     cases: list[Case], shape: Shape, warm: set[str], budget: float, rounds: tuple[int, int]
 ) -> dict[str, Any]:
-    """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s of each round.
+    """Seconds of each case in rounds that visit all cases, until the budget is spent; GEMM FLOP/s
+    of each round.
 
     The cases in `warm` are run once before.
     """
@@ -168,7 +176,9 @@ def gemm_rate(size: int = 1536) -> float:
 
 
 def on_gpu(batch: int = 65536, dim: int = 128) -> dict[str, Any]:
-    """Milliseconds of SimCLR, forward and backward, on bfloat16 rows of the first GPU; empty where there is none."""
+    """Milliseconds of SimCLR, forward and backward, on bfloat16 rows of the first GPU; empty where
+    there is none.
+    """
     if not torch.cuda.is_available():
         return {}
     from nearfar.losses import SimCLR

@@ -19,7 +19,10 @@ def verdict(check: dict) -> str:
         return f"agrees ({errors})"
     if check["residual"] < SAME:
         return f"gradient x {check['factor']:.4g}, else the same (to {check['residual']:.0e})"
-    return f"SOMETHING ELSE ({errors}; nearest multiple x {check['factor']:.3g} leaves {check['residual']:.0e})"
+    return (
+        f"SOMETHING ELSE ({errors}; nearest multiple x {check['factor']:.3g} leaves "
+        f"{check['residual']:.0e})"
+    )
 
 
 def _name(row: dict, odd: set[str]) -> str:
@@ -75,14 +78,18 @@ def markdown(run: dict[str, Any]) -> str:
         "# Losses: exactness, memory and time",
         "",
         "Written by `make bench` (`benchmarks/losses.py`); raw numbers in `benchmark-losses.json`.",
-        f"{there['date']}, {there['cpu']}, {there['threads']} threads, float32, {minutes}; {versions}",
-        f"GEMM rate of this machine in the same run: **{gemm_rate(run) / 1e9:.0f} GFLOP/s** (float32, median).",
+        f"{there['date']}, {there['cpu']}, {there['threads']} threads, float32, {minutes}; "
+        f"{versions}",
+        f"GEMM rate of this machine in the same run: **{gemm_rate(run) / 1e9:.0f} "
+        f"GFLOP/s** (float32, median).",
         "",
         "![time and memory against the batch size](benchmark-losses.png)",
         "",
         "## Agreement with the plain form in float64",
-        "Relative errors of value and gradient; losses with state are compared at their second step, and SACLR-1 at",
-        "batch size 2, where its sample is known. `plain` forms the whole matrix. (†) marks losses that do not agree.",
+        "Relative errors of value and gradient; losses with state are compared at their "
+        "second step, and SACLR-1 at",
+        "batch size 2, where its sample is known. `plain` forms the whole matrix. (†) "
+        "marks losses that do not agree.",
         "",
         "| | computes | verdict |",
         "|---|---|---|",
@@ -126,7 +133,8 @@ def markdown(run: dict[str, Any]) -> str:
     lines += [
         "",
         "## Failures",
-        f"A loss may use {run['limits']['memory'] / 2**30:.1f} GiB and {run['limits']['seconds']:.0f} s ",
+        f"A loss may use {run['limits']['memory'] / 2**30:.1f} GiB and "
+        f"{run['limits']['seconds']:.0f} s ",
     ]
     lines[-1] += "(a fifth of that at the larger dim). `mem`: more memory than that; `-`: not run."
     lines += [""] + [
@@ -150,7 +158,9 @@ def targets(run: dict[str, Any]) -> list[str]:
     ours = [row for row in good if row["owner"] == "nearfar"]
 
     def times_faster(fast: dict, slow: dict) -> float:
-        """Medians of the same rounds; where one of them was not repeated, their single runs in the memory pass."""
+        """Medians of the same rounds; where one of them was not repeated, their single runs in the
+        memory pass.
+        """
         key = "median" if fast["rounds"] and slow["rounds"] else "seconds"
         return slow[key] / fast[key]
 
@@ -174,8 +184,14 @@ def targets(run: dict[str, Any]) -> list[str]:
             return f"- not measured: {text}"
         slower = sorted((pair for pair in pairs if pair[0] < 1), key=lambda pair: pair[0])
         least, a, b = min(pairs, key=lambda pair: pair[0])
-        worst = f"least {least:.2f}x, {a['case']} against {b['case']} at B = {a['batch']}, d = {a['dim']}"
-        return f"- {'NOT MET' if slower else 'met'}: {text}: {len(pairs) - len(slower)} of {len(pairs)} sizes; {worst}"
+        worst = (
+            f"least {least:.2f}x, {a['case']} against {b['case']} at B = {a['batch']}, "
+            f"d = {a['dim']}"
+        )
+        return (
+            f"- {'NOT MET' if slower else 'met'}: {text}: {len(pairs) - len(slower)} of "
+            f"{len(pairs)} sizes; {worst}"
+        )
 
     def memory() -> str:
         text = (
@@ -190,8 +206,14 @@ def targets(run: dict[str, Any]) -> list[str]:
             return f"- not measured: {text}"
         row = max(over, key=lambda pair: pair[0])[1]
         beyond = sum(excess > 0 for excess, _ in over)
-        worst = f"{row['case']} at B = {row['batch']}, d = {row['dim']}: {row['extra_bytes'] / MIB:.1f} MiB"
-        return f"- {'NOT MET' if beyond else 'met'}: {text}: {len(over) - beyond} of {len(over)}; worst {worst}"
+        worst = (
+            f"{row['case']} at B = {row['batch']}, d = {row['dim']}: "
+            f"{row['extra_bytes'] / MIB:.1f} MiB"
+        )
+        return (
+            f"- {'NOT MET' if beyond else 'met'}: {text}: {len(over) - beyond} of "
+            f"{len(over)}; worst {worst}"
+        )
 
     def exact() -> str:
         mine = [
@@ -201,7 +223,10 @@ def targets(run: dict[str, Any]) -> list[str]:
         worst = max(
             (check.get("gradient_error", float("inf")) for check in mine), default=float("nan")
         )
-        text = f"gradient within 1e-6 of float64, contrastive losses: {len(mine) - len(failing)} of {len(mine)}"
+        text = (
+            f"gradient within 1e-6 of float64, contrastive losses: "
+            f"{len(mine) - len(failing)} of {len(mine)}"
+        )
         text += f"; worst {worst:.1e}"
         return f"- {'NOT MET' if failing else 'met'}: {text}" + (
             f" ({', '.join(failing)})" if failing else ""
@@ -212,7 +237,10 @@ def targets(run: dict[str, Any]) -> list[str]:
         if not run["gpu"].get("milliseconds"):
             return f"- not measured: {text} (no GPU here)"
         median = statistics.median(run["gpu"]["milliseconds"])
-        return f"- {'met' if median <= 30 else 'NOT MET'}: {text}: {median:.1f} ms on {run['gpu']['device']}"
+        return (
+            f"- {'met' if median <= 30 else 'NOT MET'}: {text}: {median:.1f} ms on "
+            f"{run['gpu']['device']}"
+        )
 
     peers = [
         row for row in good if row["owner"] not in ("nearfar", "plain") and row["case"] in agree

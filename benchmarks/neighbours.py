@@ -1,10 +1,12 @@
-"""Cost of exact nearest neighbours: seconds for all pairs, or for some queries of a larger matrix, and memory.
+"""Cost of exact nearest neighbours: seconds for all pairs, or for some queries of a larger matrix,
+and memory.
 
     OMP_NUM_THREADS=2 python benchmarks/neighbours.py --out docs/results/neighbours-speed.json
 
-Rows are random unit vectors, the hardest case for any index. If all pairs would take long, some thousand queries are
-timed and extrapolated to all rows, as every query takes the same work. The contenders are a plain loop over tiles with
-`topk`, as the kNN classifier had, and scikit-learn's brute force; the three take turns.
+Rows are random unit vectors, the hardest case for any index. If all pairs would take long, some
+thousand queries are timed and extrapolated to all rows, as every query takes the same work. The
+contenders are a plain loop over tiles with `topk`, as the kNN classifier had, and scikit-learn's
+brute force; the three take turns.
 """
 
 from __future__ import annotations
@@ -89,12 +91,20 @@ def main() -> None:
             name: float((found - results["ours"]).abs().max()) for name, found in results.items()
         }
         line = {
-            "rows": count, "dim": args.dim, "k": args.k, "queries": len(queries), "threads": torch.get_num_threads(),
-            "unit_rows_s": round(build, 3), "seconds": {name: round(one, 3) for name, one in best.items()},
-            "all_rows_s": {name: round((one - build) * count / len(queries) + build, 1) for name, one in best.items()},
+            "rows": count,
+            "dim": args.dim,
+            "k": args.k,
+            "queries": len(queries),
+            "threads": torch.get_num_threads(),
+            "unit_rows_s": round(build, 3),
+            "seconds": {name: round(one, 3) for name, one in best.items()},
+            "all_rows_s": {
+                name: round((one - build) * count / len(queries) + build, 1)
+                for name, one in best.items()
+            },
             "largest_difference": worst,
             "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        }  # fmt: skip
+        }
         print(json.dumps(line), flush=True)
         lines.append(line)
     if args.out is not None:

@@ -1,7 +1,8 @@
 """The losses of other packages, and the environment that they are installed in.
 
-The environment is benchmarks/.venv-peers: its own packages are the peers, everything else (torch among it) comes from
-the environment that the benchmark was started with, so that all losses run on the same torch.
+The environment is benchmarks/.venv-peers: its own packages are the peers, everything else (torch
+among it) comes from the environment that the benchmark was started with, so that all losses run on
+the same torch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Loss = Callable[..., Tensor]
 
 
 def peer_python() -> Path:
-    """The interpreter that sees both the project and its peers; the environment is made if it is missing or outdated.
+    """The interpreter that sees both the project and its peers; the environment is made if it is
+    missing or outdated.
 
     Raises `RuntimeError` when the peers cannot be installed.
     """
@@ -143,7 +145,9 @@ def torch_clip(size: int) -> Loss:
 
 
 def torch_simclr(size: int) -> Loss:
-    """torch's chunked cross entropy over all rows: it has no mask, so every row stays among its own negatives."""
+    """torch's chunked cross entropy over all rows: it has no mask, so every row stays among its own
+    negatives.
+    """
     from torch.nn import LinearCrossEntropyOptions
 
     options, target = LinearCrossEntropyOptions(), torch.arange(2 * size).roll(size)

@@ -1,11 +1,14 @@
-"""Accuracy of an encoder after some seconds of one core, for given settings: one run, one line of JSON.
+"""Accuracy of an encoder after some seconds of one core, for given settings: one run, one line of
+JSON.
 
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net "k4s4w64|64,256" \
+    OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net
+    "k4s4w64|64,256" \
         --optimizer muon --lr 0.02 --weight-decay 0.01 --seconds 180 --out runs/photographs.jsonl
 
-DATA holds training images with labels. 2000 of them are the queries; the others are trained on and form the bank of the
-kNN classifier, so no test image influences a choice. The time is CPU time, which other processes on the machine hardly
-change. Given a file of such lines in place of DATA, it prints their table, as in docs/photographs.md.
+DATA holds training images with labels. 2000 of them are the queries; the others are trained on and
+form the bank of the kNN classifier, so no test image influences a choice. The time is CPU time,
+which other processes on the machine hardly change. Given a file of such lines in place of DATA, it
+prints their table, as in docs/photographs.md.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ QUERIES = 2000
 
 
 class PatchNet(nn.Module):
-    """A stem of any kernel, stride and width, then basic blocks: "k4s4w64|64,256" has a 4x4 stem and two blocks.
+    """A stem of any kernel, stride and width, then basic blocks: "k4s4w64|64,256" has a 4x4 stem
+    and two blocks.
 
     "k4s4w64|64,256+512" ends with a 1x1 convolution to 512 features.
     """
@@ -103,7 +107,9 @@ class Seen(nn.Module):
 
 
 def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, Any]]:
-    """Train for `args.seconds` of processor time on a cosine over that time; returns the backbone and what it cost."""
+    """Train for `args.seconds` of processor time on a cosine over that time; returns the backbone
+    and what it cost.
+    """
     mean, std = (torch.tensor(moments)[:, None, None] for moments in (bank.mean, bank.std))
     torch.manual_seed(args.seed)
     backbone = build(args.net, args.crop, bank.channels)

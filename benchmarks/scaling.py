@@ -1,6 +1,8 @@
-"""Bytes that processes exchange in a step, and state that losses keep per image: measured, into docs/scaling.md.
+"""Bytes that processes exchange in a step, and state that losses keep per image: measured, into
+docs/scaling.md.
 
-python benchmarks/scaling.py          # about two minutes of CPU time; starts 2, 4 and 8 processes one after the other
+python benchmarks/scaling.py # about two minutes of CPU time; starts 2, 4 and 8 processes one after
+the other
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Backbone(nn.Sequential):
 
 
 def count_bytes(counts: Counter[str]) -> None:
-    """Wrap the collectives so that the bytes that this process receives are counted, by what they are for."""
+    """Wrap the collectives so that the bytes that this process receives are counted, by what they
+    are for.
+    """
     gather, reduce = dist.all_gather, dist.all_reduce
 
     def kind() -> str:
@@ -158,7 +162,9 @@ def parameters_of_encoders() -> list[str]:
 
 
 def kept() -> list[str]:
-    """The table of what each method's loss keeps for every image: the growth of its buffers with their number."""
+    """The table of what each method's loss keeps for every image: the growth of its buffers with
+    their number.
+    """
     lines = [
         "| method | buffers that grow | bytes per image | 10^6 images | 10^9 images |",
         "|---|---|---|---|---|",
@@ -175,7 +181,8 @@ def kept() -> list[str]:
         each = sum(grown.values())
         if each:
             lines.append(
-                f"| {shown} | {', '.join(grown)} | {each:g} | {size(each * 1e6)} | {size(each * 1e9)} |"
+                f"| {shown} | {', '.join(grown)} | {each:g} | {size(each * 1e6)} | "
+                f"{size(each * 1e9)} |"
             )
         else:
             constant.append(shown)

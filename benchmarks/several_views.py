@@ -1,4 +1,6 @@
-"""Losses and nets over several views of an image, as trials of accuracy a minute (benchmarks/photographs.py)."""
+"""Losses and nets over several views of an image, as trials of accuracy a minute
+(benchmarks/photographs.py).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ from nearfar.methods.pairing import Embeddings, Pairing, all_views
 
 
 class Averaged(nn.Module):
-    """SimCLR of each view [views, batch, dim] against the mean of the others' unit rows; mean over the views.
+    """SimCLR of each view [views, batch, dim] against the mean of the others' unit rows; mean over
+    the views.
 
-    The averaged target is FastSiam's (Pototzky et al. 2022), with negatives in place of a predictor.
+    The averaged target is FastSiam's (Pototzky et al. 2022), with negatives in place of a
+    predictor.
     """
 
     def __init__(self, temperature: float) -> None:
@@ -33,7 +37,8 @@ class Averaged(nn.Module):
 
 
 class FroSSL(nn.Module):
-    """Squared distance of unit rows to their mean over the views, and the log of each view's Frobenius norm.
+    """Squared distance of unit rows to their mean over the views, and the log of each view's
+    Frobenius norm.
 
     views [views, batch, dim]. Source: Skean et al., FroSSL, ECCV 2024.
     """
@@ -45,9 +50,11 @@ class FroSSL(nn.Module):
 
 
 class EMPSSL(nn.Module):
-    """Coding rate of each view's unit rows, to be large, and cosine with the mean over the views, 200 times.
+    """Coding rate of each view's unit rows, to be large, and cosine with the mean over the views,
+    200 times.
 
-    views [views, batch, dim]. Source: Tong et al., EMP-SSL, 2023, equation 3, with its 0.2 for the squared error.
+    views [views, batch, dim]. Source: Tong et al., EMP-SSL, 2023, equation 3, with its 0.2 for the
+    squared error.
     """
 
     def forward(self, views: Tensor) -> Tensor:
@@ -63,7 +70,8 @@ OVER_VIEWS = {"averaged": Averaged, "frossl": FroSSL, "emp-ssl": EMPSSL}
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralViews(SimCLR):
-    """SimCLR on several large views, with a loss of `OVER_VIEWS`, or all pairs of them; and on small crops.
+    """SimCLR on several large views, with a loss of `OVER_VIEWS`, or all pairs of them; and on
+    small crops.
 
     Each small crop meets all large ones.
     """
@@ -97,8 +105,8 @@ class SeveralViews(SimCLR):
 class Combined(SimCLR):
     """SimCLR of a whole view against the six means of two of the four patches of another.
 
-    The patches pass through the net apart, and their features are averaged in front of the projector.
-    Source: Fast-MoCo (Ci et al., ECCV 2022), without its momentum encoder.
+    The patches pass through the net apart, and their features are averaged in front of the
+    projector. Source: Fast-MoCo (Ci et al., ECCV 2022), without its momentum encoder.
     """
 
     views = ("whole",) + ("two patches",) * 6

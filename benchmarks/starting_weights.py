@@ -1,12 +1,13 @@
-"""Effect of starting weights, and of adapting them. CIFAR-10: supervised on five classes, used on the other five.
+"""Effect of starting weights, and of adapting them. CIFAR-10: supervised on five classes, used on
+the other five.
 
     python benchmarks/starting_weights.py ../shared/data/cifar10 --epochs 10 --limit 10000 --seed 0
-    python benchmarks/starting_weights.py runs/starting/results.jsonl     # the table, means over seeds
+    python benchmarks/starting_weights.py runs/starting/results.jsonl # the table, means over seeds
 
-The benchmark trains the small net on the labels of the first five classes, saves it in a folder for `--init`, and
-pretrains on images of the other five without labels: from random weights, from those weights with the usual settings,
-and with --adapt. Each case appends a line with accuracies on the other five classes' test images; the classifiers are
-trained on the images of the pretraining.
+The benchmark trains the small net on the labels of the first five classes, saves it in a folder for
+`--init`, and pretrains on images of the other five without labels: from random weights, from those
+weights with the usual settings, and with --adapt. Each case appends a line with accuracies on the
+other five classes' test images; the classifiers are trained on the images of the pretraining.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def of_classes(images: Images, classes: range) -> Images:
 
 
 def train_supervised(images: Images, folder: Path, epochs: int, seed: int) -> None:
-    """Train the small net on labels (crops, flips, AdamW, one cycle) and save it with its normalisation."""
+    """Train the small net on labels (crops, flips, AdamW, one cycle) and save it with its
+    normalisation.
+    """
     torch.manual_seed(seed)
     encoder = Encoder(
         build_backbone("small", image_size=32, channels=3), 32, 3, images.mean, images.std
@@ -65,7 +68,8 @@ def train_supervised(images: Images, folder: Path, epochs: int, seed: int) -> No
             cycle.step()
             correct += int((logits.argmax(1) == labels[rows]).sum())
         print(
-            f"supervised, epoch {epoch + 1}: {correct / (steps * 128):.3f} of the training images right",
+            f"supervised, epoch {epoch + 1}: {correct / (steps * 128):.3f} of the training "
+            f"images right",
             flush=True,
         )
     save_encoder(folder, encoder.eval())
@@ -94,7 +98,9 @@ def table(path: Path) -> str:
 
 
 def main() -> None:
-    """Train the weights unless they are there, then pretrain from them; or print the table of a file."""
+    """Train the weights unless they are there, then pretrain from them; or print the table of a
+    file.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

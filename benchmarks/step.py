@@ -1,14 +1,17 @@
-"""The whole training step against its bare encoder, and against lightly with Lightning: `python benchmarks/step.py`.
+"""The whole training step against its bare encoder, and against lightly with Lightning: `python
+benchmarks/step.py`.
 
-Each case is one run of the real training loop (`nearfar.training.loop.fit`). After every round of its steps the loop
-waits while the contenders run theirs:
-- bare: forward and backward of the same backbone and projector, with precomputed views and gradient, in this process
+Each case is one run of the real training loop (`nearfar.training.loop.fit`). After every round of
+its steps the loop waits while the contenders run theirs:
+- bare: forward and backward of the same backbone and projector, with precomputed views and
+  gradient, in this process
 - plain memory: the same in a process with the default memory settings of torch and the system
-- lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py), default memory settings
+- lightly: a plain lightly + Lightning loop with workers, in the peers' environment (peers.py),
+  default memory settings
 - lightly, our memory: the same with nearfar's memory settings
-All run on as many cores as there are threads.
-Numbers are medians over rounds, ratios medians of the rounds' ratios. They are written to docs/step.md below its
-marker; the text above it is kept. The last lines are the targets.
+All run on as many cores as there are threads. Numbers are medians over rounds, ratios medians of
+the rounds' ratios. They are written to docs/step.md below its marker; the text above it is kept.
+The last lines are the targets.
 """
 
 from __future__ import annotations
@@ -232,7 +235,8 @@ def markdown(results: list[dict[str, Any]], threads: int, load: float) -> str:
             versions.append(next(wanted).replace("==", " "))
     return "\n".join(
         [
-            f"`python benchmarks/step.py`, {datetime.date.today()}: {model}, {threads} threads, float32, batch 256,",
+            f"`python benchmarks/step.py`, {datetime.date.today()}: {model}, {threads} "
+            f"threads, float32, batch 256,",
             f"{SIZE} px, {', '.join(versions)}; load average {load:.1f} at the start.",
             "",
             "## Speed",
@@ -268,7 +272,8 @@ def main() -> None:
         results.append(measure(case, images, chosen))
         found = statistics.median(ratios(results[-1], "bare"))
         print(
-            f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, {found:.1%} of bare",
+            f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, "
+            f"{found:.1%} of bare",
             flush=True,
         )
 

@@ -1,7 +1,8 @@
-"""What the training step is measured against: the bare encoder, and a plain loop of lightly and Lightning.
+"""What the training step is measured against: the bare encoder, and a plain loop of lightly and
+Lightning.
 
-As a program it waits for lines and runs a round for each, so that rounds of several processes can take turns:
-`python benchmarks/step_contenders.py lightly '{"encoder": "small", ...}'`.
+As a program it waits for lines and runs a round for each, so that rounds of several processes can
+take turns: `python benchmarks/step_contenders.py lightly '{"encoder": "small", ...}'`.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ def bare(
 def lightly(
     method: str, encoder: str, image_size: int, batch: int, steps: int, threads: int, **_: Any
 ) -> Round:
-    """SimCLR as lightly's documentation builds it, on the same networks, with as many workers as threads.
+    """SimCLR as lightly's documentation builds it, on the same networks, with as many workers as
+    threads.
 
-    Its transform has the operations of the plan "saclr-cifar". Progress bar, logger and checkpoints are off.
+    Its transform has the operations of the plan "saclr-cifar". Progress bar, logger and checkpoints
+    are off.
     """
     import pytorch_lightning
     from lightly.loss import NTXentLoss
@@ -80,9 +83,16 @@ def lightly(
     images = batch * (LIGHTLY_WARM + steps + LIGHTLY_REST)
     pixels = torch.randint(0, 256, (images, image_size, image_size, 3), dtype=torch.uint8)
     transform = SimCLRTransform(
-        input_size=image_size, cj_bright=0.4, cj_contrast=0.4, cj_sat=0.4, cj_hue=0.1, min_scale=0.2,
-        random_gray_scale=0.1, gaussian_blur=0.0, normalize={"mean": list(MEAN), "std": list(STD)},
-    )  # fmt: skip
+        input_size=image_size,
+        cj_bright=0.4,
+        cj_contrast=0.4,
+        cj_sat=0.4,
+        cj_hue=0.1,
+        min_scale=0.2,
+        random_gray_scale=0.1,
+        gaussian_blur=0.0,
+        normalize={"mean": list(MEAN), "std": list(STD)},
+    )
 
     class Pictures(Dataset):
         def __len__(self) -> int:
@@ -116,9 +126,15 @@ def lightly(
     def run() -> dict[str, float]:
         loader = DataLoader(Pictures(), batch, shuffle=True, drop_last=True, num_workers=threads)
         trainer = pytorch_lightning.Trainer(
-            accelerator="cpu", devices=1, max_steps=LIGHTLY_WARM + steps, callbacks=[watch], logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+            accelerator="cpu",
+            devices=1,
+            max_steps=LIGHTLY_WARM + steps,
+            callbacks=[watch],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
         trainer.fit(model, loader)
         return {"wall": watch.marks[-1] - watch.marks[LIGHTLY_WARM - 1]}
 

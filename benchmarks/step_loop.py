@@ -52,7 +52,9 @@ class Clock:
 
 
 class TimedModel(Model):
-    """A method's model that marks where its forward, its momentum encoder, the loss and the way back begin and end."""
+    """A method's model that marks where its forward, its momentum encoder, the loss and the way
+    back begin and end.
+    """
 
     def __init__(self, clock: Clock, *args: Any) -> None:
         super().__init__(*args)
@@ -88,10 +90,12 @@ def timed_model(
 
 
 def run(images: Images, model: TimedModel, case: Any, views: str, between: Between) -> list[dict]:
-    """Train with `nearfar.training.loop.fit`; after each round of steps the loop waits while `between` is timed.
+    """Train with `nearfar.training.loop.fit`; after each round of steps the loop waits while
+    `between` is timed.
 
-    The first step of a round is not timed: it gets its memory after others have given back theirs in small pieces.
-    Returns for each round the seconds of its steps by part, wall and CPU, and what `between` returned.
+    The first step of a round is not timed: it gets its memory after others have given back theirs
+    in small pieces. Returns for each round the seconds of its steps by part, wall and CPU, and what
+    `between` returned.
     """
     clock, rounds, in_round = model.clock, [], case.steps + 1
     make_views, batches_from, build = loop.make_views, loop._batches_from, loop.build_optimizer
@@ -124,15 +128,30 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
     steps = case.warm + case.rounds * in_round + 1  # the last step ends the run and is not timed
     if len(images) < case.batch * steps:
         raise ValueError(
-            f"{steps} steps need {case.batch * steps} images, there are {len(images)}: fewer --rounds"
+            f"{steps} steps need {case.batch * steps} images, there are {len(images)}: "
+            f"fewer --rounds"
         )
     images = images.subset(range(case.batch * steps))
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            "", out=folder, method=case.method, encoder=case.encoder, image_size=images.image_size, channels=3,
-            views=views, held_out=0, epochs=1, batch_size=case.batch, optimizer="sgd", lr=0.06, weight_decay=5e-4,
-            warmup_epochs=0.1, final_lr=0.0, devices=1, accelerator="cpu",
-        )  # fmt: skip
+            "",
+            out=folder,
+            method=case.method,
+            encoder=case.encoder,
+            image_size=images.image_size,
+            channels=3,
+            views=views,
+            held_out=0,
+            epochs=1,
+            batch_size=case.batch,
+            optimizer="sgd",
+            lr=0.06,
+            weight_decay=5e-4,
+            warmup_epochs=0.1,
+            final_lr=0.0,
+            devices=1,
+            accelerator="cpu",
+        )
         fabric = Fabric(accelerator="cpu", devices=1)
         fabric.launch()
         loop.make_views, loop._batches_from, loop.build_optimizer = (

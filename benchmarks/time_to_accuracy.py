@@ -1,15 +1,18 @@
-"""kNN and linear accuracy against minutes of training: nearfar, lightly's example, and plain torch with torchvision.
+"""kNN and linear accuracy against minutes of training: nearfar, lightly's example, and plain torch
+with torchvision.
 
-    python benchmarks/time_to_accuracy.py DATA CONTENDER --minutes 1 2 5 10 --out docs/results/time-cifar10.jsonl
-    python benchmarks/time_to_accuracy.py docs/results/time-cifar10.jsonl        # table and figure
+    python benchmarks/time_to_accuracy.py DATA CONTENDER --minutes 1 2 5 10 --out
+    docs/results/time-cifar10.jsonl python benchmarks/time_to_accuracy.py
+    docs/results/time-cifar10.jsonl # table and figure
 
-DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
-files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
-"Mirrored" are features averaged with those of the mirror image, as `nearfar embed --mirrored` writes them.
-Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
-(its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
-snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
-momentum, weight decay and a cosine schedule that ends with M.
+DATA: Parquet with a train and a test split. Each contender trains on the same training images with
+the same cores, from files or, below 64 px, from memory; the time runs from the start of reading to
+the end of training, without evaluation. "Mirrored" are features averaged with those of the mirror
+image, as `nearfar embed --mirrored` writes them. Contenders: "nearfar" (`pretrain(data,
+minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly" (its unchanged
+SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
+snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3
+stem below 64 px, momentum, weight decay and a cosine schedule that ends with M.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ BATCH, WORKERS = 256, 2
 
 
 class Encoded(Dataset[Any]):
-    """The encoded images of a data set as PIL images with a transform; small ones are decoded beforehand."""
+    """The encoded images of a data set as PIL images with a transform; small ones are decoded
+    beforehand.
+    """
 
     def __init__(self, images: Images, transform: Any) -> None:
         self.images, self.transform = images, transform
@@ -111,7 +116,9 @@ def parts_of(contender: str, images: Images, size: int) -> tuple[Encoded, Any, A
 def train_other(
     contender: str, images: Images, size: int, minutes: list[float], seed: int
 ) -> Iterator[Any]:
-    """Yield (minutes, encoder, {}) at each mark of a loop in the way of lightly's example; the clock then waits."""
+    """Yield (minutes, encoder, {}) at each mark of a loop in the way of lightly's example; the
+    clock then waits.
+    """
     from torchvision.models import resnet18
 
     best = contender.endswith("-best")
@@ -179,7 +186,8 @@ class Seen(nn.Module):
 def train_nearfar(
     data: str, minutes: list[float], keep: Path | None, **settings: Any
 ) -> Iterator[Any]:
-    """Yield (minutes, encoder, what ran) of a whole run for each time; `keep`: where its folder stays.
+    """Yield (minutes, encoder, what ran) of a whole run for each time; `keep`: where its folder
+    stays.
 
     Each begins with an empty cache.
     """
@@ -194,7 +202,9 @@ def train_nearfar(
 
 
 def what_ran(run: Any) -> dict[str, Any]:
-    """What nearfar chose for a run, the epochs that it trained, and its positive-pair retrieval accuracy."""
+    """What nearfar chose for a run, the epochs that it trained, and its positive-pair retrieval
+    accuracy.
+    """
     chosen = {
         name: getattr(run.settings, name)
         for name in ("encoder", "image_size", "crop_size", "views", "epochs")
@@ -204,7 +214,9 @@ def what_ran(run: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train one contender and append a line for each mark; or print the table of a file and draw its figure."""
+    """Train one contender and append a line for each mark; or print the table of a file and draw
+    its figure.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -260,7 +272,9 @@ def main() -> None:
 
 
 def report(path: Path) -> None:
-    """Print a table of accuracies, means over seeds, and draw them against minutes beside the file."""
+    """Print a table of accuracies, means over seeds, and draw them against minutes beside the
+    file.
+    """
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,5 @@
-"""The same loss on any number of processes: value and gradient are those of one process on the joined batch.
+"""The same loss on any number of processes: value and gradient are those of one process on the
+joined batch.
 
 python examples/ddp.py
 torchrun --nproc-per-node 2 examples/ddp.py

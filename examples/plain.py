@@ -18,9 +18,14 @@ is_test = torch.arange(len(images)) % 5 == 4
 train, labels = images[~is_test], digits.target[~is_test]
 
 encoder = nn.Sequential(
-    nn.Conv2d(1, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
-    nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.BatchNorm2d(128), nn.ReLU(), nn.Flatten(),
-)  # fmt: skip
+    nn.Conv2d(1, 64, 3, padding=1),
+    nn.BatchNorm2d(64),
+    nn.ReLU(),
+    nn.Conv2d(64, 128, 3, stride=2, padding=1),
+    nn.BatchNorm2d(128),
+    nn.ReLU(),
+    nn.Flatten(),
+)
 projector = nn.Sequential(nn.Linear(2048, 128), nn.ReLU(), nn.Linear(128, 64))
 loss_of = SACLR(num_images=len(train), scale="row")  # keeps one number for each image in a buffer
 

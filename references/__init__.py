@@ -1,9 +1,11 @@
-"""Every loss written plainly, with its whole similarity matrix and autograd: the references of tests and benchmarks.
+"""Every loss written plainly, with its whole similarity matrix and autograd: the references of
+tests and benchmarks.
 
-In float64 these are what `nearfar.losses` is compared with; in float32 they are the forms that people write by hand,
-and the benchmarks time them. Symbols and defaults are those of the losses. Embeddings are raw rows, a queue holds unit
-rows. What a loss keeps between calls is in `state`, a dictionary that starts empty; `images` is the size of the
-training set, None where the batch holds all of it.
+In float64 these are what `nearfar.losses` is compared with; in float32 they are the forms that
+people write by hand, and the benchmarks time them. Symbols and defaults are those of the losses.
+Embeddings are raw rows, a queue holds unit rows. What a loss keeps between calls is in `state`, a
+dictionary that starts empty; `images` is the size of the training set, None where the batch holds
+all of it.
 """
 
 from references.features import barlow_twins, negative_cosine, sinkhorn, swav, vicreg, wmse

@@ -12,7 +12,9 @@ from references.rows import unit
 
 
 def candidates(query: Tensor, key: Tensor, queue: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Cosines of the unit queries and of the unit keys with the negatives: the queue, or the batch's other keys."""
+    """Cosines of the unit queries and of the unit keys with the negatives: the queue, or the
+    batch's other keys.
+    """
     if queue is not None:
         return query @ queue.T, key @ queue.T
     own = torch.eye(len(key), dtype=torch.bool)
@@ -93,7 +95,9 @@ def lorac(
     margin: float = 3.0,
     large: Tensor | None = None,
 ) -> Tensor:
-    """LORAC; beta = infinity is MoCo-M. queries [queries, batch, dim], large [M, batch, dim], the rows of Q."""
+    """LORAC; beta = infinity is MoCo-M. queries [queries, batch, dim], large [M, batch, dim], the
+    rows of Q.
+    """
     q, k, t = unit(queries), unit(key.detach()), temperature
     positive = (q * k).sum(2) / t
     if math.isfinite(beta):

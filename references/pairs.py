@@ -99,7 +99,9 @@ def sigclr(
 
 
 def moving_average(state: State, g: Tensor, index: Tensor, images: int, gamma: float) -> Tensor:
-    """SogCLR's u of every row after this step, g itself at an image's first visit; the views' mean is kept."""
+    """SogCLR's u of every row after this step, g itself at an image's first visit; the views' mean
+    is kept.
+    """
     kept = state.setdefault("u", g.new_full([images], math.nan))
     before = kept[index].repeat(2)
     u = torch.where(before.isnan(), g, (1 - gamma) * before + gamma * g).detach()

@@ -38,7 +38,9 @@ def scenes():
 
 @pytest.fixture(scope="session")
 def coco_folder(tmp_path_factory, scenes):
-    """train.json with six images and test.json with two, in annotations/, with boxes, polygons and keypoints."""
+    """train.json with six images and test.json with two, in annotations/, with boxes, polygons and
+    keypoints.
+    """
     root = tmp_path_factory.mktemp("coco")
     (root / "annotations").mkdir()
     (root / "images").mkdir()

@@ -1,4 +1,6 @@
-"""Types and shapes are checked in all of nearfar; a small set of images for tests that run the whole thing."""
+"""Types and shapes are checked in all of nearfar; a small set of images for tests that run the
+whole thing.
+"""
 
 import os
 import signal
@@ -72,7 +74,9 @@ def quiet():
 
 @pytest.fixture
 def complaint(capsys):
-    """Runs words as a command line that is a mistake, and returns the one line that is said of it."""
+    """Runs words as a command line that is a mistake, and returns the one line that is said of
+    it.
+    """
 
     def said(*words):
         from nearfar.cli import main
@@ -88,7 +92,9 @@ def complaint(capsys):
 
 @pytest.fixture
 def unchecked(monkeypatch):
-    """Let wrong arguments through to the code's own checks where annotations are checked while the tests run."""
+    """Let wrong arguments through to the code's own checks where annotations are checked while the
+    tests run.
+    """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
@@ -102,7 +108,9 @@ def no_measurement():
 
 @pytest.fixture(autouse=True, scope="session")
 def no_pretrained_weights():
-    """Let data without a run have the same features whether a package of weights is installed or not."""
+    """Let data without a run have the same features whether a package of weights is installed or
+    not.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nearfar.run_features.installed_weights", lambda: None)
         yield

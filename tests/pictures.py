@@ -24,7 +24,9 @@ def encoded(image: Image.Image | np.ndarray, form: str = "PNG", **options: Any) 
 
 
 def write_dicom(path: Path, numbers: np.ndarray, **elements: Any) -> None:
-    """Grayscale numbers of 8 or 16 bits; elements: of the header, such as PhotometricInterpretation."""
+    """Grayscale numbers of 8 or 16 bits; elements: of the header, such as
+    PhotometricInterpretation.
+    """
     import pydicom
     from pydicom.dataset import FileMetaDataset
     from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid

@@ -1,4 +1,6 @@
-"""Something that happens in the middle of a run, runs that are compared, and steps without a run."""
+"""Something that happens in the middle of a run, runs that are compared, and steps without a
+run.
+"""
 
 import json
 import os
@@ -48,7 +50,9 @@ def logged(run: nearfar.Run) -> list[dict[str, Any]]:
 
 
 def same_runs(one: nearfar.Run, two: nearfar.Run) -> None:
-    """Assert that two runs logged the same, once, and end with the same weights, to the last bit."""
+    """Assert that two runs logged the same, once, and end with the same weights, to the last
+    bit.
+    """
     assert json.dumps(logged(one)) == json.dumps(logged(two))
     weights, others = (load_file(run.path / "encoder.safetensors") for run in (one, two))
     assert weights.keys() == others.keys() and all(
@@ -66,7 +70,8 @@ def descend(
     world: int = 1,
     begun=0,
 ) -> tuple[GradientStep, dict[str, torch.Tensor]]:
-    """Take steps of SGD on random views; returns what computed the gradients, and the losses with the last state.
+    """Take steps of SGD on random views; returns what computed the gradients, and the losses with
+    the last state.
 
     begun: epochs of schedules that have passed.
     """

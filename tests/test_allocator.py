@@ -1,4 +1,6 @@
-"""Memory of large tensors: huge pages asked for, freed memory used again, and the user's own settings kept."""
+"""Memory of large tensors: huge pages asked for, freed memory used again, and the user's own
+settings kept.
+"""
 
 import platform
 import subprocess
@@ -34,7 +36,9 @@ with open("/proc/self/smaps") as maps:
     ("setting", "found"), [({}, "advised"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "plain")]
 )
 def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch):
-    """The kernel's own list of mappings says whether the memory of a tensor was marked; the user's 0 is kept."""
+    """The kernel's own list of mappings says whether the memory of a tensor was marked; the user's
+    0 is kept.
+    """
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     for name, value in setting.items():
         monkeypatch.setenv(name, value)
@@ -66,7 +70,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
 @pytest.mark.parametrize(("setting", "kept"), [(None, True), ("65536", False)])
 def test_freed_memory_is_used_again(setting, kept, monkeypatch):
-    """36 MiB made and freed over and over: few pages are asked for again, unless the user wants memory given back."""
+    """36 MiB made and freed over and over: few pages are asked for again, unless the user wants
+    memory given back.
+    """
     monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")  # so that pages are counted in 4 KiB
     for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
         monkeypatch.delenv(name, raising=False)

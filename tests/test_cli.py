@@ -1,4 +1,6 @@
-"""The command line: what words mean, one clear line and exit code 2 for a mistake, and the pages of --help."""
+"""The command line: what words mean, one clear line and exit code 2 for a mistake, and the pages of
+--help.
+"""
 
 import inspect
 import os
@@ -242,7 +244,9 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
     ],
 )
 def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
-    """A flag takes no word, a list all up to the next option, and what is behind -- is no option."""
+    """A flag takes no word, a list all up to the next option, and what is behind -- is no
+    option.
+    """
     verb, *rest = words.split()
     function, given = function_of(verb), {}
 
@@ -285,7 +289,8 @@ def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys, 
         "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
     )
     file.write_text(
-        "method: saclr\ndata: [one, two]\nlr: 1e-3\nmean: [0, 1]\nprojector: [64, 32]\nlimit: null\nadapt: true\n"
+        "method: saclr\ndata: [one, two]\nlr: 1e-3\nmean: [0, 1]\nprojector: [64, "
+        "32]\nlimit: null\nadapt: true\n"
         "negatives: all\nseed: 3\nsplit: '007'\nout: null\n"
     )
     assert main(["pretrain", "--config", str(file), "--seed", "4", "--negatives", "2"]) == 0, (
@@ -293,9 +298,18 @@ def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys, 
     )
     assert given.pop("console")
     assert given == dict(
-        method="saclr", data=["one", "two"], lr=1e-3, mean=[0, 1], projector=(64, 32), limit=None, adapt=True,
-        negatives=2, seed=4, split="007", out=None,
-    )  # fmt: skip
+        method="saclr",
+        data=["one", "two"],
+        lr=1e-3,
+        mean=[0, 1],
+        projector=(64, 32),
+        limit=None,
+        adapt=True,
+        negatives=2,
+        seed=4,
+        split="007",
+        out=None,
+    )
     for line, says in (
         ("epoch: 3", "Did you mean --epochs?"),
         ("seed: x", "[seed]"),
@@ -355,8 +369,11 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
             <= {"console", "encoder", "views"} - ({"views"} if verb == "views" else set())
         )
         assert known.keys() - parameters.keys() <= {"json", "null", "max_pixels"}
-        assert all(one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
-                   for name, one in known.items() if name in parameters)  # fmt: skip
+        assert all(
+            one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
+            for name, one in known.items()
+            if name in parameters
+        )
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,7 +1,8 @@
 """Every public function and class has an example in its docstring, and it runs.
 
-Examples assume `import torch, nearfar`, `import numpy as np` and the public names of their room, a folder of 25
-photographs in two sub-folders, photos, the same as tar, and a run on them, runs/photos. Messages are left out.
+Examples assume `import torch, nearfar`, `import numpy as np` and the public names of their room, a
+folder of 25 photographs in two sub-folders, photos, the same as tar, and a run on them,
+runs/photos. Messages are left out.
 """
 
 import doctest
@@ -29,10 +30,12 @@ for room in ROOMS:
 OBJECTS = {
     name: value
     for name, value in OBJECTS.items()
-    if (inspect.isfunction(value) or inspect.isclass(value)) and getattr(value, "__module__", "").startswith("nearfar")
+    if (inspect.isfunction(value) or inspect.isclass(value))
+    and getattr(value, "__module__", "").startswith("nearfar")
     and not (inspect.isclass(value) and issubclass(value, Exception))
-    and not (inspect.isclass(value) and issubclass(value, Method) and value is not Method)  # one example for all
-}  # fmt: skip
+    # one example for all
+    and not (inspect.isclass(value) and issubclass(value, Method) and value is not Method)
+}
 
 
 @pytest.fixture(scope="module")

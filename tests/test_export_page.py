@@ -1,4 +1,6 @@
-"""The snippets of docs/export.md run as they stand, but for those of tools that are not installed."""
+"""The snippets of docs/export.md run as they stand, but for those of tools that are not
+installed.
+"""
 
 import re
 from importlib.util import find_spec
@@ -20,7 +22,9 @@ NEEDS = {"onnxruntime", "faiss", "fiftyone"}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with photographs, a run on them, and what the page exports and embeds before it uses it."""
+    """A folder with photographs, a run on them, and what the page exports and embeds before it uses
+    it.
+    """
     folder = tmp_path_factory.mktemp("page")
     (folder / "photos").mkdir()
     rng = np.random.default_rng(0)

@@ -14,7 +14,10 @@ def test_the_five_snippets_run_as_they_stand(tmp_path):
     for number, snippet in enumerate(SNIPPETS):
         (tmp_path / f"snippet{number}.py").write_text(snippet)
     assert len(SNIPPETS) == len(list(tmp_path.iterdir())) == 5
-    code = "import runpy; [runpy.run_path(f'snippet{number}.py', run_name='__main__') for number in range(5)]"
+    code = (
+        "import runpy; [runpy.run_path(f'snippet{number}.py', run_name='__main__') for "
+        "number in range(5)]"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )

@@ -1,4 +1,6 @@
-"""benchmarks/gpu.py, which `make gpu` runs, comes to its end on the stand-in and says what it ran on."""
+"""benchmarks/gpu.py, which `make gpu` runs, comes to its end on the stand-in and says what it ran
+on.
+"""
 
 import importlib.util
 import json

@@ -1,4 +1,6 @@
-"""Examples for more images than one machine holds: the rows are those of `embed`, the neighbours the true ones."""
+"""Examples for more images than one machine holds: the rows are those of `embed`, the neighbours
+the true ones.
+"""
 
 import re
 import subprocess

@@ -32,7 +32,9 @@ SLURM = {
 
 @pytest.fixture
 def started(tmp_path):
-    """Run a script where torchrun, srun and scontrol only record; the words of torchrun before and behind nearfar's."""
+    """Run a script where torchrun, srun and scontrol only record; the words of torchrun before and
+    behind nearfar's.
+    """
     for name in ("torchrun", "srun", "scontrol", "scancel", "nvidia-smi"):
         (tmp_path / name).write_text(RECORD)
         (tmp_path / name).chmod(0o755)
@@ -72,8 +74,8 @@ def test_torchrun_starts_one_process_without_a_gpu(started):
         "torchrun.sh", "a", "b", NODES="2", NODE="1", HEAD="node0:29500", PER_NODE="4"
     )
     assert (
-        "--nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint node0:29500 --nproc-per-node 4"
-        in before
+        "--nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint node0:29500 "
+        "--nproc-per-node 4" in before
     )
 
 

@@ -98,7 +98,10 @@ def test_errors_of_the_kinds_given_become_one_line():
 
 
 def test_the_docstring_of_an_argument_is_one_line():
-    docs = "First line.\n\nArgs:\n    data: images, as one\n        reads them: a folder.\n    k: how many.\n"
+    docs = (
+        "First line.\n\nArgs:\n    data: images, as one\n        reads them: a "
+        "folder.\n    k: how many.\n"
+    )
     docs += "\nReturns:\n    k: no."
     assert of_arguments(docs) == {"data": "images, as one reads them: a folder.", "k": "how many."}
     assert of_arguments("First line.") == {}
@@ -106,13 +109,28 @@ def test_the_docstring_of_an_argument_is_one_line():
 
 def test_every_kind_of_value_has_a_plain_form():
     values = {
-        1: np.float32(0.5), "rows": np.arange(3), "tensor": torch.ones(1, 2), "path": Path("a/b"),
-        "yes": np.bool_(True), "tuple": (1, None), "nothing": float("nan"), "most": float("inf"), "count": np.int64(7),
+        1: np.float32(0.5),
+        "rows": np.arange(3),
+        "tensor": torch.ones(1, 2),
+        "path": Path("a/b"),
+        "yes": np.bool_(True),
+        "tuple": (1, None),
+        "nothing": float("nan"),
+        "most": float("inf"),
+        "count": np.int64(7),
         "name": "caf\udce9",
-    }  # fmt: skip
+    }
     assert json.loads(as_json(values)) == {
-        "1": 0.5, "rows": [0, 1, 2], "tensor": [[1.0, 1.0]], "path": "a/b", "yes": True, "tuple": [1, None],
-        "nothing": None, "most": None, "count": 7, "name": "caf\udce9",
-    }  # fmt: skip
+        "1": 0.5,
+        "rows": [0, 1, 2],
+        "tensor": [[1.0, 1.0]],
+        "path": "a/b",
+        "yes": True,
+        "tuple": [1, None],
+        "nothing": None,
+        "most": None,
+        "count": 7,
+        "name": "caf\udce9",
+    }
     assert type(plain(np.int64(7))) is int
     assert as_json(Path("a")) == '{"path": "a"}' and as_json("b") == '{"result": "b"}'

@@ -1,4 +1,6 @@
-"""The front page: short, its links lead somewhere, its code runs, and its numbers are those of the files."""
+"""The front page: short, its links lead somewhere, its code runs, and its numbers are those of the
+files.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""What is published agrees: one version, one list of requirements, four papers, and no address that nobody has."""
+"""What is published agrees: one version, one list of requirements, four papers, and no address that
+nobody has.
+"""
 
 import re
 import sys

@@ -1,4 +1,6 @@
-"""The rules of the house: who imports whom, what is public, where the special libraries are known."""
+"""The rules of the house: who imports whom, what is public, where the special libraries are
+known.
+"""
 
 import importlib
 import pkgutil
@@ -152,15 +154,23 @@ def test_no_grab_bags():
 
 
 def test_public_names():
-    names = "check cluster_images doctor embed evaluate export find_duplicates list_methods load map_images pretrain "
-    names += "push reproduce resume run_demo search_images select_images show_views transfer ProcessLost Run "
+    names = (
+        "check cluster_images doctor embed evaluate export find_duplicates "
+        "list_methods load map_images pretrain "
+    )
+    names += (
+        "push reproduce resume run_demo search_images select_images show_views "
+        "transfer ProcessLost Run "
+    )
     names += "TrainingDiverged TrainingStopped __version__ register_method"
     assert sorted(nearfar.__all__) == sorted(names.split())
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
 
 
 def test_no_public_name_shadows_a_module_or_a_builtin():
-    """`import nearfar.methods` gives the module, and `from nearfar import *` takes no builtin away."""
+    """`import nearfar.methods` gives the module, and `from nearfar import *` takes no builtin
+    away.
+    """
     rooms = (
         importlib.import_module(f"nearfar.{path.parent.name}")
         for path in SOURCE.glob("*/__init__.py")
@@ -203,7 +213,10 @@ HEAVY = [
     ],
 )
 def test_what_an_import_does_not_cost(statement, spared):
-    script = f"{statement}\nimport sys\nassert not set({spared}) & set(sys.modules), set({spared}) & set(sys.modules)"
+    script = (
+        f"{statement}\nimport sys\nassert not set({spared}) & set(sys.modules), "
+        f"set({spared}) & set(sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -211,7 +224,10 @@ def test_what_an_import_does_not_cost(statement, spared):
 def test_public_losses():
     import nearfar.losses
 
-    names = "BarlowTwins DCL ISogCLR JCL LORAC MoCo MoCoV3 NNCLR NegativeCosine ReSSL SACLR SCE SigCLR SimCLR SogCLR"
+    names = (
+        "BarlowTwins DCL ISogCLR JCL LORAC MoCo MoCoV3 NNCLR NegativeCosine ReSSL "
+        "SACLR SCE SigCLR SimCLR SogCLR"
+    )
     assert sorted(nearfar.losses.__all__) == sorted(
         [*names.split(), "SwAV", "VICReg", "WMSE", "gather_rows"]
     )

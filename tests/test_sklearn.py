@@ -1,4 +1,6 @@
-"""The estimators in scikit-learn: its own checks, a pipeline under a grid search, and what they take as X."""
+"""The estimators in scikit-learn: its own checks, a pipeline under a grid search, and what they
+take as X.
+"""
 
 import pickle
 import warnings

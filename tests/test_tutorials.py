@@ -1,6 +1,7 @@
 """Every tutorial runs as a notebook: its Python, its command lines, and what they print.
 
-The pages are Markdown that jupytext reads: blocks of `python` and `sh` are cells, `text` is what was printed so far.
+The pages are Markdown that jupytext reads: blocks of `python` and `sh` are cells, `text` is what
+was printed so far.
 """
 
 import re

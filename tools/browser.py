@@ -22,7 +22,8 @@ CHROMIUM = next(
 )
 CHROMEDRIVER = shutil.which("chromedriver")
 ARGUMENTS = (
-    "headless=new no-sandbox disable-dev-shm-usage disable-background-networking window-size=1000,760 "
+    "headless=new no-sandbox disable-dev-shm-usage disable-background-networking "
+    "window-size=1000,760 "
     "use-angle=swiftshader enable-unsafe-swiftshader"  # WebGL without a graphics card
 )
 
@@ -71,7 +72,9 @@ class Browser:
         self.call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [move]}])
 
     def drag(self, places: list[tuple[float, float]], key: str | None = None) -> None:
-        """Press at the first place, move along the others and let go, with a key held down; a click for one place."""
+        """Press at the first place, move along the others and let go, with a key held down; a click
+        for one place.
+        """
         moves = [
             {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)} for x, y in places
         ]
@@ -134,7 +137,9 @@ class Browser:
 
 @contextmanager
 def opened(profile: Path, more: Sequence[str] = ()) -> Iterator[Browser]:
-    """Yield a browser with an empty profile folder and more arguments; its processes end afterwards."""
+    """Yield a browser with an empty profile folder and more arguments; its processes end
+    afterwards.
+    """
     assert CHROMEDRIVER is not None
     process = subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
     try:

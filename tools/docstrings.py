@@ -1,4 +1,6 @@
-"""How the site shows the docstrings: an extension of griffe, which reads the code and imports none of it."""
+"""How the site shows the docstrings: an extension of griffe, which reads the code and imports none
+of it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ EXAMPLE = re.compile(r"^>>> (?:.|\n(?!\n|$))*", re.MULTILINE)
 
 
 class Docstrings(griffe.Extension):
-    """Turns every docstring into Markdown, and gives functions of the settings the signature that they have."""
+    """Turns every docstring into Markdown, and gives functions of the settings the signature that
+    they have.
+    """
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:
         """Change one object of the tree, which is complete."""
@@ -32,7 +36,9 @@ class Docstrings(griffe.Extension):
 
 
 def take_settings(function: griffe.Function, settings: Any) -> None:
-    """Do what `nearfar.training.settings.arguments_of` does: parameters and "Args" are those of the settings."""
+    """Do what `nearfar.training.settings.arguments_of` does: parameters and "Args" are those of the
+    settings.
+    """
     words = griffe.ParameterKind.keyword_only
     parameters, lines = [], []
     for name, annotation, meaning, default in settings_of(settings):
@@ -73,7 +79,8 @@ def settings_of(settings: Any) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def as_markdown(text: str, names: list[str]) -> str:
-    """Return a docstring as Markdown: sections as lists, a paragraph for each "name: meaning", no sign of its own.
+    """Return a docstring as Markdown: sections as lists, a paragraph for each "name: meaning", no
+    sign of its own.
 
     names: parameters, whose lines "name: meaning" are paragraphs too.
     """

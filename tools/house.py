@@ -19,7 +19,9 @@ def room_of(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Names of all modules and of names in them that a file imports when it runs, at the top or in a function."""
+    """Names of all modules and of names in them that a file imports when it runs, at the top or in
+    a function.
+    """
     names = set()
     for node in _at_run_time(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

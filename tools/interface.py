@@ -1,4 +1,6 @@
-"""Write docs/interface.md, the public interface, from the code: `python -m tools.interface [FILE]`."""
+"""Write docs/interface.md, the public interface, from the code: `python -m tools.interface
+[FILE]`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ from nearfar.methods import Method
 from nearfar.run import Run, Verb
 
 ROOMS = {  # in the order of the page
-    "losses": "One `nn.Module` for each paper's loss, used alone ([reference](reference/losses.md)).",
-    "pairs": "The reductions behind the losses, for writing your own ([reference](reference/pairs.md)).",
+    "losses": "One `nn.Module` for each paper's loss, used alone "
+    "([reference](reference/losses.md)).",
+    "pairs": "The reductions behind the losses, for writing your own "
+    "([reference](reference/pairs.md)).",
     "views": "Augmentations of batches ([guide](views.md)).",
     "data": "Sources of images and the table of a data set ([guide](sources.md)).",
-    "networks": "Backbones, the momentum encoder, the queue and the saved encoder ([guide](export.md)).",
+    "networks": "Backbones, the momentum encoder, the queue and the saved encoder "
+    "([guide](export.md)).",
     "methods": "One declaration for each method ([list](methods.md), [guide](extending.md)).",
     "neighbours": "Nearest neighbours in feature space ([guide](neighbours.md)).",
     "evaluation": "Features, and the protocols on them ([guide](evaluation.md)).",
@@ -65,7 +70,9 @@ subpackage.
 
 
 def interface_page() -> str:
-    """Return the page in Markdown: every command with its options, and every public name with its signature."""
+    """Return the page in Markdown: every command with its options, and every public name with its
+    signature.
+    """
     return "\n".join(
         [HEAD, *_commands(), *_functions(), *(_room(name, about) for name, about in ROOMS.items())]
     )
@@ -131,7 +138,9 @@ class Text(str):
 
 
 def signature(name: str, value: Any) -> str:
-    """Return a name with its arguments, one on a line where they are many; of what takes none, the name alone."""
+    """Return a name with its arguments, one on a line where they are many; of what takes none, the
+    name alone.
+    """
     listed_elsewhere = (
         isinstance(value, type) and issubclass(value, Exception | Method) and value is not Method
     )

@@ -66,7 +66,8 @@ def _section(name: str, fact: dict[str, Any]) -> str:
     parts = [
         f"## {name}\n",
         f"{fact['summary']}\n",
-        f"{fact['paper']}. Needs: {', '.join(fact['needs']) or 'nothing'}. Views: {_views(fact['views'])}.\n",
+        f"{fact['paper']}. Needs: {', '.join(fact['needs']) or 'nothing'}. Views: "
+        f"{_views(fact['views'])}.\n",
         _table(("hyperparameter", "default", "meaning"), numbers),
         *(_recipe(name, key, recipe) for key, recipe in fact["recipes"].items() if key != "small"),
     ]
@@ -90,7 +91,10 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
         else ""
     )
     encoder = f"{recipe['encoder']}{stem}, {size}"
-    decay = f"{recipe['weight_decay']:g}, {'on all parameters' if recipe['decay_all'] else 'not on biases and norms'}"
+    decay = (
+        f"{recipe['weight_decay']:g}, "
+        f"{'on all parameters' if recipe['decay_all'] else 'not on biases and norms'}"
+    )
     if recipe["optimizer"] == "larc":
         decay = f"{recipe['weight_decay']:g}, on all parameters"
     rows = {
@@ -120,7 +124,9 @@ def _recipe(name: str, key: str, recipe: dict[str, Any]) -> str:
 
 
 def _citation(paper: str) -> str:
-    """Shorten "Authors, Title, Venue year" to "Authors, Venue year"; a paper without authors stays as it is."""
+    """Shorten "Authors, Title, Venue year" to "Authors, Venue year"; a paper without authors stays
+    as it is.
+    """
     parts = paper.split(", ")
     return f"{parts[0]}, {parts[-1]}" if len(parts) > 2 else paper
 

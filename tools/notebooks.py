@@ -1,4 +1,6 @@
-"""A mkdocs hook: the site has every tutorial as a notebook too, as `jupytext --to ipynb FILE` writes it."""
+"""A mkdocs hook: the site has every tutorial as a notebook too, as `jupytext --to ipynb FILE`
+writes it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ LOADED = re.compile(
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Return the page as it is; raises PluginError where a browser would ask another machine for a part of it."""
+    """Return the page as it is; raises PluginError where a browser would ask another machine for a
+    part of it.
+    """
     if outside := LOADED.findall(output):
         raise PluginError(f"{page.file.src_uri} loads from elsewhere: {', '.join(outside)}")
     return output

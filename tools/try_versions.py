@@ -1,10 +1,12 @@
-"""Try nearfar with other versions of Python and torch; run it by hand, as each torch is a download of some 5 GB.
+"""Try nearfar with other versions of Python and torch; run it by hand, as each torch is a download
+of some 5 GB.
 
     python -m tools.try_versions --python python3.10 --torch 2.8.0 lowest
     python -m tools.try_versions --python python3.10 python3.12 python3.13
 
-Each Python compiles all files of nearfar. With --torch it also gets an environment with that version (or "newest") and
-matching versions of the other packages, and runs a short set of tests; "lowest" is constraints-lowest.txt.
+Each Python compiles all files of nearfar. With --torch it also gets an environment with that
+version (or "newest") and matching versions of the other packages, and runs a short set of tests;
+"lowest" is constraints-lowest.txt.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ def passes(python: str, version: str, folder: Path) -> bool:
         wanted = ["-c", ROOT / "constraints-lowest.txt", ROOT, "pytest", "beartype"]
     pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, *wanted], check=True)
-    shown = "import sys, torch, torchvision; print(sys.version.split()[0], torch.__version__, torchvision.__version__)"
+    shown = (
+        "import sys, torch, torchvision; print(sys.version.split()[0], "
+        "torch.__version__, torchvision.__version__)"
+    )
     subprocess.run([folder / "bin" / "python", "-c", shown], check=True)
     return (
         subprocess.run(

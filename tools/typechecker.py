@@ -1,4 +1,6 @@
-"""The check of types and shapes that tests/conftest.py puts around every annotated function of nearfar."""
+"""The check of types and shapes that tests/conftest.py puts around every annotated function of
+nearfar.
+"""
 
 from beartype import BeartypeConf, beartype
 

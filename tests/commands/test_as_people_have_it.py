@@ -1,4 +1,6 @@
-"""Every verb on data as people have it: sorted by class, unequal, many alike, mixed sizes, other class lists."""
+"""Every verb on data as people have it: sorted by class, unequal, many alike, mixed sizes, other
+class lists.
+"""
 
 import json
 import unicodedata
@@ -26,7 +28,8 @@ def picture(number: int, brightness: int, sizes: tuple[int, ...] = (12, 16, 20))
 
 
 def sorted_by_class(folder):
-    """Folders sorted by class, with unequal classes, mixed sizes and endings, and what cannot be read beside them.
+    """Folders sorted by class, with unequal classes, mixed sizes and endings, and what cannot be
+    read beside them.
 
     Returns the label of every image by its name, and how many files were left out.
     """
@@ -47,7 +50,9 @@ def sorted_by_class(folder):
 
 
 def many_alike(folder):
-    """Twenty frames of one scene, which differ in a small square, and four others, each also as another file."""
+    """Twenty frames of one scene, which differ in a small square, and four others, each also as
+    another file.
+    """
     folder.mkdir()
     labels = {}
     scene = np.asarray(picture(0, 120, (32,))).copy()

@@ -27,7 +27,9 @@ def digit(number, side=48):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Digits 0 to 3 in splits: leaks of three kinds, three wrong labels, a copy under another, bad images."""
+    """Digits 0 to 3 in splits: leaks of three kinds, three wrong labels, a copy under another, bad
+    images.
+    """
     folder, labels = tmp_path_factory.mktemp("check") / "digits", load_digits().target
     of = {label: np.flatnonzero(labels == label) for label in range(4)}
     for label, rows in of.items():
@@ -216,7 +218,9 @@ def test_near_leaks_are_in_the_next_step_behind_what_is_graver():
 
 
 def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
-    """Angles of unit vectors: 4 degrees apart and far from all others, but for a copy; and 4 degrees from the next."""
+    """Angles of unit vectors: 4 degrees apart and far from all others, but for a copy; and 4
+    degrees from the next.
+    """
     angles = np.radians([0, 4, 0, 90, 94, 98, 102, 180])
     splits = ["train", "test", "train", "train", "test", "train", "test", "train"]
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], 1))
@@ -234,7 +238,9 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
 
 
 def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
-    """White ground: 24 of 60 images are nearly white, which is no anomaly; one dark image still is."""
+    """White ground: 24 of 60 images are nearly white, which is no anomaly; one dark image still
+    is.
+    """
     chance = np.random.default_rng(0)
     pixels = chance.integers(90, 160, (60, 32, 32), dtype=np.uint8)
     pixels[:24] = 255

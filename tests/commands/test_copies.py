@@ -69,14 +69,19 @@ def test_orientations_are_those_of_pillow_and_form_a_group():
 
 
 def forms(family, size, at, numbers):
-    """Pages of one form at half the size, each with one of these numbers; its digits are 4 or 5 pixels high."""
+    """Pages of one form at half the size, each with one of these numbers; its digits are 4 or 5
+    pixels high.
+    """
     fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     for number in numbers:
         page = Image.new("RGB", (440, 300), "white")
         draw = ImageDraw.Draw(page)
         draw.rectangle((20, 20, 120, 60), fill=(20, 60, 120))
         for line in range(14):
-            words = "Item 17 of the order, delivered on the ninth of May 2024, at 12.40 each, 3 per cent off"
+            words = (
+                "Item 17 of the order, delivered on the ninth of May 2024, at 12.40 "
+                "each, 3 per cent off"
+            )
             draw.text(
                 (20, 70 + 16 * line),
                 words[line : line + 62],
@@ -176,7 +181,9 @@ def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path, quiet):
 
 @pytest.fixture
 def archived(tmp_path):
-    """An archive of ten photographs, and new ones: three of these, changed or not, and three others."""
+    """An archive of ten photographs, and new ones: three of these, changed or not, and three
+    others.
+    """
     archive, new = tmp_path / "archive", tmp_path / "it's new"
     archive.mkdir()
     new.mkdir()
@@ -232,7 +239,9 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
 
 
 def test_a_file_is_no_copy_of_itself(archived, tmp_path):
-    """New images inside the archive, or linked from it, would be listed as copies of themselves, and then be lost."""
+    """New images inside the archive, or linked from it, would be listed as copies of themselves,
+    and then be lost.
+    """
     archive, new = archived
     (archive / "link.png").symlink_to(new / "12.png")
     os.link(new / "13.png", archive / "hard.png")
@@ -320,7 +329,9 @@ def test_vectors_alone_have_neither(options, says, tmp_path, quiet):
 
 
 def test_every_name_of_a_file_counts_once(archived, tmp_path):
-    """Hard links, links and folders that are linked name one file: removing "the copy" would lose it."""
+    """Hard links, links and folders that are linked name one file: removing "the copy" would lose
+    it.
+    """
     archive, _ = archived
     (archive / "link.png").symlink_to("2.png")
     os.link(archive / "4.png", archive / "hard.png")

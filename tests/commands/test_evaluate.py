@@ -210,7 +210,9 @@ def test_held_out_images_have_the_classes_of_a_set_that_is_sorted_by_class():
 
 
 def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_path, quiet):
-    """Each is a measurement of its own; the same again, under another name, replaces its numbers."""
+    """Each is a measurement of its own; the same again, under another name, replaces its
+    numbers.
+    """
     (run.path / "results.json").unlink(missing_ok=True)
     chance = np.random.default_rng(1)
     images, labels = chance.integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2

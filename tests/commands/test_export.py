@@ -1,4 +1,6 @@
-"""A run in other tools, through the public functions: files that are loaded again, and a folder for the Hub."""
+"""A run in other tools, through the public functions: files that are loaded again, and a folder for
+the Hub.
+"""
 
 import json
 import shlex

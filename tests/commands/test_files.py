@@ -8,8 +8,10 @@ from nearfar.cli import main
 from tests.pictures import noise
 
 LINES = {
-    "pretrain photos --out run --encoder tiny --epochs 1 --batch-size 16 --image-size 16 --held-out 8": "run/.lock "
-    "run/checkpoints/last.ckpt run/config.json run/config.yaml run/data.arrow run/encoder.safetensors run/report.html "
+    "pretrain photos --out run --encoder tiny --epochs 1 --batch-size 16 --image-size 16 "
+    "--held-out 8": "run/.lock "
+    "run/checkpoints/last.ckpt run/config.json run/config.yaml run/data.arrow "
+    "run/encoder.safetensors run/report.html "
     "run/environment.json run/metrics.jsonl run/neighbours.json run/views.html run/views.json",
     "pretrain --resume run": "",
     "evaluate run": "run/predictions.npz run/results.json",

@@ -1,4 +1,6 @@
-"""What a run folder holds is checked before it is believed; a map knows its images by their content."""
+"""What a run folder holds is checked before it is believed; a map knows its images by their
+content.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""`--limit` takes a random sample by the seed and says so: of sorted data, the first images are of few classes."""
+"""`--limit` takes a random sample by the seed and says so: of sorted data, the first images are of
+few classes.
+"""
 
 import io
 import json

@@ -25,7 +25,9 @@ ODD = "copy of\n'000' $HOME.png"
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Eighty digits of 32 px, and copies of four: the same file, the same pixels, encoded again, and larger."""
+    """Eighty digits of 32 px, and copies of four: the same file, the same pixels, encoded again,
+    and larger.
+    """
     folder = tmp_path_factory.mktemp("digits") / "my pictures"
     folder.mkdir()
     for number, digit in enumerate(load_digits().images[:80]):
@@ -148,7 +150,9 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path):
 
 
 def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
-    """Bright spots must not hide what is faint: all but the copies differ by a twentieth of the range."""
+    """Bright spots must not hide what is faint: all but the copies differ by a twentieth of the
+    range.
+    """
     tifffile = pytest.importorskip("tifffile")
     chance, folder = np.random.default_rng(0), tmp_path / "bands"
     folder.mkdir()
@@ -292,7 +296,9 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
 def test_only_new_images_are_computed_and_removed_ones_disappear(
     run, pictures, quiet, tmp_path, monkeypatch
 ):
-    """A folder that grows and shrinks gets the features and results of a run folder that has none yet."""
+    """A folder that grows and shrinks gets the features and results of a run folder that has none
+    yet.
+    """
     folder = tmp_path / "pictures"
     shutil.copytree(pictures, folder)
     own = nearfar.Run(tmp_path / "own")

@@ -168,7 +168,9 @@ def table(path, tmp_path):
 def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(
     run, tmp_path, quiet
 ):
-    """x and y as on the map and by its function, thumbnails of the very images, and the nearest by a plain product."""
+    """x and y as on the map and by its function, thumbnails of the very images, and the nearest by
+    a plain product.
+    """
     nearfar.map_images(run, limit=50, epochs=2, console=quiet)
     rows = table(
         nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path
@@ -195,7 +197,9 @@ def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_
 def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(
     images_file, tmp_path, quiet
 ):
-    """The layout moves the encoder: coordinates come from the encoder of the map, which needs the module."""
+    """The layout moves the encoder: coordinates come from the encoder of the map, which needs the
+    module.
+    """
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
     own = nearfar.pretrain(
         images_file, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1, "encoder": net}

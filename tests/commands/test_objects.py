@@ -1,4 +1,6 @@
-"""Objects of the user's own in the place of names: they train, are described in the folder, and are given again."""
+"""Objects of the user's own in the place of names: they train, are described in the folder, and are
+given again.
+"""
 
 import numpy as np
 import pytest

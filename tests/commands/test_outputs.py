@@ -1,4 +1,6 @@
-"""What is written never replaces what is not ours, and what cannot be written is noticed before the work."""
+"""What is written never replaces what is not ours, and what cannot be written is noticed before the
+work.
+"""
 
 import json
 import shutil

@@ -1,4 +1,6 @@
-"""Which images words mean: through links, in lists of any encoding, of several folders, and how many are listed."""
+"""Which images words mean: through links, in lists of any encoding, of several folders, and how
+many are listed.
+"""
 
 import numpy as np
 import pytest

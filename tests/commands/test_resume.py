@@ -62,7 +62,9 @@ def contents(folder):
 
 
 def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monkeypatch):
-    """From another working directory, with DATA and starting weights that were given by relative paths."""
+    """From another working directory, with DATA and starting weights that were given by relative
+    paths.
+    """
     first = nearfar.pretrain("photos", out="first", console=quiet, **SETTINGS)
     start = os.path.relpath(first.path / "encoder.safetensors")
     begin("photos", "run", quiet, init=start)

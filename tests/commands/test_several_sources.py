@@ -1,4 +1,6 @@
-"""Several sources from end to end: trained, resumed, embedded and drawn with the columns of a table of paths."""
+"""Several sources from end to end: trained, resumed, embedded and drawn with the columns of a table
+of paths.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ FAST += ["--precision", "32-true", "--method", "simclr"]
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """The folders a and b of twelve small pictures each, and c.csv with eight more, of which one is not there."""
+    """The folders a and b of twelve small pictures each, and c.csv with eight more, of which one is
+    not there.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     for number in range(32):
@@ -133,7 +137,10 @@ def test_image_files_from_the_command_line(tmp_path, capsys, complaint, monkeypa
     for number in range(12):
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(f"{number:02d}.png")
     files = sorted(path.name for path in tmp_path.glob("*.png"))
-    options = "--epochs 1 --batch-size 4 --held-out 0 --encoder small --precision 32-true --method simclr --out run"
+    options = (
+        "--epochs 1 --batch-size 4 --held-out 0 --encoder small --precision 32-true "
+        "--method simclr --out run"
+    )
     assert main(["pretrain", *files, *options.split()]) == 0
     assert "simclr on 12 images of 16 px" in capsys.readouterr().out
     run = tmp_path / "run"

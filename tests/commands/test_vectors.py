@@ -118,7 +118,9 @@ def test_large_numbers_are_classes_of_their_own(here, quiet):
 
 @pytest.fixture
 def photos(here):
-    """An image for each vector but the last two, in folders, and copies: of one vector's image another's."""
+    """An image for each vector but the last two, in folders, and copies: of one vector's image
+    another's.
+    """
     for number in range(COUNT - 2):
         (folder := here / "photos" / LABELS[number]).mkdir(parents=True, exist_ok=True)
         pixels = (load_digits().images[number] * 255 / 16).astype(np.uint8)
@@ -162,11 +164,14 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
     np.savez("other.npz", name=[f"q{row}" for row in range(COUNT)], embedding=rows())
     np.savez("bad.npz", name=NAMES, embedding=rows() * np.nan)
     for words, said in {
-        "search named.npz photos/left/p01.png": "other images need the encoder that made these vectors",
+        "search named.npz "
+        "photos/left/p01.png": "other images need the encoder that made these vectors",
         "search named.npz nothing.png": "is neither an image of the data nor a file",
         "duplicates twice.npz": "cannot use the vectors of twice.npz: a name occurs more than once",
-        "duplicates other.npz photos": "no name in other.npz is that of an image in photos: first 'q0'",
-        "cluster bad.npz": "the vectors of bad.npz: they are not finite (NaN, infinite or beyond float32) in 60 of 60",
+        "duplicates other.npz "
+        "photos": "no name in other.npz is that of an image in photos: first 'q0'",
+        "cluster bad.npz": "the vectors of bad.npz: they are not finite (NaN, infinite or "
+        "beyond float32) in 60 of 60",
         "cluster named.npz --encoder resnet18": "named.npz holds vectors: no encoder is needed",
         "duplicates photos other": "there is no file or folder 'other'",
         "duplicates photos --encoder resnet999": "timm has no weights for the encoder 'resnet999'",
@@ -206,7 +211,9 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
 
 
 def test_named_weights_give_the_features(photos, here, trained, quiet):
-    """A run's folder is a folder with weights: the same features come out as by its own verbs, on its own data."""
+    """A run's folder is a folder with weights: the same features come out as by its own verbs, on
+    its own data.
+    """
     console = Console(record=True, file=io.StringIO(), width=300)
     found = nearfar.search_images(
         photos, "left/p10.png", k=3, encoder=str(trained.path), console=console
@@ -232,7 +239,9 @@ def test_untrained_features_beat_chance_by_far():
 
 @pytest.mark.parametrize(("channels", "more"), [(1, 256), (3, 256), (4, 0)])
 def test_copies_are_sought_by_colours_and_edges_alone(channels, more, quiet):
-    """Of what is no run, other verbs take the features of the package's net as well, for grayscale and colour."""
+    """Of what is no run, other verbs take the features of the package's net as well, for grayscale
+    and colour.
+    """
     pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, channels), np.uint8)
     alone, beside = (
         open_featured(run_or_data(pixels), None, None, None, quiet, copies=copies).features.shape[1]

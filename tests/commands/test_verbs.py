@@ -114,7 +114,9 @@ def test_evaluate_compares_with_what_needs_no_training(run):
 
 
 def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, quiet):
-    """Without any training to speak of, the encoder is its starting weights, and the row says so."""
+    """Without any training to speak of, the encoder is its starting weights, and the row says
+    so.
+    """
     options = dict(epochs=1, batch_size=64, held_out=16, encoder="small", method="simclr", lr=1e-12)
     start = run.path / "encoder.safetensors"
     again = nearfar.pretrain(
@@ -214,7 +216,9 @@ def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
 
 
 def test_load_sees_what_was_trained_on(tmp_path, quiet):
-    """The features of the files as they are, through `load`, are those that `embed` computes from the decoded cache."""
+    """The features of the files as they are, through `load`, are those that `embed` computes from
+    the decoded cache.
+    """
     rng = np.random.default_rng(0)
     pixels = np.kron(
         rng.integers(0, 256, (24, 9, 11, 3), dtype=np.uint8),
@@ -243,7 +247,9 @@ def test_load_sees_what_was_trained_on(tmp_path, quiet):
 def test_views_and_images_of_other_data_are_normalised_alike(
     images_file, tmp_path, quiet, monkeypatch
 ):
-    """With views that change nothing a map of other, darker images gets the same features of views and of images."""
+    """With views that change nothing a map of other, darker images gets the same features of views
+    and of images.
+    """
     still = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
     options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
     run = nearfar.pretrain(

@@ -60,7 +60,9 @@ def test_a_page_of_photographs(photos, tmp_path, quiet):
 
 
 def test_the_pictures_are_the_views(tmp_path, quiet):
-    """Views that change nothing, and views that are turned, of small images: exact, whatever the page does to them."""
+    """Views that change nothing, and views that are turned, of small images: exact, whatever the
+    page does to them.
+    """
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
     turning = ViewPlan("turning", (WHOLE, View(**{**vars(WHOLE), "rot90": 1.0})))
     page = nearfar.show_views(

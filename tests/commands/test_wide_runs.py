@@ -1,4 +1,6 @@
-"""Runs on images of more than 8 bits or of many channels, from one end to the other: their range is the run's."""
+"""Runs on images of more than 8 bits or of many channels, from one end to the other: their range is
+the run's.
+"""
 
 import io
 
@@ -17,7 +19,9 @@ tifffile = pytest.importorskip("tifffile")
 
 
 def planes(number, channels, high):
-    """A coarse random image [channels, 16, 16] of numbers up to `high`, with one side bright: two kinds."""
+    """A coarse random image [channels, 16, 16] of numbers up to `high`, with one side bright: two
+    kinds.
+    """
     coarse = np.random.default_rng(number).integers(0, high // 2, (channels, 4, 4))
     fine = np.kron(coarse, np.ones((4, 4), int))
     fine[:, (slice(0, 8), slice(8, 16))[number % 2]] += high // 2
@@ -41,7 +45,9 @@ def embedded(run, data, path):
 
 
 def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
-    """A darker folder gives the features that the encoder gives its raw numbers, not those of a range of its own."""
+    """A darker folder gives the features that the encoder gives its raw numbers, not those of a
+    range of its own.
+    """
     for folder, high in (("bright", 4096), ("dark", 400)):
         (tmp_path / folder).mkdir()
         for i in range(40):

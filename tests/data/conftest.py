@@ -26,7 +26,9 @@ def offline(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def paint():
-    """paint(path, number, size=8, mode="RGB") writes a random image seeded by `number` and returns its array."""
+    """paint(path, number, size=8, mode="RGB") writes a random image seeded by `number` and returns
+    its array.
+    """
 
     def write(
         path: Path, number: int, size: int | tuple[int, int] = 8, mode: str = "RGB"

@@ -1,4 +1,6 @@
-"""Broken .npy and .npz files: one line each, no pickle loaded, no memory taken for what a header only claims."""
+"""Broken .npy and .npz files: one line each, no pickle loaded, no memory taken for what a header
+only claims.
+"""
 
 import io
 import struct

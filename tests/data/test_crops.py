@@ -1,4 +1,6 @@
-"""Crops from the original files: where the boxes lie, what they show, and that only seed, epoch and image decide."""
+"""Crops from the original files: where the boxes lie, what they show, and that only seed, epoch and
+image decide.
+"""
 
 import math
 from pathlib import Path
@@ -57,7 +59,9 @@ def test_workers_processes_and_start_change_nothing(images):
 
 
 def test_the_shown_part_is_what_random_resized_crop_would_take(tmp_path):
-    """A ramp in each direction tells from its values which box was taken; many boxes follow the promised ranges."""
+    """A ramp in each direction tells from its values which box was taken; many boxes follow the
+    promised ranges.
+    """
     down, right = np.meshgrid(np.arange(120), np.arange(160), indexing="ij")
     ramps = np.stack([down, right, 0 * down], 2).astype(np.uint8)
     for number in range(8):

@@ -1,4 +1,6 @@
-"""A few images of a source: evenly spaced, as `open_images` has them, and without decoding the others."""
+"""A few images of a source: evenly spaced, as `open_images` has them, and without decoding the
+others.
+"""
 
 import numpy as np
 import pytest

@@ -42,7 +42,9 @@ def test_split_holdout_divides_and_depends_on_the_seed_only(images):
 
 
 def test_a_batch_of_a_large_array_takes_the_memory_of_a_batch(peak):
-    """With channels last too, whose pixels do not lie one after the other once the channels come first."""
+    """With channels last too, whose pixels do not lie one after the other once the channels come
+    first.
+    """
     images = open_images(np.zeros((2000, 16, 16, 3), np.uint8))
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]

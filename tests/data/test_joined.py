@@ -15,7 +15,9 @@ def held(images, rows):
 
 @pytest.fixture
 def places(tmp_path, paint):
-    """The folders a (five images in two classes) and b (three, in two), and a table c.csv with two more."""
+    """The folders a (five images in two classes) and b (three, in two), and a table c.csv with two
+    more.
+    """
     for i in range(5):
         paint(tmp_path / "a" / ("cat" if i % 2 else "dog") / f"{i}.png", i)
     for i in range(3):

@@ -73,9 +73,17 @@ def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
     for number, name in enumerate(names):
         paint(tmp_path / "in" / name, number)
         (tmp_path / "in" / name).with_name("broken " + os.path.basename(name)).write_text("x")
-    shown = {name: number for number, name in enumerate((
-        "caf\\xe9/caf\\xe9.png", "two\\nlines/tab\\there.png", "two\\nlines/\\u2028.png", "é/💡\u202fü.png"
-    ))}  # fmt: skip
+    shown = {
+        name: number
+        for number, name in enumerate(
+            (
+                "caf\\xe9/caf\\xe9.png",
+                "two\\nlines/tab\\there.png",
+                "two\\nlines/\\u2028.png",
+                "é/💡\u202fü.png",
+            )
+        )
+    }
     for images in (
         open_images(tmp_path / "in"),
         open_images(tmp_path / "in"),

@@ -1,4 +1,6 @@
-"""Images from objects: `datasets` tables, torch Datasets, `Images`; what they are called, and what is refused."""
+"""Images from objects: `datasets` tables, torch Datasets, `Images`; what they are called, and what
+is refused.
+"""
 
 import io
 import pickle
@@ -63,7 +65,9 @@ def test_every_kind_of_item_gives_the_same_images(kind, labelled):
 
 
 def test_sizes_and_channels_are_those_that_files_would_get(tmp_path):
-    """Grey images of one size first, then colour, then another size: what was read already is converted."""
+    """Grey images of one size first, then colour, then another size: what was read already is
+    converted.
+    """
     pictures = [
         *(Image.fromarray(noise(20, 30)) for _ in range(2)),
         Image.fromarray(noise(20, 30, 3)),

@@ -21,7 +21,9 @@ def encoder(size, channels):
     [(110, 90, 32, 3), (90, 111, 32, 3), (91, 120, 32, 1), (20, 25, 32, 3), (48, 33, 33, 3)],
 )
 def test_folder_array_and_encoder_give_the_same_pixels(tmp_path, width, height, size, channels):
-    """Noise has the sharpest edges there are, so another filter or another crop is off by tens of 255."""
+    """Noise has the sharpest edges there are, so another filter or another crop is off by tens of
+    255.
+    """
     raw = np.random.default_rng(0).integers(0, 256, (3, height, width, 3), dtype=np.uint8)
     for number, image in enumerate(raw):
         Image.fromarray(image).save(tmp_path / f"{number}.png")

@@ -1,4 +1,6 @@
-"""Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is refused."""
+"""Folders, Parquet, tars and the Hub through `open_images`: names, labels, splits, and what is
+refused.
+"""
 
 import json
 
@@ -40,7 +42,8 @@ def test_an_image_beside_the_class_folders_has_no_label(tmp_path, paint, split, 
     }
     assert images.class_names == ["ant", "cat"] and "2 classes" in repr(images)
     assert caplog.messages == [
-        f"images of '{tmp_path}' in no class folder, so without a label: 1 of 4, first '{split}preview.png'"
+        f"images of '{tmp_path}' in no class folder, so without a label: 1 of 4, first "
+        f"'{split}preview.png'"
     ]
     for i in range(2):
         paint(tmp_path / split / f"more {i}.png", i)

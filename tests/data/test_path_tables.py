@@ -1,4 +1,6 @@
-"""Tables of paths: CSV, TSV and Parquet, their labels, splits and columns, and rows that lead nowhere."""
+"""Tables of paths: CSV, TSV and Parquet, their labels, splits and columns, and rows that lead
+nowhere.
+"""
 
 import os
 

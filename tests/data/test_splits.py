@@ -1,4 +1,6 @@
-"""Which images a source gives to train on: splits by the names of folders, files and rows, and what is in none."""
+"""Which images a source gives to train on: splits by the names of folders, files and rows, and what
+is in none.
+"""
 
 import logging
 
@@ -80,7 +82,8 @@ def test_test_images_are_read_with_the_rest_only_with_a_word(tmp_path, paint, fi
     assert len(open_images(tmp_path)) == 2
     [line] = lines()
     assert line.startswith(
-        f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or validation split, and is read"
+        f"'{files[1].rpartition('/')[0]}' in '{tmp_path}' is named for a test or "
+        f"validation split, and is read"
     )
 
 

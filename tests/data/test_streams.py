@@ -1,4 +1,6 @@
-"""Tars read in passing: every image once in a pass, exactly again from any step, whatever is damaged."""
+"""Tars read in passing: every image once in a pass, exactly again from any step, whatever is
+damaged.
+"""
 
 import shutil
 import tarfile
@@ -17,7 +19,9 @@ CROPS = [(8, (0.3, 1.0), (0.75, 1.33)), (4, (0.1, 0.3), (1.0, 1.0))]
 
 @pytest.fixture
 def shards(tmp_path, monkeypatch):
-    """Three tars of 23, 5 and 16 images with texts beside them; pieces of 4 images, and a head of 6."""
+    """Three tars of 23, 5 and 16 images with texts beside them; pieces of 4 images, and a head of
+    6.
+    """
     monkeypatch.setattr(streams, "CHUNK", 4)
     monkeypatch.setattr(streams, "HEAD", 6)
     number = 0

@@ -1,4 +1,6 @@
-"""The table of a data set: what headers say, kept until a file changes, and compared with an earlier one."""
+"""The table of a data set: what headers say, kept until a file changes, and compared with an
+earlier one.
+"""
 
 import os
 import shutil
@@ -33,7 +35,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def looked(monkeypatch):
-    """The files that were opened for their headers; files count as old as soon as they are written."""
+    """The files that were opened for their headers; files count as old as soon as they are
+    written.
+    """
     monkeypatch.setattr(scanning, "SETTLED", -(10**12))
     seen, real = [], scanning.looked_at
     monkeypatch.setattr(

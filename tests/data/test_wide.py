@@ -1,4 +1,6 @@
-"""Images of more than 8 bits and of any number of channels: what is read, and how numbers become 0..1."""
+"""Images of more than 8 bits and of any number of channels: what is read, and how numbers become
+0..1.
+"""
 
 import pickle
 import struct
@@ -98,7 +100,9 @@ def test_a_range_can_be_given_for_all_or_refused(scans):
 
 
 def test_eight_bits_in_sixteen_are_the_same_picture(tmp_path):
-    """Pixels times 257 with the full range give the floats of the 8-bit file; resized, within its two roundings."""
+    """Pixels times 257 with the full range give the floats of the 8-bit file; resized, within its
+    two roundings.
+    """
     (tmp_path / "narrow").mkdir()
     (tmp_path / "wide").mkdir()
     for i in range(4):

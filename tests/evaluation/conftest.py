@@ -9,7 +9,9 @@ from sklearn.model_selection import train_test_split
 
 @pytest.fixture
 def clouds():
-    """Four Gaussian classes with unit covariance in 12 dimensions, means at 2 e_c: train_x, train_y, test_x, test_y."""
+    """Four Gaussian classes with unit covariance in 12 dimensions, means at 2 e_c: train_x,
+    train_y, test_x, test_y.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def draw(count):
@@ -22,7 +24,9 @@ def clouds():
 
 @pytest.fixture(scope="session")
 def digits():
-    """scikit-learn's digits as float features in 0..1, a quarter held out: train_x, train_y, test_x, test_y."""
+    """scikit-learn's digits as float features in 0..1, a quarter held out: train_x, train_y,
+    test_x, test_y.
+    """
     data = load_digits()
     train_x, test_x, train_y, test_y = train_test_split(
         data.data.astype(np.float32) / 16,

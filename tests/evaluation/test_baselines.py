@@ -64,7 +64,9 @@ def test_a_histogram_tells_colours_and_not_places():
 
 
 def naive_hog(image, cell):
-    """HOG of one image [channels, height, width] in 0..1, pixel by pixel, as Dalal and Triggs write it."""
+    """HOG of one image [channels, height, width] in 0..1, pixel by pixel, as Dalal and Triggs write
+    it.
+    """
     channels, height, width = image.shape
     cells = np.zeros((height // cell, width // cell, 9))
     for y in range(cells.shape[0] * cell):
@@ -104,7 +106,9 @@ def test_hog_is_the_paper_pixel_by_pixel(side, channels, cell, dim):
 
 @pytest.mark.parametrize(("turn", "orientations"), [(0, {4}), (90, {0, 8})])
 def test_hog_puts_an_edge_into_its_orientation(turn, orientations):
-    """A bright lower half has its gradient at 90 degrees, the middle of nine bins; a bright right half at 0."""
+    """A bright lower half has its gradient at 90 degrees, the middle of nine bins; a bright right
+    half at 0.
+    """
     x = torch.zeros(1, 1, 64, 64, dtype=torch.uint8)
     x[:, :, 36:] = 200
     x = x if turn == 0 else x.transpose(2, 3)

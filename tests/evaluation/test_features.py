@@ -96,7 +96,9 @@ def test_sets_of_any_size_are_read_in_pieces_and_the_encoder_moves_once(monkeypa
 
 @pytest.fixture
 def trained():
-    """An encoder of dark images with little contrast, and other images: bright ones with much of it."""
+    """An encoder of dark images with little contrast, and other images: bright ones with much of
+    it.
+    """
     torch.manual_seed(0)
     encoder = Encoder(
         build_backbone("small", image_size=16, channels=3),
@@ -109,7 +111,9 @@ def trained():
 
 
 def test_a_view_that_changes_nothing_gives_the_plain_features(trained):
-    """Of images other than those that the encoder was trained on: it normalises as it always does."""
+    """Of images other than those that the encoder was trained on: it normalises as it always
+    does.
+    """
     encoder, other = trained
     same = ViewPlan("same", (View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0),))
     features = extract_view(encoder, other, same, torch.Generator(), batch_size=7)

@@ -1,4 +1,6 @@
-"""Doubtful labels: clusters whose truth is known, and probabilities by an independent classifier."""
+"""Doubtful labels: clusters whose truth is known, and probabilities by an independent
+classifier.
+"""
 
 import numpy as np
 import pytest

@@ -22,7 +22,9 @@ from nearfar.papers.protocols import RATES
 
 
 def bayes(test_x, test_y):
-    """Accuracy of the best possible rule for the clouds: the nearest true mean, here the largest of 4 coordinates."""
+    """Accuracy of the best possible rule for the clouds: the nearest true mean, here the largest of
+    4 coordinates.
+    """
     return (test_x[:, :4].argmax(1).numpy() == test_y).mean()
 
 
@@ -149,7 +151,8 @@ def test_the_papers_settings():
         PROBES["lorac"].lrs == (1.2,)
         and PROBES["moco"].batch_size == PROBES["sce-cifar"].batch_size == 256
     )
-    # Released: cl_iclr25's run_linear.sh has 90 epochs on CIFAR, SCE's configuration for ImageNet a batch of 512.
+    # Released: cl_iclr25's run_linear.sh has 90 epochs on CIFAR, SCE's configuration for ImageNet a
+    # batch of 512.
     assert (
         PROBES["saclr-cifar"].epochs,
         PROBES["saclr-imagenet"].epochs,

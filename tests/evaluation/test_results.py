@@ -10,9 +10,16 @@ from nearfar.evaluation.results import (
 )
 
 ON = dict(
-    data="photos", test="the test split", train_images=4000, test_images=1000, classes=4,
-    largest=0.25, seed=0, images="i", encoder="e",
-)  # fmt: skip
+    data="photos",
+    test="the test split",
+    train_images=4000,
+    test_images=1000,
+    classes=4,
+    largest=0.25,
+    seed=0,
+    images="i",
+    encoder="e",
+)
 
 
 def measured(trained, on=None, **others):
@@ -40,16 +47,32 @@ LONGER = "pretrain longer, with more --minutes."
     [
         ((0.6, 0.7), f"The encoder beats {ALL} in every column."),
         ((0.6, 0.46), f"The encoder beats {ALL} in kNN, but not clearly in linear probe."),
-        ((0.33, 0.4), "A colour histogram and HOG do better in kNN (0.470, 0.400 against 0.330): do not keep this "
-                      f"encoder; {COLOURS}"),
-        ((0.33, 0.6), "A colour histogram and HOG do better in kNN (0.470, 0.400 against 0.330): keep this encoder for "
-                      "linear probe only."),
-        ((0.463, 0.4), "A colour histogram does about as well in kNN (0.470 against 0.463): do not keep this encoder; "
-                       f"{LONGER}"),
-        ((0.49, 0.4), "A colour histogram does about as well in kNN (0.470 against 0.490): do not keep this encoder; "
-                      f"{LONGER}"),
+        (
+            (0.33, 0.4),
+            "A colour histogram and HOG do better in kNN (0.470, 0.400 against "
+            "0.330): do not keep this "
+            f"encoder; {COLOURS}",
+        ),
+        (
+            (0.33, 0.6),
+            "A colour histogram and HOG do better in kNN (0.470, 0.400 against "
+            "0.330): keep this encoder for "
+            "linear probe only.",
+        ),
+        (
+            (0.463, 0.4),
+            "A colour histogram does about as well in kNN (0.470 against "
+            "0.463): do not keep this encoder; "
+            f"{LONGER}",
+        ),
+        (
+            (0.49, 0.4),
+            "A colour histogram does about as well in kNN (0.470 against 0.490): "
+            "do not keep this encoder; "
+            f"{LONGER}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_sentence_names_all_that_win_and_one_thing_to_do(trained, said):
     assert sentence(measured(trained, **BASELINES)) == said
 
@@ -71,7 +94,8 @@ def test_gray_images_in_three_channels_have_one_line():
 def test_starting_weights_that_were_better_are_kept():
     said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
     assert said == (
-        "The starting weights do better in kNN (0.610 against 0.500): keep the weights that you started from."
+        "The starting weights do better in kNN (0.610 against 0.500): keep the weights "
+        "that you started from."
     )
 
 
@@ -83,7 +107,9 @@ def test_more_images_make_a_small_lead_clear():
 
 
 def test_a_column_is_compared_where_it_was_measured():
-    """Fine-tuning has rows for encoders alone; a column of the trained encoder alone is compared with nothing."""
+    """Fine-tuning has rows for encoders alone; a column of the trained encoder alone is compared
+    with nothing.
+    """
     rows = {"untrained": {"finetune": 0.8}, "trained": {"transfer": 0.2, "finetune": 0.9}}
     tuned = Measurement(MeasuredOn(**ON), rows)
     assert sentence(tuned) == "The encoder beats the untrained encoder in fine-tuning."

@@ -1,7 +1,8 @@
 """Every method plans and trains as it did when tests/goldens/methods.json was written.
 
-The plan is config.yaml of a run of five steps; then come the five losses, and loss and norms of the gradients of fixed
-views. `python -m tests.goldens.test_methods` writes it anew; a change of it belongs into the changelog.
+The plan is config.yaml of a run of five steps; then come the five losses, and loss and norms of the
+gradients of fixed views. `python -m tests.goldens.test_methods` writes it anew; a change of it
+belongs into the changelog.
 """
 
 import json

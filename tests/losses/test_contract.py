@@ -1,4 +1,6 @@
-"""What every loss keeps: precision, gradient routes, order of the batch, saved state, memory, clear errors."""
+"""What every loss keeps: precision, gradient routes, order of the batch, saved state, memory, clear
+errors.
+"""
 
 import copy
 import inspect
@@ -14,7 +16,8 @@ from nearfar import losses as L
 from nearfar.pairs import log_sum_exp
 
 IMAGES, BATCH, DIM = 40, 12, 6
-CASES = {  # o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed likewise; q: queue; i: index
+# o: online [batch, dim], O: online [3, batch, dim]; k, K: fixed likewise; q: queue; i: index
+CASES = {
     "SimCLR": (L.SimCLR, "oo"),
     "SimCLR, cold": (lambda: L.SimCLR(0.01), "oo"),
     "DCL": (L.DCL, "oo"),
@@ -304,7 +307,9 @@ def test_wrong_arguments_are_named_in_one_line(message):
 def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_cannot_lower(
     name, monkeypatch
 ):
-    """oneDNN's product, which losses take on a CPU otherwise: the compiler has it for constant weights alone."""
+    """oneDNN's product, which losses take on a CPU otherwise: the compiler has it for constant
+    weights alone.
+    """
     given = inputs(name, dtype=torch.float32)
     wanted = evaluate(make(name), given)
 
@@ -348,7 +353,9 @@ def steps(name, compiled):
 
 
 def compiled_steps(_, path):
-    """In a process of its own, where nothing checks the types of arguments, which cannot be compiled."""
+    """In a process of its own, where nothing checks the types of arguments, which cannot be
+    compiled.
+    """
     torch.set_num_threads(1)
     results = {}
     for name in CASES:
@@ -421,8 +428,20 @@ def test_an_index_of_other_numbers_is_refused(name, kind):
 
 
 WITH_TEMPERATURE = [
-    "SimCLR", "DCL", "SigCLR", "SogCLR", "ISogCLR", "MoCo", "MoCoV3", "ReSSL", "SCE", "LORAC", "JCL", "NNCLR", "SwAV",
-]  # fmt: skip
+    "SimCLR",
+    "DCL",
+    "SigCLR",
+    "SogCLR",
+    "ISogCLR",
+    "MoCo",
+    "MoCoV3",
+    "ReSSL",
+    "SCE",
+    "LORAC",
+    "JCL",
+    "NNCLR",
+    "SwAV",
+]
 
 
 @pytest.mark.parametrize("name", WITH_TEMPERATURE)
@@ -458,7 +477,9 @@ def test_the_scale_of_sigclr_is_held_as_clips(log_scale):
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("temperature", [0.05, 0.3])
 def test_a_learned_temperature_has_the_gradient_of_the_value(name, temperature):
-    """Against the fixed temperature: the same value and rows' gradients, and the difference quotient of values."""
+    """Against the fixed temperature: the same value and rows' gradients, and the difference
+    quotient of values.
+    """
     made, kinds = LEARNED[name]
     plain = {"SimCLR, in groups": "SimCLR"}.get(name, name)
     given = inputs(plain)
@@ -516,7 +537,9 @@ BEFORE = {  # value, norm of the first gradient, as computed before a temperatur
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_fixed_temperature_gives_what_it_gave_before_one_could_be_learned(name):
-    """Bit for bit on the CPU that computed them; others may round their last digits in another way."""
+    """Bit for bit on the CPU that computed them; others may round their last digits in another
+    way.
+    """
     loss = make(name).double()
     assert not list(loss.parameters()) and loss.log_scale is None
     value, gradients = evaluate(loss, inputs(name))

@@ -1,4 +1,6 @@
-"""With `gather=True` two processes in torch's DistributedDataParallel are one process on the joined batch."""
+"""With `gather=True` two processes in torch's DistributedDataParallel are one process on the joined
+batch.
+"""
 
 import inspect
 
@@ -63,7 +65,9 @@ class Net(nn.Module):
 
 
 def train(name, rank, gather=True, inside=False):
-    """Losses and all state after three steps of SGD, by one process (rank None) or by one of two."""
+    """Losses and all state after three steps of SGD, by one process (rank None) or by one of
+    two.
+    """
     torch.manual_seed(0)
     loss = CASES[name][0]().double()
     loss.gather = gather
@@ -140,7 +144,9 @@ def test_every_loss_is_here():
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_are_one(name, of_ranks):
-    """Losses, weights, the loss's parameters and buffers, whether DistributedDataParallel wraps the loss or not."""
+    """Losses, weights, the loss's parameters and buffers, whether DistributedDataParallel wraps the
+    loss or not.
+    """
     one = train(name, None)
     for results in of_ranks:
         for state in [

@@ -48,7 +48,9 @@ def test_value_and_gradient_are_those_of_the_svd(name, dtype):
 
 
 def test_the_rank_found_for_nearly_equal_views():
-    """Differences of 1e-5 count (full rank: |U V^T|^2 = M), those of 1e-8 are noise of float32 rows (rank 1)."""
+    """Differences of 1e-5 count (full rank: |U V^T|^2 = M), those of 1e-8 are noise of float32 rows
+    (rank 1).
+    """
     for difference, rank in [(1e-3, 4), (1e-5, 4), (1e-8, 1)]:
         q = nearly_equal(difference).requires_grad_()
         nuclear_norm(q).sum().backward()

@@ -1,4 +1,6 @@
-"""The references against numbers that loops over single entries gave, written from the papers' formulas."""
+"""The references against numbers that loops over single entries gave, written from the papers'
+formulas.
+"""
 
 import math
 
@@ -108,6 +110,8 @@ def test_is_what_the_loop_gave(name):
 
 
 def test_every_reference_is_here():
-    """Two sets (clip, siglip) have no loss of their own: `tests/pairs` has their numbers; the rest are parts."""
+    """Two sets (clip, siglip) have no loss of their own: `tests/pairs` has their numbers; the rest
+    are parts.
+    """
     used = {name for _, reference in FOUND.values() for name in reference.__code__.co_names}
     assert {*plain.__all__} - used == {"State", "clip", "siglip", "sinkhorn", "unit"}

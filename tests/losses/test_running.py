@@ -1,4 +1,5 @@
-"""Losses that keep a running estimate against their plain forms over several steps: SACLR, SogCLR, iSogCLR.
+"""Losses that keep a running estimate against their plain forms over several steps: SACLR, SogCLR,
+iSogCLR.
 
 And SACLR's theorem, and the collapse of its matrix form as printed.
 """
@@ -16,7 +17,9 @@ from nearfar.pairs import sample_others
 
 
 def same_steps(loss, reference, **options):
-    """Compare values and gradients of five steps, in which images return; the state of the plain form."""
+    """Compare values and gradients of five steps, in which images return; the state of the plain
+    form.
+    """
     torch.manual_seed(0)
     state, images, batch = {}, 9, 5
     for step in range(5):
@@ -77,7 +80,9 @@ def test_isogclr():
 
 
 def test_the_gradient_of_isogclr_is_that_of_its_objective():
-    """At gamma = 1 a row's term is t_i log(mean of exp((s_ij - s_pos) / t_i)), written out here for each row."""
+    """At gamma = 1 a row's term is t_i log(mean of exp((s_ij - s_pos) / t_i)), written out here for
+    each row.
+    """
     torch.manual_seed(0)
     loss = ISogCLR(6, gamma=1.0).double()
     loss.temperatures.copy_(torch.linspace(0.05, 0.7, 6))
@@ -95,10 +100,11 @@ def test_the_gradient_of_isogclr_is_that_of_its_objective():
 
 @pytest.mark.parametrize(("with_positive", "loss"), [(False, DCL), (True, SimCLR)])
 def test_theorem_1(with_positive, loss):
-    """With Z the batch's own mean the gradient is DCL's, or SimCLR's if the positive is counted among the columns.
+    """With Z the batch's own mean the gradient is DCL's, or SimCLR's if the positive is counted
+    among the columns.
 
-    Bandwidth 0.5 is a softmax temperature of 0.25. The views mirror each other, so that both rows of an image have the
-    same mean and the row form, which keeps one Z for an image, can hold it.
+    Bandwidth 0.5 is a softmax temperature of 0.25. The views mirror each other, so that both rows
+    of an image have the same mean and the row form, which keeps one Z for an image, can hold it.
     """
     torch.manual_seed(0)
     first, normal = (
@@ -139,7 +145,9 @@ def test_the_row_form_finds_the_z_of_theorem_1():
 
 
 def spread_after_training(loss):
-    """1 - mean cosine between images, after a linear map of noisy digits was trained with `loss`."""
+    """1 - mean cosine between images, after a linear map of noisy digits was trained with
+    `loss`.
+    """
     torch.manual_seed(0)
     digits = torch.tensor(load_digits().data[:512], dtype=torch.float32) / 16
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))

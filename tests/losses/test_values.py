@@ -1,4 +1,6 @@
-"""Every loss against its plain form in value and gradient, the identities between losses, and special inputs."""
+"""Every loss against its plain form in value and gradient, the identities between losses, and
+special inputs.
+"""
 
 import math
 
@@ -23,7 +25,9 @@ CORRELATED = rows(13, 4) @ rows(4, 4, seed=5) + 2
 
 
 def case(name, loss, reference, *inputs, learned=1):
-    """A loss, its plain form, its inputs (of which the first `learned` get a gradient, and LORAC's large crops)."""
+    """A loss, its plain form, its inputs (of which the first `learned` get a gradient, and LORAC's
+    large crops).
+    """
     return pytest.param(loss, reference, inputs, learned, id=name)
 
 
@@ -246,7 +250,9 @@ def test_a_loss_is_another_in_value_and_gradient(loss, other):
 
 
 def test_a_perfect_match_keeps_its_digits():
-    """The loss of an easy positive is about the negatives' share, not 0: no cancellation at small temperatures."""
+    """The loss of an easy positive is about the negatives' share, not 0: no cancellation at small
+    temperatures.
+    """
     query, queue = torch.eye(4)[:2], torch.eye(4)[2:]
     assert L.MoCo(0.03)(query, query, queue).item() == pytest.approx(
         math.log1p(2 * math.exp(-1 / 0.03)), rel=1e-4

@@ -30,7 +30,9 @@ def digits():
 
 
 def features(images):
-    """Stand-in for a trained backbone: the class structure of digits in 20 dimensions, by a fixed linear map."""
+    """Stand-in for a trained backbone: the class structure of digits in 20 dimensions, by a fixed
+    linear map.
+    """
     data = load_digits()
     flat = data.images.reshape(-1, 64) / 16
     means = np.stack([flat[data.target == c].mean(0) for c in range(10)])

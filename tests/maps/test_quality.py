@@ -10,7 +10,9 @@ from nearfar.maps import map_quality
 
 @pytest.fixture(scope="module")
 def clusters():
-    """Features of 240 points in three groups and coordinates that keep part of it; class numbers."""
+    """Features of 240 points in three groups and coordinates that keep part of it; class
+    numbers.
+    """
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(240) % 3
     features = 2 * torch.eye(12)[labels] + 0.7 * torch.randn(240, 12, generator=generator)

@@ -61,7 +61,9 @@ def test_photographs_are_packed_as_jpeg_without_mixing_neighbours():
 
 
 def test_noise_is_packed_too():
-    """Pillow's JPEG of noise with `optimize` is larger than its buffer, and ends in "broken data stream"."""
+    """Pillow's JPEG of noise with `optimize` is larger than its buffer, and ends in "broken data
+    stream".
+    """
     tiles = torch.randint(256, (100, 3, 64, 64), generator=torch.Generator().manual_seed(0)).to(
         torch.uint8
     )

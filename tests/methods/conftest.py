@@ -42,7 +42,9 @@ class Pixels(nn.Module):
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test for every listed method (argument `name`), or for each of its variants (and `variant`)."""
+    """Run a test for every listed method (argument `name`), or for each of its variants (and
+    `variant`).
+    """
     if "variant" in metafunc.fixturenames:
         cases = [(name, variant) for name in method_names() for variant in VARIANTS.get(name, [{}])]
         metafunc.parametrize(
@@ -74,7 +76,9 @@ def build():
 
 @pytest.fixture(scope="session")
 def fake_embeddings():
-    """Embeddings [views, batch, dim] in float64 such as a model returns; rows of one image have a part in common."""
+    """Embeddings [views, batch, dim] in float64 such as a model returns; rows of one image have a
+    part in common.
+    """
 
     def make(model, batch, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -93,7 +97,9 @@ def fake_embeddings():
 
 
 class SixteenImages:
-    """Images with a pattern of 1 and -1 in eight pixels and, new in every view, noise as loud in the other eight."""
+    """Images with a pattern of 1 and -1 in eight pixels and, new in every view, noise as loud in
+    the other eight.
+    """
 
     def __init__(self):
         self.generator = torch.Generator().manual_seed(1)

@@ -1,7 +1,8 @@
-"""What every method computes, by the plain forms in `references`: which embeddings meet, and what stays between steps.
+"""What every method computes, by the plain forms in `references`: which embeddings meet, and what
+stays between steps.
 
-Every entry of REFERENCES takes (method, state at the start, epoch, epochs) and returns a function (embeddings, index)
--> loss, to be called once for each step.
+Every entry of REFERENCES takes (method, state at the start, epoch, epochs) and returns a function
+(embeddings, index) -> loss, to be called once for each step.
 """
 
 import math
@@ -29,7 +30,9 @@ def two_views(loss):
 
 
 def both_ways(loss, first, second):
-    """Each view's embeddings of one kind against the other view's of another kind: loss(method, queue, one, other)."""
+    """Each view's embeddings of one kind against the other view's of another kind: loss(method,
+    queue, one, other).
+    """
 
     def reference(method, state, epoch, epochs):
         queue = state.get("queues", [None])[0]
@@ -52,7 +55,9 @@ def pushed(queue, keys):
 
 
 def against_keys(loss):
-    """Each key's rows against the queries of all other views, or the only query: loss(method, query, key, queue)."""
+    """Each key's rows against the queries of all other views, or the only query: loss(method,
+    query, key, queue).
+    """
 
     def reference(method, state, epoch, epochs):
         queues = list(state["queues"]) if state["queues"] else [None]

@@ -26,7 +26,8 @@ def test_value_is_that_of_the_naive_reference(name, variant, references, build, 
     if name == "swav":
         state["prototypes"] = model.loss.prototypes.detach().double()
     reference = references[name](model.method, state, *HALF_WAY)
-    # Two steps: the second sees what the first left in the queue and in the state of images 7, 3 and 19.
+    # Two steps: the second sees what the first left in the queue and in the state of images 7, 3
+    # and 19.
     for seed, index in ((1, [3, 7, 1, 19, 0, 12]), (2, [7, 2, 3, 5, 19, 11])):
         embeddings = fake_embeddings(model, 6, seed)
         expected = float(reference(embeddings, torch.tensor(index)))
@@ -51,7 +52,8 @@ def test_gradient_reaches_all_that_is_trained_and_nothing_of_the_momentum_encode
     )
     for key, parameter in trained.items():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
-        # The bias of a linear layer may be centred away by what follows; anything else must feel the loss.
+        # The bias of a linear layer may be centred away by what follows; anything else must feel
+        # the loss.
         assert (parameter.grad != 0).any() or (parameter.ndim == 1 and key.endswith("bias")), key
     if model.momentum_encoder is not None:
         assert not embeddings["key"].requires_grad

@@ -1,4 +1,6 @@
-"""Every listed method is a declaration: frozen, documented, with recipes and views, and no code of its own."""
+"""Every listed method is a declaration: frozen, documented, with recipes and views, and no code of
+its own.
+"""
 
 import inspect
 import re

@@ -1,4 +1,6 @@
-"""Networks around a backbone: which crops go where, what moves after a step, where normalisation stands."""
+"""Networks around a backbone: which crops go where, what moves after a step, where normalisation
+stands.
+"""
 
 import pytest
 import torch
@@ -84,7 +86,9 @@ def test_swavs_projector_normalises_the_crops_of_both_sizes_together():
     ],
 )
 def test_keys_that_are_shuffled_together(method, options, rows, build):
-    """Keys of all views in one order, as the authors of LORAC and JCL have them; else each view alone."""
+    """Keys of all views in one order, as the authors of LORAC and JCL have them; else each view
+    alone.
+    """
     model = build(method, norm_groups=2, **options)
     seen = []
 
@@ -136,7 +140,8 @@ def test_only_the_momentum_encoder_has_split_statistics():
     views = [torch.randn(8, 1, 4, 4) for _ in range(2)]
     one, other = whole(views), split(views)
     assert torch.equal(one["projection"], other["projection"])
-    # Each half of the shuffled batch is centred on its own: over the batch the mean is that of the whole again.
+    # Each half of the shuffled batch is centred on its own: over the batch the mean is that of the
+    # whole again.
     torch.testing.assert_close(one["key"].mean(1), other["key"].mean(1))
     assert (one["key"] - other["key"]).abs().max() > 0.01
 

@@ -20,7 +20,9 @@ class Recorder(nn.Module):
 
 
 def embeddings_of(pairing, batch=3, dim=2):
-    """Embeddings as a model makes them, [views of the branch, batch, dim], each filled with its view's number."""
+    """Embeddings as a model makes them, [views of the branch, batch, dim], each filled with its
+    view's number.
+    """
     online, momentum = (
         torch.tensor(views, dtype=torch.float).view(-1, 1, 1).expand(-1, batch, dim)
         for views in (pairing.online_views, pairing.momentum_views)
@@ -29,7 +31,9 @@ def embeddings_of(pairing, batch=3, dim=2):
 
 
 def calls(pairing, **state):
-    """The views in every call of the loss, by the numbers that `embeddings_of` filled in, and its value."""
+    """The views in every call of the loss, by the numbers that `embeddings_of` filled in, and its
+    value.
+    """
     loss = Recorder()
     value = pairing(loss, embeddings_of(pairing), **state)
     named = [named for _, named in loss.calls]
@@ -51,7 +55,9 @@ def test_the_mean_or_the_sum_and_state_and_named_rows_reach_every_call():
 
 
 def test_views_are_found_by_their_number_and_not_by_their_place():
-    """Views 1 and 4 alone pass through the online branch, so they lie at 0 and 1 of its embeddings."""
+    """Views 1 and 4 alone pass through the online branch, so they lie at 0 and 1 of its
+    embeddings.
+    """
     pairing = Pairing(terms=((("projection", 4), ("key", (3, 2))), (("projection", 1), ("key", 3))))
     assert (pairing.online_views, pairing.momentum_views) == ((1, 4), (2, 3))
     loss = Recorder()

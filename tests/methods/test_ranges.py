@@ -11,7 +11,8 @@ KINDS = [  # values that are wrong for all of these
     ((-0.1, 1.1), "alpha final_momentum gamma momentum prior_start"),
     (
         (-0.1,),
-        "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho stored_from variance",
+        "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho "
+        "stored_from variance",
     ),
     ((0.0,), "bandwidth epsilon gradient_limit initial_partition sigma"),
     ((-1,), "queue_size small_views stored"),
@@ -51,7 +52,8 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "number", "value"), CASES)
 def test_refused(method, number, value, build):
-    # Where annotations are checked at run time, a word that is no choice is a TypeCheckError before we see it.
+    # Where annotations are checked at run time, a word that is no choice is a TypeCheckError before
+    # we see it.
     with pytest.raises(
         (ValueError, TypeCheckError) if isinstance(value, str) else ValueError
     ) as error:

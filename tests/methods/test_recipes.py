@@ -6,8 +6,9 @@ from nearfar.methods import method_class
 from nearfar.views import compose
 
 FACTS = {
-    # Google's code: projection heads end with batch norm; appendix B.9: lr 1.0 for 256, batch 512, t 0.5, ResNet-50.
-    # Its loss is the sum of both views' means, twice ours: 1e-6 there, and one rate for all.
+    # Google's code: projection heads end with batch norm; appendix B.9: lr 1.0 for 256, batch 512,
+    # t 0.5, ResNet-50. Its loss is the sum of both views' means, twice ours: 1e-6 there, and one
+    # rate for all.
     ("simclr", "cifar"): dict(
         encoder="resnet50",
         lr=1.0,
@@ -34,8 +35,8 @@ FACTS = {
     ("barlow-twins", "imagenet"): dict(
         lr=0.2, vector_lr=0.0048 / 0.2, views=None, optimizer="lars"
     ),
-    # solo-learn's barlow.yaml (lr 0.3, decay 1e-4, a tenth of the loss), byol.yaml (lr 1.0, decay 1e-5, the sum of both
-    # directions) and vicreg.yaml (25, the sum of both hinges).
+    # solo-learn's barlow.yaml (lr 0.3, decay 1e-4, a tenth of the loss), byol.yaml (lr 1.0, decay
+    # 1e-5, the sum of both directions) and vicreg.yaml (25, the sum of both hinges).
     ("barlow-twins", "cifar"): dict(
         lr=0.03, weight_decay=1e-3, optimizer="larc-clip", batch_size=256
     ),
@@ -92,7 +93,8 @@ FACTS = {
         epochs=1000,
         final_lr=0.001,
     ),
-    # Released script main_saclr.py: its two transforms are BYOL's, in the crops of torchvision's default.
+    # Released script main_saclr.py: its two transforms are BYOL's, in the crops of torchvision's
+    # default.
     ("saclr", "imagenet-released"): dict(
         encoder="resnet50",
         views="byol-alpha+byol-beta",
@@ -173,7 +175,8 @@ FACTS = {
         hidden_norm=False,
         views="solo-ressl+solo-weak",
     ),
-    # losses.py of iSogCLR: the sum of both views' means without 1 / t, twice our gradient; of SogCLR 2 t times it.
+    # losses.py of iSogCLR: the sum of both views' means without 1 / t, twice our gradient; of
+    # SogCLR 2 t times it.
     ("isogclr", "cifar"): dict(
         lr=0.8,
         optimizer="larc",
@@ -204,7 +207,9 @@ def test_numbers_are_those_that_were_read(method, kind):
 
 
 def test_every_paper_recipe_is_whole(name):
-    """Encoder, views that exist at its size, protocol, and sources that name settings or numbers there are."""
+    """Encoder, views that exist at its size, protocol, and sources that name settings or numbers
+    there are.
+    """
     method = method_class(name)
     for key, recipe in method.recipes.items():
         if key == "small":
@@ -232,7 +237,9 @@ def test_the_views_of_saclrs_released_script():
 
 
 def test_the_views_of_solo_learns_configurations_for_cifar():
-    """augmentations/symmetric.yaml, symmetric_weak.yaml and ressl.yaml: blur for half of the images."""
+    """augmentations/symmetric.yaml, symmetric_weak.yaml and ressl.yaml: blur for half of the
+    images.
+    """
     colours = {"solo-swav": 0.8, "solo-moco": 0.4, "solo-ressl": 0.4, "solo-alpha": 0.4}
     for name, brightness in colours.items():
         view = compose([name], 32, 3).views[0]

@@ -35,7 +35,9 @@ def test_they_are_those_of_all_pairs(metric, count, k, chunk):
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("chunk", [None, 50])
 def test_of_equal_distances_the_first_rows_come_first(metric, chunk):
-    """Whole numbers, whose inner products are exact: 700 rows on four places, most of them equally far."""
+    """Whole numbers, whose inner products are exact: 700 rows on four places, most of them equally
+    far.
+    """
     rows = 2 * torch.eye(4)[torch.arange(700) % 4]
     found = nearest_rows(rows, k=9, metric=metric, chunk=chunk)
     for i in (0, 5, 398, 699):

@@ -1,4 +1,6 @@
-"""Files that are never listed for removal, see-through images, animations, and what is read of archives."""
+"""Files that are never listed for removal, see-through images, animations, and what is read of
+archives.
+"""
 
 import io
 import shutil
@@ -17,7 +19,9 @@ from tests.commands.test_copies import photographs
 
 
 def listed(folder, tmp_path, quiet, **options):
-    """The table of duplicates, and the files that are listed for removal, by their names in the folder."""
+    """The table of duplicates, and the files that are listed for removal, by their names in the
+    folder.
+    """
     out = tmp_path / "page.html"
     found = pandas.DataFrame(nearfar.find_duplicates(folder, out=out, console=quiet, **options))
     files = out.with_suffix(".list").read_bytes().decode().split("\0")[:-1]

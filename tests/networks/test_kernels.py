@@ -1,6 +1,8 @@
-"""The convolutions of our nets in bfloat16 on this CPU: each agrees with float32, forward and backward.
+"""The convolutions of our nets in bfloat16 on this CPU: each agrees with float32, forward and
+backward.
 
-A kernel that does not would train another net; some releases of torch had such ones on some processors.
+A kernel that does not would train another net; some releases of torch had such ones on some
+processors.
 """
 
 import pytest
@@ -41,7 +43,9 @@ def results(conv, images, bfloat16):
 @pytest.mark.parametrize("size", [8, 32, 33, 96])
 @pytest.mark.parametrize("encoder", OWN_NETS)
 def test_bfloat16_agrees_with_float32_in_every_convolution(encoder, size):
-    """Rounded to 8 bits, inputs differ by at most 1/256 of themselves, sums of random signs by no more, about."""
+    """Rounded to 8 bits, inputs differ by at most 1/256 of themselves, sums of random signs by no
+    more, about.
+    """
     cases = convolutions(encoder, size)
     assert len(cases) >= 5
     for conv, images in cases:

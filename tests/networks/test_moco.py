@@ -1,4 +1,6 @@
-"""MoCo's parts: the momentum encoder, the queue against a plain list, batch normalisation in groups."""
+"""MoCo's parts: the momentum encoder, the queue against a plain list, batch normalisation in
+groups.
+"""
 
 import pytest
 import timm
@@ -176,7 +178,9 @@ def test_shuffled_returns_rows_in_order_and_mixes_groups() -> None:
 @pytest.mark.parametrize("size", [3, 5, 8])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
 def test_keys_that_are_not_finite_do_not_enter_the_queue(size, bad):
-    """Pushed are the others, in their order, whatever the size of the queue; 1e30 has no finite length."""
+    """Pushed are the others, in their order, whatever the size of the queue; 1e30 has no finite
+    length.
+    """
     torch.manual_seed(0)
     found, wanted = Queue(size, 4), Queue(size, 4)
     wanted.load_state_dict(found.state_dict())

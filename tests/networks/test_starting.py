@@ -1,4 +1,6 @@
-"""Starting weights, made here with random numbers: those of files, of runs, and in timm's form; nothing runs code."""
+"""Starting weights, made here with random numbers: those of files, of runs, and in timm's form;
+nothing runs code.
+"""
 
 import json
 import pickle
@@ -133,7 +135,9 @@ def test_files_that_do_not_fit_are_refused(
 
 
 def pretrained(folder: Path, name: str, **arguments) -> nn.Module:
-    """Save a timm net with a classifier and statistics of its own, as a download from the Hub looks; return it."""
+    """Save a timm net with a classifier and statistics of its own, as a download from the Hub
+    looks; return it.
+    """
     torch.manual_seed(5)
     net = timm.create_model(name, num_classes=7, **arguments)
     with torch.no_grad():
@@ -224,7 +228,8 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
     )
     large = net.conv1.weight.sum(1, keepdim=True) if channels == 1 else net.conv1.weight
     shrink = resizing(7, 3)
-    # Patches that shrinking to 3x3 loses nothing of: there the two kernels must agree to the last digit.
+    # Patches that shrinking to 3x3 loses nothing of: there the two kernels must agree to the last
+    # digit.
     patches = (torch.randn(20, channels, 9) @ shrink).double()
     shrunk = patches @ shrink.T.double()
     wanted = torch.einsum("ncp,ocp->no", patches, large.flatten(2).double())
@@ -238,7 +243,9 @@ def test_a_small_stem_gives_on_small_patches_what_the_large_one_gives(
 def test_the_weights_of_the_package_are_fitted_to_any_size(
     size: int, side: int, channels: int
 ) -> None:
-    """The first convolution gives on a resized patch what it gave before; all else is as it is stored."""
+    """The first convolution gives on a resized patch what it gave before; all else is as it is
+    stored.
+    """
     theirs = load_encoder(Path(nearfar.__file__).parent / "weights" / "small").backbone.net
     own = build_backbone("small", image_size=size, channels=channels, init="nearfar").net
     now, before = own.state_dict(), theirs.state_dict()
@@ -259,7 +266,9 @@ def test_the_weights_of_the_package_are_fitted_to_any_size(
 def test_timms_weights_and_a_hub_name_go_through_timm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of the Hub is played by a folder: what timm asks for by name is handed out from there."""
+    """The cache of the Hub is played by a folder: what timm asks for by name is handed out from
+    there.
+    """
     net = pretrained(tmp_path, "resnet10t")
     asked = []
 
@@ -292,7 +301,9 @@ def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
 def test_a_run_brings_its_architecture_and_normalisation(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """A run's folder, and one in timm's form alone, as it comes from the Hub; at another size too."""
+    """A run's folder, and one in timm's form alone, as it comes from the Hub; at another size
+    too.
+    """
     run, hub = tmp_path / "run", tmp_path / "hub"
     encoder = Encoder(build_backbone(name, image_size=size, channels=3), size, 3, MEAN, STD).eval()
     save_encoder(run, encoder)

@@ -1,4 +1,6 @@
-"""The slider of the page of duplicates, what it keeps, and pictures of differences, in a browser."""
+"""The slider of the page of duplicates, what it keeps, and pictures of differences, in a
+browser.
+"""
 
 import os
 import shutil
@@ -17,7 +19,9 @@ from tests.pages.conftest import browser  # noqa: F401
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on random images, the last ten of which are copies of the first with more and more noise."""
+    """A run on random images, the last ten of which are copies of the first with more and more
+    noise.
+    """
     chance = np.random.default_rng(0)
     images = np.kron(
         chance.integers(0, 256, (50, 4, 4), dtype=np.uint8), np.ones((1, 4, 4), dtype=np.uint8)
@@ -44,7 +48,10 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
     likenesses = [link.distance for link in links if link.kind == ALIKE]
     browser.console()
     browser.visit(tmp_path / "page.html")
-    count = "[...document.querySelectorAll('#%s section')].map((one) => one.querySelectorAll('li').length)"
+    count = (
+        "[...document.querySelectorAll('#%s section')].map((one) => "
+        "one.querySelectorAll('li').length)"
+    )
     for place in sorted({0, 1, 5, len(likenesses) // 2, len(likenesses)}):
         browser.run(f"(slider.value = {place}, slider.dispatchEvent(new Event('input')), 0)")
         at = 0 if place == 0 else likenesses[place - 1]
@@ -64,13 +71,21 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
 
 ODD = os.fsdecode(b"000 '\xff%41\n.png")  # which is no text in UTF-8
 ENTER = "\ue007"
-COUNT = "[...document.querySelectorAll('#copies section')].map((one) => one.querySelectorAll('li').length)"
-STATE = "[...document.querySelectorAll('#copies button')].map((one) => [one.ariaLabel, one.ariaPressed])"
+COUNT = (
+    "[...document.querySelectorAll('#copies section')].map((one) => "
+    "one.querySelectorAll('li').length)"
+)
+STATE = (
+    "[...document.querySelectorAll('#copies button')].map((one) => [one.ariaLabel, "
+    "one.ariaPressed])"
+)
 
 
 @pytest.fixture
 def copies(tmp_path):
-    """A photograph, two files with its bytes, a JPEG of it and its other orientations; one more with a white patch."""
+    """A photograph, two files with its bytes, a JPEG of it and its other orientations; one more
+    with a white patch.
+    """
     folder, photographs = tmp_path / "images", load_sample_images().images
     folder.mkdir()
     for number in range(12):
@@ -118,7 +133,10 @@ def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser
 
     assert listed() == sorted((tmp_path / "page.list").read_bytes().split(b"\0")[:-1])
     assert listed() == [os.fsencode(copies / name) for name in (ODD, again)]
-    press = "[...document.querySelectorAll('#copies button')].find((one) => one.ariaLabel === `Keep ${arguments[0]}`)"
+    press = (
+        "[...document.querySelectorAll('#copies button')].find((one) => one.ariaLabel "
+        "=== `Keep ${arguments[0]}`)"
+    )
     for name in (again, "000.jpg", first):
         browser.run(f"{press}.focus()", name)
         browser.press(ENTER)

@@ -86,7 +86,9 @@ def numbers(given):
 
 
 def order(written, points):
-    """Images in the order of the page: their own in a file, in a folder that of the Z-order curve."""
+    """Images in the order of the page: their own in a file, in a folder that of the Z-order
+    curve.
+    """
     places = points.double().numpy()
     keys = z_order_keys(places, square_around(places))
     return np.arange(len(points)) if written.suffix else np.argsort(keys, kind="stable")

@@ -19,7 +19,9 @@ SHIFT, ALT, ENTER, ESCAPE = "\ue008", "\ue00a", "\ue007", "\ue00c"
 
 
 def ring_page(path):
-    """Sixty images on a ring, image i of the colour (4 i, 255 - 4 i, 50), whose nearest are the next two and i - 1."""
+    """Sixty images on a ring, image i of the colour (4 i, 255 - 4 i, 50), whose nearest are the
+    next two and i - 1.
+    """
     i = torch.arange(COUNT)
     angle = i * 2 * torch.pi / COUNT
     colour = torch.stack([4 * i, 255 - 4 * i, torch.full_like(i, 50)], 1).to(torch.uint8)
@@ -253,7 +255,8 @@ def test_places_that_lie_are_faint_when_asked_for(page):
     click(page, "faint")
     alphas = "[0, 15, 59].map((i) => nearfar.tint(nearfar.find(arguments[0][i]))[3])"
     page.wait(
-        f"((seen) => seen[0] < seen[1] && seen[1] < seen[2])({alphas.replace('arguments[0]', json.dumps(NAMES))})"
+        f"((seen) => seen[0] < seen[1] && seen[1] < "
+        f"seen[2])({alphas.replace('arguments[0]', json.dumps(NAMES))})"
     )
     assert page.run(alphas, NAMES)[2] > 200
     click(page, "faint")
@@ -361,7 +364,8 @@ def test_regions_and_images_are_drawn(page):
 def test_a_folder_without_webgl_draws_on_a_plain_canvas(tmp_path, browser):
     path = ring_page(tmp_path / "map")
     without = (
-        "const all = HTMLCanvasElement.prototype.getContext; HTMLCanvasElement.prototype.getContext ="
+        "const all = HTMLCanvasElement.prototype.getContext; "
+        "HTMLCanvasElement.prototype.getContext ="
         " function (kind, more) { return kind === 'webgl2' ? null : all.call(this, kind, more); };"
     )
     params = {"cmd": "Page.addScriptToEvaluateOnNewDocument", "params": {"source": without}}
@@ -422,7 +426,8 @@ def test_map_inside_a_report_works_and_lets_the_report_scroll(tmp_path, browser)
     browser.run("document.querySelector('iframe').scrollIntoView()")
     frame = "document.querySelector('iframe')"
     left, top = browser.run(
-        f"((f, r) => [r.x + f.clientLeft, r.y + f.clientTop])({frame}, {frame}.getBoundingClientRect())"
+        f"((f, r) => [r.x + f.clientLeft, r.y + f.clientTop])({frame}, "
+        f"{frame}.getBoundingClientRect())"
     )
 
     def inside(expression):

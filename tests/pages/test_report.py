@@ -114,7 +114,9 @@ def test_a_healthy_run_with_everything(tmp_path):
 def test_the_badge_says_whether_training_was_healthy_and_whether_features_are_worth_it(
     trained, tone, badge, tmp_path
 ):
-    """A healthy run is no green light above "do not keep this encoder"; numbers of other weights do not count."""
+    """A healthy run is no green light above "do not keep this encoder"; numbers of other weights do
+    not count.
+    """
     rows = {"raw_pixels": {"knn": 0.954}, "trained": {"knn": trained}}
     folder = write_run(tmp_path / "run")
     (folder / "results.json").write_text(

@@ -31,7 +31,8 @@ def test_a_page_runs_nothing_but_the_scripts_that_it_names():
     )
     [allowed] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert allowed == (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'; img-src data:; "
+        "default-src 'none'; base-uri 'none'; form-action 'none'; style-src "
+        "'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{digest}'"
     )
     assert f"<script>{own}</script>" in text  # what was hashed, to the byte

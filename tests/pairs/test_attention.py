@@ -1,4 +1,6 @@
-"""Queries against a queue, and against the keys of the other images, by the full matrix in float64."""
+"""Queries against a queue, and against the keys of the other images, by the full matrix in
+float64.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""Every reduction on tiles, and the one on sampled negatives, against the full matrix in float64."""
+"""Every reduction on tiles, and the one on sampled negatives, against the full matrix in
+float64.
+"""
 
 import pytest
 import torch
@@ -206,7 +208,9 @@ def inputs_of(case, batch, dim, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @every_case
 def test_values_and_gradients_equal_the_full_matrix(monkeypatch, case, batch, dim, tile, dtype):
-    """On all rows in one tile, a tile for each pair of views, and many; and again through a retained graph."""
+    """On all rows in one tile, a tile for each pair of views, and many; and again through a
+    retained graph.
+    """
     monkeypatch.setitem(blocks.TILE_ROWS, "cpu", tile)
     monkeypatch.setattr(weighted, "BLOCK", tile * dim)  # of sampled negatives
     inputs = inputs_of(case, batch, dim, dtype)
@@ -308,7 +312,8 @@ def test_small_temperatures_stay_finite_and_exact(temperature):
     inputs, case = views(40, 4, torch.float32, near=0.01), LogSumExp(temperature)
     exact = double(inputs)
     results, expected = case.ours(*inputs), case.plain(*exact)
-    # the logits themselves are rounded to about 1e-7 / temperature, on either side of the switch at 1 / 60
+    # the logits themselves are rounded to about 1e-7 / temperature, on either side of the switch at
+    # 1 / 60
     assert relative(results, expected) < 1e-6
     gradients = torch.autograd.grad(weigh(results), inputs)
     assert relative(gradients, torch.autograd.grad(weigh(expected), exact)) < 3e-7 / temperature
@@ -384,7 +389,9 @@ def test_every_subset_is_equally_likely(monkeypatch, one_by_one):
 
 
 def test_a_share_is_less_work(monkeypatch):
-    """With W processes each makes about 1/W of all ordered pairs, fewer where both rows are its own."""
+    """With W processes each makes about 1/W of all ordered pairs, fewer where both rows are its
+    own.
+    """
     both = views(17, 6)
     monkeypatch.setitem(blocks.TILE_ROWS, "cpu", 1)
 

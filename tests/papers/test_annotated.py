@@ -1,4 +1,6 @@
-"""COCO json and VOC xml come to the same objects; bad annotations get one line that names the file."""
+"""COCO json and VOC xml come to the same objects; bad annotations get one line that names the
+file.
+"""
 
 import json
 
@@ -75,12 +77,18 @@ def test_runs_are_read_as_lists_and_compressed(coco_folder, tmp_path):
     [
         ("<annotation><object>", "cannot read"),
         (BILLION, "document type"),
-        ('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]><annotation>&x;</annotation>', "document type"),
+        (
+            '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]><annotation>&x;</annotation>',
+            "document type",
+        ),
         ("<annotation><object><name>disc</name></object></annotation>", "as VOC xml"),
-        (f"<annotation>{SIZE}<object><name>disc</name><bndbox><xmin>1</xmin><ymin>x</ymin><xmax>2</xmax><ymax>2</ymax>"
-         "</bndbox></object></annotation>", "could not convert"),
+        (
+            f"<annotation>{SIZE}<object><name>disc</name><bndbox><xmin>1</xmin><ymin>x</ymin><xmax>2</xmax><ymax>2</ymax>"
+            "</bndbox></object></annotation>",
+            "could not convert",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_xml_gets_one_line_that_names_the_file(voc_folder, text, said):
     (voc_folder / "Annotations" / "3.xml").write_text(text)
     with pytest.raises(ValueError, match=said) as caught:

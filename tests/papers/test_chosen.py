@@ -1,4 +1,6 @@
-"""A table whose settings another one chooses: by which numbers, for which cells, and the two steps from end to end."""
+"""A table whose settings another one chooses: by which numbers, for which cells, and the two steps
+from end to end.
+"""
 
 import json
 from pathlib import Path
@@ -81,9 +83,15 @@ def written(folder, numbers, table="choose"):
 
 
 CHOOSE = {
-    "simclr-1/few": [50, 70], "simclr-2/few": [61, 61], "simclr-1/many": [80, 80], "simclr-2/many": [10, 90],
-    "dcl-1/few": [50, 50], "dcl-2/few": [50, 50], "dcl-1/many": [1, 2], "dcl-2/many": [2, 2],
-}  # fmt: skip
+    "simclr-1/few": [50, 70],
+    "simclr-2/few": [61, 61],
+    "simclr-1/many": [80, 80],
+    "simclr-2/many": [10, 90],
+    "dcl-1/few": [50, 50],
+    "dcl-2/few": [50, 50],
+    "dcl-1/many": [1, 2],
+    "dcl-2/many": [2, 2],
+}
 RATE = {
     "simclr-1/many": [3, 3],
     "simclr-2/many": [2, 3],
@@ -239,7 +247,9 @@ def settings_of(table, name):
 
 @pytest.mark.parametrize("table", CHOSEN, ids=lambda table: table.name)
 def test_an_experiment_is_fair(table):
-    """Trials are tested on training images that no run saw, and train as the table does; claims meet fresh seeds."""
+    """Trials are tested on training images that no run saw, and train as the table does; claims
+    meet fresh seeds.
+    """
     trials = table.chosen
     for cell in trials.cells():
         assert cell.evaluate == {"held_out": 3000} and cell.metric == "linear"
@@ -270,7 +280,9 @@ def test_an_experiment_asks_a_question_and_says_what_it_needs():
 
 
 def test_equal_passes_are_equal():
-    """A view through a network counts by its pixels; the epochs of the rows make as many of them as MoCo-M's."""
+    """A view through a network counts by its pixels; the epochs of the rows make as many of them as
+    MoCo-M's.
+    """
     passes = {}
     for row in EXPERIMENTS.tables["5"].rows.values():
         settings = settings_of(EXPERIMENTS.tables["5"], row.name)

@@ -12,7 +12,8 @@ from tests.papers.conftest import paper
 from tests.papers.test_papers import written
 
 A, B = [80.1, 80.4, 80.2], [79.1, 79.3, 79.0]
-GRAFTS = {  # Montgomery, Design and Analysis of Experiments, example 4.1: four pressures, six batches of resin
+# Montgomery, Design and Analysis of Experiments, example 4.1: four pressures, six batches of resin
+GRAFTS = {
     "8500": [90.3, 89.2, 98.2, 93.9, 87.4, 97.9],
     "8700": [92.5, 89.5, 90.6, 94.7, 87.0, 95.8],
     "8900": [85.5, 90.8, 89.6, 86.2, 88.0, 93.4],
@@ -177,7 +178,8 @@ def test_p_is_that_of_students_test_of_pairs(tmp_path):
     assert better.interval == pytest.approx((interval.low, interval.high))
     assert better.difference == pytest.approx(statistics.mean(x) - statistics.mean(y))
     assert better.words.startswith(
-        f"difference {better.difference:+.3g} %, 95 % interval {interval.low:+.3g} to {interval.high:+.3g};"
+        f"difference {better.difference:+.3g} %, 95 % interval {interval.low:+.3g} to "
+        f"{interval.high:+.3g};"
     )
 
 

@@ -1,4 +1,6 @@
-"""Detectors through `nearfar.transfer` and the command line; average precision against numbers worked out by hand."""
+"""Detectors through `nearfar.transfer` and the command line; average precision against numbers
+worked out by hand.
+"""
 
 import json
 from dataclasses import replace
@@ -128,7 +130,9 @@ def test_what_is_all_found_has_one_in_each_column(coco_folder, kind):
 
 
 def test_overlap_of_two_thirds_counts_up_to_that():
-    """100 x 80 inside 100 x 120: IoU 2/3, so right at .50, .55, .60, .65 and wrong at the six thresholds above."""
+    """100 x 80 inside 100 x 120: IoU 2/3, so right at .50, .55, .60, .65 and wrong at the six
+    thresholds above.
+    """
     expected = pytest.approx({"AP": 0.4, "AP50": 1.0, "AP75": 0.0, "AP cell": 0.4})
     gold, guess = truth((0, 0, 100, 120)), found((0, 0, 100, 80))
     assert average_precision(gold, guess) == expected

@@ -1,4 +1,6 @@
-"""Detectors are built as the settings say, on the weights and feature maps of the encoder, and learn."""
+"""Detectors are built as the settings say, on the weights and feature maps of the encoder, and
+learn.
+"""
 
 from dataclasses import replace
 
@@ -28,9 +30,15 @@ def encoder(name, image_size=64, channels=3):
 
 
 @pytest.mark.parametrize(
-    ("name", "task"), [("small", "keypoints"), ("small-c4", "detect"), ("lorac", "segment"), ("sce", "segment"),
-                       ("sce", "keypoints")]
-)  # fmt: skip
+    ("name", "task"),
+    [
+        ("small", "keypoints"),
+        ("small-c4", "detect"),
+        ("lorac", "segment"),
+        ("sce", "segment"),
+        ("sce", "keypoints"),
+    ],
+)
 def test_every_setting_takes_one_step(coco_folder, name, task):
     train, test = open_annotated(coco_folder)
     one, settings = encoder("small"), replace(DETECTORS[name], **TINY)

@@ -1,4 +1,6 @@
-"""docs/papers: every verdict and page, and every number of the page written by hand, follows from the JSON."""
+"""docs/papers: every verdict and page, and every number of the page written by hand, follows from
+the JSON.
+"""
 
 import json
 import re

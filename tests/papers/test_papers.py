@@ -1,4 +1,6 @@
-"""Papers as data: what comes with nearfar can be read and run, settings merge as documented, and mistakes are named."""
+"""Papers as data: what comes with nearfar can be read and run, settings merge as documented, and
+mistakes are named.
+"""
 
 import pytest
 import yaml

@@ -1,4 +1,6 @@
-"""`nearfar reproduce`: what it lists, and a table from its runs to what is written, without running anything twice."""
+"""`nearfar reproduce`: what it lists, and a table from its runs to what is written, without running
+anything twice.
+"""
 
 import importlib.metadata
 import json

@@ -39,7 +39,9 @@ def write_dtd(root):
 
 
 def write_voc(root, train=6, test=4):
-    """Images of a cat, of a dog, of both, in turn; and in the first of each part a difficult bus."""
+    """Images of a cat, of a dog, of both, in turn; and in the first of each part a difficult
+    bus.
+    """
     folder = root / "VOCdevkit/VOC2007"
     (folder / "ImageSets/Main").mkdir(parents=True)
     (folder / "Annotations").mkdir()
@@ -110,7 +112,9 @@ def test_missing_files_are_one_clear_line(tmp_path, name):
 
 
 def test_the_tables_of_the_papers():
-    """SCE Table 9 has 11 of them; the metrics are those of section 4.4; LORAC Table 2 has all but VOC."""
+    """SCE Table 9 has 11 of them; the metrics are those of section 4.4; LORAC Table 2 has all but
+    VOC.
+    """
     mean = {name for name, one in STANDARD_SETS.items() if one.metric == "mean_per_class"}
     assert mean == {"aircraft", "caltech101", "flowers102", "pets"}
     assert len(STANDARD_SETS) == 12 and STANDARD_SETS["voc2007"].metric == "eleven_point_map"

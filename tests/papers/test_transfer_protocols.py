@@ -81,8 +81,13 @@ def test_several_labels_are_measured_by_average_precision(clouds):
     x, labels = clouds[0][:300], clouds[1][:300]
     y = np.where(labels[:, None] == np.arange(4), 1, -1)
     part = (x, y)
-    result = transfer_accuracy(part, None, (clouds[2], np.where(clouds[3][:, None] == np.arange(4), 1, -1)),
-                               metric="eleven_point_map", penalties=(1.0, 10.0))  # fmt: skip
+    result = transfer_accuracy(
+        part,
+        None,
+        (clouds[2], np.where(clouds[3][:, None] == np.arange(4), 1, -1)),
+        metric="eleven_point_map",
+        penalties=(1.0, 10.0),
+    )
     assert 0.8 < result.score < 0.9
     with pytest.raises(ValueError, match="one label an image"):
         transfer_sgd_accuracy(part, None, part, steps=5)

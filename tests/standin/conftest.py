@@ -1,4 +1,5 @@
-"""The GPU of these tests: the stand-in, or this machine's own where NEARFAR_TEST_DEVICE is "gpu" (`make gpu`).
+"""The GPU of these tests: the stand-in, or this machine's own where NEARFAR_TEST_DEVICE is "gpu"
+(`make gpu`).
 
 Registering the stand-in hides a real GPU from torch, so it is imported only where it is used.
 """
@@ -35,13 +36,17 @@ def device():
 
 @pytest.fixture(scope="module")
 def tolerance():
-    """How far float32 may be apart: the stand-in computes on the CPU, a GPU adds up in another order."""
+    """How far float32 may be apart: the stand-in computes on the CPU, a GPU adds up in another
+    order.
+    """
     return dict(rtol=1e-2, atol=1e-3) if REAL else dict(rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
 def waits_for():
-    """A context that collects where the CPU waits for the GPU: (what, the line of the project that asked for it)."""
+    """A context that collects where the CPU waits for the GPU: (what, the line of the project that
+    asked for it).
+    """
     if not REAL:
         from tests.standin.device import synchronisations
 

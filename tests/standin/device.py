@@ -1,9 +1,11 @@
-"""A stand-in for a GPU, in pure Python: a device of its own name that computes on the CPU and is as strict as a GPU.
+"""A stand-in for a GPU, in pure Python: a device of its own name that computes on the CPU and is as
+strict as a GPU.
 
-Importing this module registers the device `standin` with torch, which finds it while it is `available`. Its tensors
-hold a tensor on the CPU and refuse to be mixed with tensors on the CPU, as a GPU's do; `synchronisations` collects
-where the CPU waits for a value of the device. Numbers are the CPU's to the last bit but for random ones, of which the
-device has a generator of its own; so what differs from a run on the CPU differs for a reason.
+Importing this module registers the device `standin` with torch, which finds it while it is
+`available`. Its tensors hold a tensor on the CPU and refuse to be mixed with tensors on the CPU, as
+a GPU's do; `synchronisations` collects where the CPU waits for a value of the device. Numbers are
+the CPU's to the last bit but for random ones, of which the device has a generator of its own; so
+what differs from a run on the CPU differs for a reason.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class StandIn(Tensor):
         return self.cpu().tolist()
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """CUDA makes a number a tensor of the CPU and waits until it is sent, where a tensor says which are set."""
+        """CUDA makes a number a tensor of the CPU and waits until it is sent, where a tensor says
+        which are set.
+        """
         if (
             _watched
             and not isinstance(value, Tensor)
@@ -140,7 +144,9 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
 
 @contextmanager
 def _own_numbers(function: Any) -> Iterator[None]:
-    """Let a function of torch draw random numbers from the device's generator in place of the CPU's."""
+    """Let a function of torch draw random numbers from the device's generator in place of the
+    CPU's.
+    """
     if torch.Tag.nondeterministic_seeded not in function.tags:
         yield
         return
@@ -151,7 +157,9 @@ def _own_numbers(function: Any) -> Iterator[None]:
 
 
 def _is_sent(name: str, given: tuple, named: dict) -> bool:
-    """Whether values of the CPU are copied to the device, and the CPU waits until they are there."""
+    """Whether values of the CPU are copied to the device, and the CPU waits until they are
+    there.
+    """
     if name == "aten::copy_":
         from_cpu = not isinstance(given[1], StandIn)
         return (
@@ -187,7 +195,9 @@ def _note(name: str) -> None:
 
 @contextmanager
 def synchronisations() -> Iterator[list[tuple[str, str]]]:
-    """Collect where the CPU waits for the device: the operation, and the line of the project that asked for it."""
+    """Collect where the CPU waits for the device: the operation, and the line of the project that
+    asked for it.
+    """
     notes: list[tuple[str, str]] = []
     _watched.append(notes)
     try:
@@ -281,7 +291,9 @@ def _made(function: Any) -> Any:
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """Copy values that did not come by way of Python, such as those of `torch.tensor([...], device=...)`."""
+    """Copy values that did not come by way of Python, such as those of `torch.tensor([...],
+    device=...)`.
+    """
     if not isinstance(source, StandIn) and not non_blocking:
         _note("_copy_from")
     _raw(target).copy_(_raw(source))

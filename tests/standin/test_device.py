@@ -1,4 +1,6 @@
-"""What nearfar says of a device: which one a run takes, what it lacks, and how a run computes there."""
+"""What nearfar says of a device: which one a run takes, what it lacks, and how a run computes
+there.
+"""
 
 import numpy as np
 import pytest
@@ -91,7 +93,9 @@ def whitened(z1, z2):
 
 
 def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
-    """Apple's GPUs: the nuclear norm of LORAC, the whitening of W-MSE and distances give what they give elsewhere."""
+    """Apple's GPUs: the nuclear norm of LORAC, the whitening of W-MSE and distances give what they
+    give elsewhere.
+    """
     made = torch.Generator().manual_seed(0)
     z1, z2 = (torch.randn(24, 4, generator=made) for _ in range(2))
     wmse, near = whitened(z1, z2), nearest_rows(z1, k=3, metric="euclidean").index
@@ -113,7 +117,9 @@ def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
 
 
 def test_how_a_run_computes_on_a_device():
-    """torch's optimisers as one kernel on GPUs, but not where a gradient is scaled; nothing special on the CPU."""
+    """torch's optimisers as one kernel on GPUs, but not where a gradient is scaled; nothing special
+    on the CPU.
+    """
     taken = {
         (device.type, precision): [
             name for name, one in setup_of(device, precision)._asdict().items() if one.value

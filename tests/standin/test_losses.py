@@ -1,4 +1,6 @@
-"""Every loss on the GPU: the value and the gradients of the CPU, and nothing waits for the device."""
+"""Every loss on the GPU: the value and the gradients of the CPU, and nothing waits for the
+device.
+"""
 
 from contextlib import nullcontext
 from functools import partial
@@ -42,7 +44,9 @@ def test_a_loss_is_the_same_and_waits_for_nothing(name, device, tolerance, waits
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_leaves_autocast(name, device):
-    """In autocast of the device, where products are of bfloat16, the value is that without it to the last bit."""
+    """In autocast of the device, where products are of bfloat16, the value is that without it to
+    the last bit.
+    """
     loss, given = make(name).to(device), [x.to(device) for x in inputs(name, dtype=torch.float32)]
     state = {key: value.clone() for key, value in loss.state_dict().items()}
     plain, gradients = evaluate(loss, given)

@@ -24,7 +24,9 @@ SETTINGS = dict(
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """A GPU that is full when the encoder keeps a graph of more than `FITS` views, as torch says so."""
+    """A GPU that is full when the encoder keeps a graph of more than `FITS` views, as torch says
+    so.
+    """
     forward = SmallNet.forward
 
     def limited(self, images):
@@ -61,10 +63,16 @@ def test_auto_finds_a_size_and_trains_as_that_size_does(
 
     monkeypatch.setattr(GradientStep, "_gradient", watched)
     runs = [
-        nearfar.pretrain(images_file, out=tmp_path / str(size), micro_batch=size, accelerator="gpu",
-                         console=Console(quiet=True), **SETTINGS)
+        nearfar.pretrain(
+            images_file,
+            out=tmp_path / str(size),
+            micro_batch=size,
+            accelerator="gpu",
+            console=Console(quiet=True),
+            **SETTINGS,
+        )
         for size in ("auto", 4)
-    ]  # fmt: skip
+    ]
     one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
     assert tried[:6] == [None, 8, 4, 4, 4, 4] and len(one) == 4
     assert one == pytest.approx(two, rel=1e-6)

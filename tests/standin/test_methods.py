@@ -14,7 +14,8 @@ MAY_WAIT = {
     "mean = (loss_sum / loss_count).item()": "a line of metrics",
     "name: float(value)": "the same",
     "if isinstance(value, torch.Tensor) and bool(value.isfinite().all())": "a checkpoint",
-    "return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}": "the saved encoder",
+    "return {name: value.detach().cpu().contiguous().clone() for name, value in "
+    "state.items()}": "the saved encoder",
     "return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[": "health",
     "].float().cpu()": "health",
     "pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)": "the same",

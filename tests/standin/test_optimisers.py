@@ -15,14 +15,22 @@ STEPS = 3
 
 
 class Net(nn.Sequential):
-    """Convolutions and matrices of several shapes, two of them of one shape, biases, and a weight without gradient."""
+    """Convolutions and matrices of several shapes, two of them of one shape, biases, and a weight
+    without gradient.
+    """
 
     def __init__(self):
         torch.manual_seed(0)
         super().__init__(
-            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Flatten(),
-            nn.Linear(72, 16), nn.Linear(16, 16), nn.Linear(16, 16),
-        )  # fmt: skip
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 1),
+            nn.Flatten(),
+            nn.Linear(72, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+        )
         self[3].bias.requires_grad_(False)
 
 

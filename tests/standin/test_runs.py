@@ -1,4 +1,6 @@
-"""Runs on the GPU by public functions: trained, saved, resumed elsewhere, and every verb on what was trained."""
+"""Runs on the GPU by public functions: trained, saved, resumed elsewhere, and every verb on what
+was trained.
+"""
 
 from contextlib import contextmanager
 
@@ -16,7 +18,9 @@ from tests.steps import at_step, same_runs
 
 QUIET = Console(quiet=True)
 PROTOCOLS = ["knn", "knn_3", "linear", "few", "linear-sgd", "finetune-50"]
-RUNS = {  # a momentum encoder and a queue; numbers of each image and a loss that learns; what else a checkpoint holds
+# a momentum encoder and a queue; numbers of each image and a loss that learns; what else a
+# checkpoint holds
+RUNS = {
     "sce": dict(method="sce", queue_size=40, optimizer="larc", clip_gradient=1.0, micro_batch=8),
     "isogclr": dict(method="isogclr", optimizer="adamw", lr=1e-3),
     "saclr": dict(method="saclr", scale="row", negatives=3, optimizer="muon", lr=1e-3),
@@ -69,7 +73,9 @@ def same_metrics(run, other, tolerance):
 @pytest.mark.parametrize("there_first", [True, False], ids=["from the GPU", "to the GPU"])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, tolerance):
-    """Stopped there and resumed on the CPU, and the other way round, it logs what a run on the CPU logs."""
+    """Stopped there and resumed on the CPU, and the other way round, it logs what a run on the CPU
+    logs.
+    """
     first, second = ("gpu", "cpu") if there_first else ("cpu", "gpu")
     whole = begin(images_file, tmp_path / "whole", "cpu", **RUNS[name])
     begin_and_stop(images_file, tmp_path / "parts", first, **RUNS[name])
@@ -83,7 +89,9 @@ def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, toler
 
 
 def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images_file, tmp_path):
-    """With torch's deterministic algorithms; cuBLAS has them with CUBLAS_WORKSPACE_CONFIG=:4096:8 alone."""
+    """With torch's deterministic algorithms; cuBLAS has them with CUBLAS_WORKSPACE_CONFIG=:4096:8
+    alone.
+    """
     torch.use_deterministic_algorithms(True)
     try:
         whole = begin(images_file, tmp_path / "whole", "gpu", **RUNS["sce"])
@@ -105,7 +113,9 @@ def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
-    """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose scale is saved."""
+    """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose
+    scale is saved.
+    """
     asked = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
     runs = [
         begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1, seed=1)

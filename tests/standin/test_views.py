@@ -1,4 +1,6 @@
-"""Every view on the GPU: each operation, every plan and preset, crops made beforehand, and functions of one's own."""
+"""Every view on the GPU: each operation, every plan and preset, crops made beforehand, and
+functions of one's own.
+"""
 
 import pytest
 import torch
@@ -44,7 +46,9 @@ def views_of(images, the_plan, **rows):
 
 
 def same(there, here, device, share=0.0):
-    """Equal within 1 of 255, in all pixels but a share of them, in units of the deviation by which they are divided."""
+    """Equal within 1 of 255, in all pixels but a share of them, in units of the deviation by which
+    they are divided.
+    """
     for one, other in zip(there, here, strict=True):
         assert one.device == device and one.dtype == other.dtype == torch.float32
         assert ((one.cpu() - other).abs() > 1 / 255 / 0.2).float().mean() <= share

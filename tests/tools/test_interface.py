@@ -20,7 +20,9 @@ MORE = {
 
 
 def test_the_committed_page_is_the_interface():
-    """A change of a public name, argument, default or option shows in this file; CHANGELOG.md says what it was."""
+    """A change of a public name, argument, default or option shows in this file; CHANGELOG.md says
+    what it was.
+    """
     assert PAGE.read_text(encoding="utf-8") == interface_page(), "run: python -m tools.interface"
 
 

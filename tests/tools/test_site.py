@@ -1,4 +1,6 @@
-"""The site: every page has its place, every public name is explained, and nothing is loaded from elsewhere."""
+"""The site: every page has its place, every public name is explained, and nothing is loaded from
+elsewhere.
+"""
 
 import importlib
 import inspect
@@ -141,7 +143,10 @@ Columns "rank": from 1.
 
 def test_a_page_that_loads_from_elsewhere_is_refused():
     offline = pytest.importorskip("tools.offline")
-    plain = '<a href="https://a.org">a</a> <script src="../a.js"></script> <img src="data:image/png;base64,//8="/>'
+    plain = (
+        '<a href="https://a.org">a</a> <script src="../a.js"></script> <img '
+        'src="data:image/png;base64,//8="/>'
+    )
     page = type("Page", (), {"file": type("File", (), {"src_uri": "index.md"})})
     assert offline.on_post_page(output=plain, page=page) == plain
     for part in (

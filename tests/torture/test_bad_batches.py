@@ -1,4 +1,6 @@
-"""Numbers that are not finite, and weights of others: a run ends in one line, and its checkpoint stays good."""
+"""Numbers that are not finite, and weights of others: a run ends in one line, and its checkpoint
+stays good.
+"""
 
 import numpy as np
 import pytest

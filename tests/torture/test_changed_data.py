@@ -1,4 +1,5 @@
-"""Ways in which data changes between the stop of a run and its going on: each is refused in one line.
+"""Ways in which data changes between the stop of a run and its going on: each is refused in one
+line.
 
 And those that change nothing that is trained on, which are not.
 """
@@ -172,7 +173,9 @@ SAME = {
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch, quiet):
-    """Begin a run on data that is written by a function, and return the data's folder and the run's."""
+    """Begin a run on data that is written by a function, and return the data's folder and the
+    run's.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def die():

@@ -1,4 +1,6 @@
-"""Random command lines: one line for each mistake, never a traceback, and what is refused leaves nothing behind."""
+"""Random command lines: one line for each mistake, never a traceback, and what is refused leaves
+nothing behind.
+"""
 
 import contextlib
 import io
@@ -13,7 +15,8 @@ from nearfar.cli import main
 from nearfar.methods import method_names
 
 BASE = {
-    "pretrain": "DATA --out new --epochs 1 --batch-size 16 --held-out 16 --encoder small --precision 32-true",
+    "pretrain": "DATA --out new --epochs 1 --batch-size 16 --held-out 16 --encoder small "
+    "--precision 32-true",
     "evaluate": "run --protocol knn --no-baselines",
     "embed": "run --out new.csv",
     "map": "run --epochs 1",
@@ -26,9 +29,12 @@ BASE = {
     "demo": "DATA --out new --minutes 0",
 }
 WORDS = (  # noqa: SIM905
-    "0 1 2 -1 -5 1.5 0.5 1e-30 1e30 -1e30 99999999999999999999999 5000 nan inf -inf true false null auto none "
-    "[] [1] [1,2] [0] [-1,1] [nan,1] [[1]] {} {a:1} { [ ] : - -- --- = ' \" \\ % %s $HOME ~ . .. / * ? ! & "
-    "[bold] [/] [red]x :cat: x.html x.png x.csv x.npz x/y.html /dev/full /dev/null/x run run/config.yaml new digits "
+    "0 1 2 -1 -5 1.5 0.5 1e-30 1e30 -1e30 99999999999999999999999 5000 nan inf -inf true "
+    "false null auto none "
+    "[] [1] [1,2] [0] [-1,1] [nan,1] [[1]] {} {a:1} { [ ] : - -- --- = ' \" \\ % %s $HOME "
+    "~ . .. / * ? ! & "
+    "[bold] [/] [red]x :cat: x.html x.png x.csv x.npz x/y.html /dev/full /dev/null/x run "
+    "run/config.yaml new digits "
     "small resnet18 saclr lars cuda cpu train test all weak strong knn knn_0 hf:a/b timm ü 猫"
 ).split()
 WORDS += ["", " ", "a b", "a\nb", "a\x00b", "\x1b[31m", "\udcff", "x" * 300]

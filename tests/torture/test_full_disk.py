@@ -1,4 +1,6 @@
-"""A disk that is full: nothing is left half written, what was there stays, and one line says how to go on."""
+"""A disk that is full: nothing is left half written, what was there stays, and one line says how to
+go on.
+"""
 
 import json
 import os
@@ -10,7 +12,10 @@ import pytest
 from nearfar.cli import main
 from nearfar.training.run_folder import read_metrics
 
-PRETRAIN = "pretrain DATA --epochs 2 --batch-size 16 --held-out 16 --encoder small --precision 32-true --log-every 1"
+PRETRAIN = (
+    "pretrain DATA --epochs 2 --batch-size 16 --held-out 16 --encoder small "
+    "--precision 32-true --log-every 1"
+)
 SIZE = 64 * 2**20
 
 
@@ -72,7 +77,9 @@ COMMANDS = {
 @pytest.mark.parametrize("free", [0, 80_000])
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_what_is_there_stays(command, free, place, capsys):
-    """Noticed before the work where nothing is free, after it where only the look at the disk found room."""
+    """Noticed before the work where nothing is free, after it where only the look at the disk found
+    room.
+    """
     fill(place, free)
     before = contents(place)
     capsys.readouterr()
@@ -108,7 +115,9 @@ def test_what_is_there_stays(command, free, place, capsys):
 
 @pytest.mark.parametrize("free", [0, 70_000, 1_000_000, 5_000_000])
 def test_a_run_on_a_full_disk_says_how_to_go_on(free, disk, images_file, capsys):
-    """Wherever the disk becomes full, the folder can be resumed once there is room, or was never made."""
+    """Wherever the disk becomes full, the folder can be resumed once there is room, or was never
+    made.
+    """
     fill(disk, free)
     out = disk / "new"
     try:

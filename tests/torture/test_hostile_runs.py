@@ -1,4 +1,6 @@
-"""Run folders that somebody else made: what they hold is shown as text and never runs, and each damage is one line."""
+"""Run folders that somebody else made: what they hold is shown as text and never runs, and each
+damage is one line.
+"""
 
 import json
 import os
@@ -19,7 +21,10 @@ from tests.pictures import png
 
 RAN = "document.documentElement.dataset.ran=1"
 NAME = f"<img src=x onerror={RAN}>\"'&amp;"  # as a file or a class may be called
-PAYLOAD = f"'\"></script></style></title></iframe><script>{RAN}</script><img src=x onerror={RAN}><a href=javascript:1>"
+PAYLOAD = (
+    f"'\"></script></style></title></iframe><script>{RAN}</script><img src=x "
+    f"onerror={RAN}><a href=javascript:1>"
+)
 PAGES = (
     "report.html",
     "map.html",
@@ -33,7 +38,9 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on images with hostile names in hostile classes, with all pages that are written of it."""
+    """A run on images with hostile names in hostile classes, with all pages that are written of
+    it.
+    """
     folder = tmp_path_factory.mktemp("hostile")
     for number in range(40):
         place = folder / "data" / f"{number % 2}{NAME}"
@@ -56,7 +63,9 @@ def run(tmp_path_factory):
 
 
 class Page(HTMLParser):
-    """What of a page could run: scripts, handlers, addresses; its policy; and the pages in its frames."""
+    """What of a page could run: scripts, handlers, addresses; its policy; and the pages in its
+    frames.
+    """
 
     def __init__(self, text):
         super().__init__()
@@ -117,7 +126,9 @@ def test_of_a_hostile_data_set_nothing_runs_and_all_pages_work(run, browser):  #
 
 
 def changed(value):
-    """Copies of a value, each with one of its parts, or one of its names, in favour of the payload."""
+    """Copies of a value, each with one of its parts, or one of its names, in favour of the
+    payload.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             yield {**value, PAYLOAD: inner}
@@ -314,7 +325,9 @@ def replaced(path):
 
 
 def bounded(words, capsys, what, seconds=60):
-    """Run a command line: it ends in time, with 0, or with 2 and one line after those of its work."""
+    """Run a command line: it ends in time, with 0, or with 2 and one line after those of its
+    work.
+    """
 
     def late(*_):
         raise BaseException(f"{what}: it does not end")

@@ -1,6 +1,8 @@
-"""Runs that are killed at any moment, that two processes want, or whose terminal closes: nothing is lost.
+"""Runs that are killed at any moment, that two processes want, or whose terminal closes: nothing is
+lost.
 
-Processes are forked from one server that has imported everything, so that a moment is a moment of the run.
+Processes are forked from one server that has imported everything, so that a moment is a moment of
+the run.
 """
 
 import contextlib
@@ -72,7 +74,9 @@ def stop_in(where: str, number: int, data: str, out: str, **options: object) -> 
 
 
 def move_in(place: bool, data: str, out: str, **options: object) -> None:
-    """Begin a run whose folder is renamed after the second epoch; place: another folder then stands in its place."""
+    """Begin a run whose folder is renamed after the second epoch; place: another folder then stands
+    in its place.
+    """
     save = run_folder.save_checkpoint
 
     def saved(path: Path, state: dict) -> None:
@@ -227,7 +231,10 @@ def test_a_terminal_that_closes_leaves_a_checkpoint(photos, tmp_path):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "nearfar", "pretrain", str(photos), "--out", str(out), *words]
-    attach = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    attach = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", attach, *command],
         stdin=theirs,

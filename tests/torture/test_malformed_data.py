@@ -1,4 +1,6 @@
-"""Broken and odd data of every kind: each is read, listed as skipped or refused by one line, in bounded memory."""
+"""Broken and odd data of every kind: each is read, listed as skipped or refused by one line, in
+bounded memory.
+"""
 
 import json
 import random
@@ -115,8 +117,12 @@ SKIPPED = {
     "bomb.jp2": resized("JPEG2000", 48, ">II", 10**9, 10**9),
     "not-finite.tif": encoded(wide(np.float32, np.nan), "TIFF"),
     "postscript.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n",
-    **{f"half.{form.lower()}": data[: len(data) // 3] for form, data in WHOLE.items() if form not in ("ICO", "PCX")},
-}  # fmt: skip
+    **{
+        f"half.{form.lower()}": data[: len(data) // 3]
+        for form, data in WHOLE.items()
+        if form not in ("ICO", "PCX")
+    },
+}
 
 
 def put(folder, files):
@@ -286,7 +292,9 @@ MEASURED = """
     ("depth", "colour"), [(16, 0), (16, 6), (8, 3)], ids=["grayscale", "clear", "palette"]
 )
 def test_large_images_of_few_bytes_share_the_memory(tmp_path, depth, colour):
-    """Four threads, each with 36 million pixels from 100 kB: grayscale of 16 bits alone took 1 GB in each thread."""
+    """Four threads, each with 36 million pixels from 100 kB: grayscale of 16 bits alone took 1 GB
+    in each thread.
+    """
     side, values = 6000, {0: 1, 3: 1, 6: 4}[colour]
     palette = chunk(b"PLTE", bytes(range(48))) if colour == 3 else b""
     data = png(
@@ -376,7 +384,9 @@ def test_texts_of_files_are_cut(tmp_path):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_member_of_a_tar_is_read_or_listed(tmp_path, seed):
-    """Names of any form: every image is one, however keys, dots and cases fall, and no label vanishes."""
+    """Names of any form: every image is one, however keys, dots and cases fall, and no label
+    vanishes.
+    """
     draw = random.Random(seed)
     members = []
     for number in range(30):

@@ -1,4 +1,6 @@
-"""Files made to run code, to leave their folder or to fill the memory: nothing runs or leaves, little is taken."""
+"""Files made to run code, to leave their folder or to fill the memory: nothing runs or leaves,
+little is taken.
+"""
 
 import io
 import json

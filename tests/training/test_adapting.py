@@ -1,4 +1,6 @@
-"""From weights that exist, end to end: normalisation, gentle settings, frozen stages, resuming without the file."""
+"""From weights that exist, end to end: normalisation, gentle settings, frozen stages, resuming
+without the file.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What is chosen for a machine: by its speed, among what is left to choose, and written down as numbers."""
+"""What is chosen for a machine: by its speed, among what is left to choose, and written down as
+numbers.
+"""
 
 import logging
 import time
@@ -21,7 +23,9 @@ SIMCLR = method_class("simclr").from_recipe()
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Images per second by (encoder, image size), and how much faster bfloat16 is; what was tried is listed."""
+    """Images per second by (encoder, image size), and how much faster bfloat16 is; what was tried
+    is listed.
+    """
     speeds, tried = {"bf16-mixed": 1.0, "compiled": 1.0}, []
 
     def speed(
@@ -43,9 +47,15 @@ def machine(monkeypatch):
 def choose(given, images, seconds, candidates=None):
     candidates = candidates or rungs(given, 500, photographs=True)
     return choose_machine(
-        given, SIMCLR, lambda size, crop: plan("strong", crop, 3),
-        candidates=candidates, channels=3, images=images, seconds=seconds, console=Console(quiet=True),
-    )  # fmt: skip
+        given,
+        SIMCLR,
+        lambda size, crop: plan("strong", crop, 3),
+        candidates=candidates,
+        channels=3,
+        images=images,
+        seconds=seconds,
+        console=Console(quiet=True),
+    )
 
 
 def test_the_largest_that_leaves_epochs_enough(machine):

@@ -1,6 +1,8 @@
-"""Every rank issues the same collectives in the same order: NCCL would hang otherwise, where gloo might not.
+"""Every rank issues the same collectives in the same order: NCCL would hang otherwise, where gloo
+might not.
 
-torch's fake process group stands for the other ranks, so that each rank of four runs alone, in this process.
+torch's fake process group stands for the other ranks, so that each rank of four runs alone, in this
+process.
 """
 
 import pytest
@@ -17,7 +19,9 @@ GATHERED = [name for name in CASES if hasattr(make(name), "gather")]
 
 
 def as_rank(rank, work):
-    """What a rank sends, in order: operation, shape, type; every tensor must lie in one piece, as NCCL wants it."""
+    """What a rank sends, in order: operation, shape, type; every tensor must lie in one piece, as
+    NCCL wants it.
+    """
     sent = []
     own = {
         name: getattr(dist, name) for name in ("all_gather", "all_reduce", "broadcast", "barrier")
@@ -81,7 +85,9 @@ def test_shuffled_batch_statistics_send_alike_on_every_rank(name):
 
 @pytest.mark.parametrize("name", test_processes.IN_PARTS)
 def test_micro_batches_send_alike_on_every_rank(name):
-    """4 rows of the first rank make two micro-batches and 3 of the others one: nothing is sent in between."""
+    """4 rows of the first rank make two micro-batches and 3 of the others one: nothing is sent in
+    between.
+    """
     same_order(lambda rank: test_processes.train(name, rank, WORLD, micro=3))
 
 

@@ -1,4 +1,6 @@
-"""Health against its formulas in float64 NumPy, where the answer is known, and the verdict on real runs."""
+"""Health against its formulas in float64 NumPy, where the answer is known, and the verdict on real
+runs.
+"""
 
 import math
 from dataclasses import replace
@@ -114,7 +116,9 @@ def test_rankme_counts_equal_directions_and_an_offset_as_one_more():
 
 
 def naive_lidar(z, delta=1e-4):
-    """The paper's matrices, image by image, with the inverse square root from an eigendecomposition."""
+    """The paper's matrices, image by image, with the inverse square root from an
+    eigendecomposition.
+    """
     views, images, dim = z.shape
     means = z.mean(0)
     between, within = np.zeros((dim, dim)), delta * np.eye(dim)
@@ -136,7 +140,9 @@ def test_lidar_is_the_papers_matrix_image_by_image(views, images, dim):
 
 
 def test_lidar_does_not_count_directions_in_which_views_differ_as_images_do():
-    """Images differ in 4 of 32 directions; noise of the views fills the others, and fools RankMe only."""
+    """Images differ in 4 of 32 directions; noise of the views fills the others, and fools RankMe
+    only.
+    """
     images, noise = torch.zeros(200, 32), normal(20, 200, 32, seed=1)
     images[:, :4] = 3 * normal(200, 4)
     noise[:, :, :4] *= 0.1

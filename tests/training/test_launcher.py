@@ -1,4 +1,6 @@
-"""Runs on two processes, from start to end: what they write, how they stop, and how they end when one dies."""
+"""Runs on two processes, from start to end: what they write, how they stop, and how they end when
+one dies.
+"""
 
 import json
 import multiprocessing
@@ -80,7 +82,9 @@ def on_one(images_file, tmp_path_factory):
 
 
 def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path, quiet):
-    """Ctrl-C reaches all processes; what they saved goes on in one process as if it had all been done there."""
+    """Ctrl-C reaches all processes; what they saved goes on in one process as if it had all been
+    done there.
+    """
     run = tmp_path / "run"
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped, match="--resume"):
         nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS, devices=2)

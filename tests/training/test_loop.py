@@ -1,4 +1,6 @@
-"""A run that was stopped or killed goes on as if nothing had happened; a run that breaks says so."""
+"""A run that was stopped or killed goes on as if nothing had happened; a run that breaks says
+so.
+"""
 
 import io
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from nearfar.methods import Model, Recipe, SimCLR
 from nearfar.training import loop
 from tests.steps import at_step, interrupt, logged, same_runs
 
-METHODS = {  # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns
+# with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns
+METHODS = {
     "saclr-row": dict(method="saclr", scale="row", negatives=3),
     "isogclr": dict(method="isogclr"),
     "moco-v2": dict(method="moco-v2", queue_size=50),
@@ -75,7 +78,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path, quiet):
 
 
 def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, quiet):
-    """On a net whose normalisation knows no batch, whole batches and micro-batches log the same losses."""
+    """On a net whose normalisation knows no batch, whole batches and micro-batches log the same
+    losses.
+    """
     options = dict(
         encoder="convnext_atto",
         optimizer="adamw",
@@ -209,7 +214,9 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quie
 def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
     images_file, tmp_path, quiet, monkeypatch
 ):
-    """The checkpoint before it stays; one that holds it, of an older version, is refused in one line."""
+    """The checkpoint before it stays; one that holds it, of an older version, is refused in one
+    line.
+    """
     out = tmp_path / "run"
     options = dict(epochs=4, batch_size=16, held_out=16, encoder="small", method="saclr")
     options |= dict(precision="32-true", console=quiet)
@@ -242,7 +249,9 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
 def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     images_file, tmp_path, quiet, monkeypatch
 ):
-    """A machine ten times as slow as measured: the run takes its time, and says what it left out."""
+    """A machine ten times as slow as measured: the run takes its time, and says what it left
+    out.
+    """
     now = [0.0]
     monkeypatch.setattr("nearfar.training.progress.perf_counter", lambda: now[0])
     pace = loop.Pace

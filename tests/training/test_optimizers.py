@@ -1,4 +1,6 @@
-"""Parameter groups, LARS and Muon against plain loops and other implementations, and the learning rate over a run."""
+"""Parameter groups, LARS and Muon against plain loops and other implementations, and the learning
+rate over a run.
+"""
 
 import copy
 import math
@@ -66,7 +68,8 @@ def test_zero_gradient_moves_only_what_decays(name):
         p.grad = torch.zeros_like(p)
     optimizer.step()
     assert torch.equal(net.bias.data, torch.ones(3))
-    # LARS has its ratio eta |w| / |decay w| on top, of 0.002; Adam's first step has the length of the rate.
+    # LARS has its ratio eta |w| / |decay w| on top, of 0.002; Adam's first step has the length of
+    # the rate.
     factor = 0.9 if name == "adam" else 1 - 0.05 * (0.002 if name == "lars" else 1.0)
     torch.testing.assert_close(net.weight.data, torch.full((3, 3), factor))
 
@@ -156,7 +159,9 @@ def test_larc_is_apex():
 
 @pytest.mark.parametrize("decay", [0.01, 0.0])
 def test_larc_clip_is_solo_learn(decay):
-    """Its released code: no layer moves faster than plain momentum would move it, and vectors are not scaled."""
+    """Its released code: no layer moves faster than plain momentum would move it, and vectors are
+    not scaled.
+    """
     slow, fast, vector = params = parameters((4, 3), (6, 6), (5,))
     before = [p.detach().clone() for p in params]
     optimizer = build_optimizer("larc-clip", nn.ParameterList(params), lr=0.3, weight_decay=decay)
@@ -207,7 +212,9 @@ def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_
 def test_recipes_whose_code_has_another_multiple_of_the_loss_make_the_same_steps(
     name, share, numbers
 ):
-    """Theirs: decay 0.01 on `share` times the gradient. Ours: the decay divided by it, another rate for vectors."""
+    """Theirs: decay 0.01 on `share` times the gradient. Ours: the decay divided by it, another rate
+    for vectors.
+    """
     ends = []
     for scale, decay, more in ((share, 0.01, {}), (1.0, 0.01 / share, numbers)):
         torch.manual_seed(0)
@@ -319,7 +326,9 @@ def test_schedule_ends_at_the_final_factor_and_stays():
 
 
 def test_drops_take_the_place_of_the_cosine():
-    """MoCo v1's fall to a tenth, those of W-MSE's code to a fifth; SwAV's scripts begin at 0.3 of 4.8."""
+    """MoCo v1's fall to a tenth, those of W-MSE's code to a fifth; SwAV's scripts begin at 0.3 of
+    4.8.
+    """
     factors = [rate_factor(step, 20, 2, drops=[12, 16]) for step in (0, 1, 2, 11, 12, 15, 16, 19)]
     assert factors == pytest.approx([0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
     assert [rate_factor(step, 20, 2, 0.0, [12, 16], 0.2) for step in (11, 12, 16)] == pytest.approx(

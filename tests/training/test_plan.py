@@ -1,4 +1,6 @@
-"""Defaults work on few images; what a user gave and cannot be is refused before there is a folder."""
+"""Defaults work on few images; what a user gave and cannot be is refused before there is a
+folder.
+"""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""A run with a time ends when the time does, and its schedule with it; progress where there is no terminal."""
+"""A run with a time ends when the time does, and its schedule with it; progress where there is no
+terminal.
+"""
 
 import sys
 from itertools import pairwise
@@ -55,7 +57,9 @@ class Clock:
 
 
 def run(pace, clock, seconds_of_step, resume_at=None):
-    """Take every step of a run; returns the positions before each step and the seconds that it took."""
+    """Take every step of a run; returns the positions before each step and the seconds that it
+    took.
+    """
     step, positions, began = 0, [], clock.now
     while step < pace.steps:
         positions.append(pace.position(step))

@@ -1,4 +1,6 @@
-"""One definition of the settings: types and ranges are checked, files read back, and every face has them all."""
+"""One definition of the settings: types and ranges are checked, files read back, and every face has
+them all.
+"""
 
 import inspect
 import re
@@ -20,9 +22,15 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
     view = View(scale=(0.5, 1.0), size=24)
     plan = ViewPlan("mine", (view, view)).to_dict()
     settings = Settings(
-        Described("array [8, 4, 4] uint8"), method="saclr", hyperparameters={"projector": (8, 4), "rho": None},
-        views=plan, epochs=np.int64(3), lr=0.5, micro_batch="auto", encoder=Described("my.Net"),
-    )  # fmt: skip
+        Described("array [8, 4, 4] uint8"),
+        method="saclr",
+        hyperparameters={"projector": (8, 4), "rho": None},
+        views=plan,
+        epochs=np.int64(3),
+        lr=0.5,
+        micro_batch="auto",
+        encoder=Described("my.Net"),
+    )
     settings.save(tmp_path / "config.yaml")
     assert Settings.load(tmp_path / "config.yaml") == settings
 
@@ -53,7 +61,8 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
         ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
         (
             {"optimizer": "rms"},
-            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or 'larc-clip' or 'muon', not 'rms'",
+            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or "
+            "'larc-clip' or 'muon', not 'rms'",
         ),
         ({"out": 3}, "--out must be a text, not 3"),
     ],

@@ -23,7 +23,9 @@ METHODS = {
 
 
 class Backbone(nn.Module):
-    """A net with dropout and no memory for the graph of more than `limit` images; the first `spared` graphs do fit."""
+    """A net with dropout and no memory for the graph of more than `limit` images; the first
+    `spared` graphs do fit.
+    """
 
     num_features = 12
 
@@ -45,7 +47,9 @@ class Backbone(nn.Module):
 
 
 def train(name, micro, fits=BATCH, spared=0, drop=0.0, norm=None):
-    """Train on a machine whose memory is enough for all views of `fits` images; norm: None, "frozen" or "live"."""
+    """Train on a machine whose memory is enough for all views of `fits` images; norm: None,
+    "frozen" or "live".
+    """
     torch.manual_seed(0)
     method = method_class(name)(projector=(16, 6), **METHODS[name])
     views = len(method.setup(IMAGES).pairing.online_views)
@@ -73,7 +77,9 @@ def check(got, expected):
 @pytest.mark.parametrize("spared", [0, 1], ids=["at once", "later"])
 @pytest.mark.parametrize("name", METHODS)
 def test_auto_halves_until_it_fits_and_loses_nothing(name, spared):
-    """The graph of 4 images fits and that of 7 does not: 13 -> 7 -> 4, with the losses and states of plain steps."""
+    """The graph of 4 images fits and that of 7 does not: 13 -> 7 -> 4, with the losses and states
+    of plain steps.
+    """
     gradient_of, state = train(name, "auto", fits=4, spared=spared)
     assert gradient_of.micro_batch == 4
     check(state, train(name, None)[1])
@@ -81,7 +87,9 @@ def test_auto_halves_until_it_fits_and_loses_nothing(name, spared):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_repeated_is_the_step_in_parts(name):
-    """Dropout samples, running counts and all: what the failed attempts left behind does not show."""
+    """Dropout samples, running counts and all: what the failed attempts left behind does not
+    show.
+    """
     _, repeated = train(name, "auto", fits=4, drop=0.2)
     _, parts = train(name, 4, drop=0.2)
     assert repeated.keys() == parts.keys()
@@ -89,7 +97,9 @@ def test_a_step_repeated_is_the_step_in_parts(name):
 
 
 def test_frozen_statistics_make_micro_batches_exact():
-    """Batch normalisation that does not look at the batch leaves three steps of training the same."""
+    """Batch normalisation that does not look at the batch leaves three steps of training the
+    same.
+    """
     check(train("simclr", 4, norm="frozen")[1], train("simclr", None, norm="frozen")[1])
 
 

@@ -1,4 +1,6 @@
-"""Shared images: smooth enough to be like photographs, with noise, flat areas and full black and white."""
+"""Shared images: smooth enough to be like photographs, with noise, flat areas and full black and
+white.
+"""
 
 from __future__ import annotations
 

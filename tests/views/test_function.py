@@ -53,7 +53,9 @@ def test_only_the_generator_decides_and_the_global_one_is_put_back(pictures):
 
 
 def test_parts_of_a_batch_do_not_share_their_numbers(pictures):
-    """The same images at two places of a batch: with one seed for both they would get the same noise."""
+    """The same images at two places of a batch: with one seed for both they would get the same
+    noise.
+    """
     images, views = pictures(4, 3, 32)[:2], ViewFunction(noisy, 32, 3)
     parts = [
         make_views(images, views, seeded(), MEAN, STD, slice(at, at + 2), 8)[0] for at in (0, 2, 2)
@@ -117,8 +119,14 @@ FUNCTIONS = {  # and whether each draws once for the whole batch
     "v2, one of two": (lambda images: [images, v2.RandomRotation(30)(images)], True),
     "v2, image by image": (each_alone, False),
     "without chance": (lambda images: [images, images.flip(3)], False),
-    "by torch": (lambda images: [images, (images + torch.randint(9, (len(images), 1, 1, 1))).to(torch.uint8)], False),
-}  # fmt: skip
+    "by torch": (
+        lambda images: [
+            images,
+            (images + torch.randint(9, (len(images), 1, 1, 1))).to(torch.uint8),
+        ],
+        False,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -1,4 +1,6 @@
-"""Quarter turns and upside-down flips are exact, and come after the crop and before everything else."""
+"""Quarter turns and upside-down flips are exact, and come after the crop and before everything
+else.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""Presets for kinds of images: what each must not do, and that every method gets the views it needs."""
+"""Presets for kinds of images: what each must not do, and that every method gets the views it
+needs.
+"""
 
 import math
 from pathlib import Path
@@ -46,7 +48,9 @@ def test_what_has_an_upper_side_keeps_it_and_the_rest_is_seen_in_all_orientation
 
 
 def test_textures_keep_their_scale():
-    """Pixels of the image for each pixel of a view, along one side, are the same in large and small views."""
+    """Pixels of the image for each pixel of a view, along one side, are the same in large and small
+    views.
+    """
     magnification = [math.sqrt(view.scale[0]) / view.size for view in views_of("textures", 224)]
     assert all(view.scale[0] == view.scale[1] for view in views_of("textures"))
     assert max(magnification) / min(magnification) < 1.02

@@ -145,7 +145,9 @@ def test_the_eight_orientations_come_equally_often():
 
 
 def test_samples_are_those_of_before_quarter_turns():
-    """Written by the code before `rot90` and `flip_vertical`: a run of that time goes on with its own numbers."""
+    """Written by the code before `rot90` and `flip_vertical`: a run of that time goes on with its
+    own numbers.
+    """
     strong = plan("strong", 32, 3)
     table = uniform_table(strong, torch.Generator().manual_seed(7), 3)
     assert table.shape == (3, 2, 46)

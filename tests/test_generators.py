@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import nearfar
+from nearfar.arguments import VERBS
+from nearfar.generators import generators_kept
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 SHORT = dict(epochs=0.5, batch_size=16, encoder="tiny", precision="32-true")
@@ -61,3 +63,17 @@ def test_an_estimator_without_a_seed_draws_another_each_time(images_file):
         for _ in range(2)
     ]
     assert not np.allclose(*made)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(VERBS.values()) - {"list_methods", "completion_script"})
+)
+def test_every_public_function_puts_them_back(name):
+    """Also those that draw nothing today: the context wraps them."""
+    function = getattr(nearfar, name)
+    wrapped = []
+    while function is not None:
+        wrapped.append(function.__code__)
+        function = getattr(function, "__wrapped__", None)
+    kept = generators_kept()(lambda: None).__code__
+    assert kept in wrapped

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from nearfar.data.cache import FORMAT as READING
 from nearfar.data.decoding import pixels_of
 from nearfar.data.images import joined, sample
 from nearfar.data.labels import numbered
-from nearfar.data.names import match, plain_name, spellings
+from nearfar.data.names import file_identity, match, plain_name, spellings
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
 from nearfar.data.text import encoding_of, text_of
@@ -293,10 +292,9 @@ def open_against(known: Featured, archive: Any, console: Console) -> tuple[Featu
     images = open_shown(
         archive, console, split="all", value_range=others.value_range or EIGHT_BITS, **how
     )
-    found = [os.stat(path) for path in known.paths or [] if not os.path.islink(path)]
-    own = {(one.st_dev, one.st_ino) for one in found}  # of files, by whatever path or hard link
-    found = list(map(os.stat, replace(known, images=images).paths or []))
-    if shared := {row for row, one in enumerate(found) if (one.st_dev, one.st_ino) in own}:
+    own = {file_identity(path) for path in known.paths or [] if not os.path.islink(path)}
+    found = map(file_identity, replace(known, images=images).paths or [])
+    if shared := {row for row, one in enumerate(found) if one in own}:
         console.print(
             Text(
                 f"{len(shared)} files of {images.source} are also among the others, and "
@@ -643,16 +641,13 @@ def _by_links(words: Sequence[str], rows: list[int], paths: Sequence[str]) -> li
     left = [n for n, row in enumerate(rows) if row < 0 and os.path.isfile(words[n])]
     if not left or not paths:
         return rows
-    known: dict[tuple[int, int], int] = {}
+    known: dict[tuple[int, int] | str, int] = {}
     for row, path in enumerate(paths):
-        with suppress(OSError):
-            known.setdefault(_file_of(path), row)
-    return [known.get(_file_of(words[n]), -1) if n in left else row for n, row in enumerate(rows)]
-
-
-def _file_of(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+        known.setdefault(file_identity(path), row)
+    found = list(rows)
+    for place in left:
+        found[place] = known.get(file_identity(words[place]), -1)
+    return found
 
 
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:

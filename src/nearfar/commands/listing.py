@@ -140,7 +140,6 @@ def search_images(
     return columns
 
 
-@generators_kept()
 def _folders_apart(run: Any, images: Any, data: Any) -> tuple[Any, Any]:
     """Queries and data: where there is no run, folders among the queries are further data."""
     from nearfar.run import Run
@@ -154,6 +153,7 @@ def _folders_apart(run: Any, images: Any, data: Any) -> tuple[Any, Any]:
     return words, folders[0] if len(folders) == 1 else folders
 
 
+@generators_kept()
 def find_duplicates(
     run: Any,
     data: Any = None,
@@ -359,9 +359,11 @@ def _each_once(known: Featured, console: Console) -> Featured:
     Files are told apart by device and inode, so that hard links, symbolic links, bind mounts and
     names that differ in case count as one file; of these a name that is no link comes first.
     """
+    from nearfar.data.names import file_identity
+
     paths = known.paths or []
     order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
-    rows = sorted({_file(paths[row]): row for row in reversed(order)}.values())
+    rows = sorted({file_identity(paths[row]): row for row in reversed(order)}.values())
     if len(rows) == len(paths):
         return known
     said = (
@@ -372,17 +374,7 @@ def _each_once(known: Featured, console: Console) -> Featured:
     return replace(known, images=known.images.subset(rows), vectors=vectors)
 
 
-def _file(path: str) -> tuple[int, int] | str:
-    """What is the same for all names of a file: its device and inode; its real path where there is
-    no inode.
-    """
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return path
-    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
-
-
+@generators_kept()
 def select_images(
     run: Any,
     images: Any = (),

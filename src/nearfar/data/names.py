@@ -33,6 +33,17 @@ def spellings(name: str) -> Iterator[str]:
         yield unquote(name.partition("://")[2])
 
 
+def file_identity(path: str) -> tuple[int, int] | str:
+    """What is the same for all names of a file, as links and bind mounts give them: its device and
+    inode; the real path where there is no inode, and the path as it is of what is no file.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a name with a null character
+        return path
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+
+
 def parts_of(name: str) -> list[str]:
     """The parts of a path, without those that say nothing."""
     return [part for part in plain_name(name).split("/") if part not in ("", ".")]

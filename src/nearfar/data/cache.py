@@ -38,9 +38,8 @@ from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import Form
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
-LIMIT = (
-    64 * 2**30
-)  # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
+# bytes that all data sets may take: eight of the largest that `open_images` keeps by default
+LIMIT = 64 * 2**30
 VARIABLE = "NEARFAR_CACHE_BYTES"
 FORMAT = 6  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
@@ -221,6 +220,8 @@ def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
     rows = set(entry.passing)
     with without_warnings(), only_python_writes():
         for row, data in enumerate(images()) if rows else ():
+            if row > max(rows):
+                break
             if row in rows:
                 try:
                     decode(read_small(data), entry.form)

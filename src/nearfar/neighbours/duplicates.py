@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from scipy.cluster.hierarchy import DisjointSet
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -41,31 +42,26 @@ from nearfar.neighbours.copies import (
 from nearfar.views import eight_bits
 
 KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "alike")
-FRAME = (
-    "first frame alone"  # the relation of animations and documents whose first frames are copies
-)
+# the relation of animations and documents whose first frames are copies
+FRAME = "first frame alone"
 SAME_FILE, COPIED, TURNED, MIRRORED, ALIKE = 0, 2, 3, 4, 5  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
-TRIED, SHARE = (
-    128,
-    0.99,
-)  # images whose altered versions give the distance of copies, and its quantile
-CROWDED, FINER = (
-    512,
-    32,
-)  # nearest at most where many are alike; pixels of the versions that order them
+# images whose altered versions give the distance of copies, and its quantile
+TRIED, SHARE = 128, 0.99
+# nearest at most where many are alike; pixels of the versions that order them
+CROWDED, FINER = 512, 32
 DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
 REDUCTIONS = 4096  # small versions in memory
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
-CHANCE, PART = (
-    20_000,
-    0.1,
-)  # random pairs, and the fraction of their median distance that is called alike
+# random pairs, and the fraction of their median distance that is called alike
+CHANCE, PART = 20_000, 0.1
 
 Progress = Callable[[int, int], None]
+Comparison = Callable[[int, int], int]
+"""Of the positions of two images, each in its set: their relation, a position in KINDS."""
 
 
 class Link(NamedTuple):
@@ -197,8 +193,9 @@ def find_links(
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), found.distance[near, column])
+    compare = _comparison(images, images)
     if pictured:
-        links += _judged(images, images, pairs, distance, progress)
+        links += _judged(images, images, pairs, distance, compare, progress)
     else:
         links += [
             Link(far, i, j, ALIKE)
@@ -206,7 +203,7 @@ def find_links(
         ]
     crowded = found.distance[:, -1] <= most
     if pictured and count == NEIGHBOURS and bool(crowded.any()):
-        links += _crowded_copies(images, images, known, asked[crowded], links, **how)
+        links += _crowded_copies(images, images, known, asked[crowded], links, compare, **how)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
         others = _turned_copies(images, known, asked, sure, **how)
@@ -283,6 +280,7 @@ def _crowded_copies(
     known: Int64[Tensor, " known"],
     asked: Int64[Tensor, " asked"],
     links: Sequence[Link],
+    compare: Comparison,
     progress: Progress | None,
     **how: Any,
 ) -> list[Link]:
@@ -303,23 +301,26 @@ def _crowded_copies(
         return []
     pairs = _crowded_pairs(first, second, known, asked, progress, **how)
     judged = {link[1:3] for link in links}
-    groups = _Groups(
-        ((-1 if apart else link.first), link.second) for link in links if link.kind < ALIKE
-    )
-    compare, found = _comparison(first, second), list[Link]()
+    groups = DisjointSet([-1, *known.tolist(), *asked.tolist()])
+    for link in links:
+        if link.kind < ALIKE:
+            for end in (ends := (-1 if apart else link.first, link.second)):
+                groups.add(end)
+            groups.merge(*ends)
+    found = list[Link]()
     failed: Counter[tuple[bool, int]] = Counter()
     for done, (one, other, distance) in enumerate(pairs, 1):
         ends = -1 if apart else one, other
         tried = (False, one), (apart, other)
         if (
             (one, other) not in judged
-            and groups.of(ends[0]) != groups.of(ends[1])
+            and not groups.connected(*ends)
             and min(failed[end] for end in tried) < DIFFERENT
         ):
             kind = compare(one, other)
             if kind < ALIKE:
                 found.append(Link(distance, one, other, kind))
-                groups.join(*ends)
+                groups.merge(*ends)
             else:
                 failed.update(tried)
         if progress is not None:
@@ -372,24 +373,6 @@ def _crowded_pairs(
     return [(*pair, far) for pair, far in pairs.items()]
 
 
-class _Groups:
-    """Groups that grow by pairs (union-find)."""
-
-    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
-        self._above: dict[int, int] = {}
-        for pair in pairs:
-            self.join(*pair)
-
-    def of(self, one: int) -> int:
-        while (above := self._above.get(one, one)) != one:
-            self._above[one] = self._above.get(above, above)
-            one = above
-        return one
-
-    def join(self, one: int, other: int) -> None:
-        self._above[self.of(one)] = self.of(other)
-
-
 class Leaks(NamedTuple):
     """Links of copies in two sets, one for each image of the second; complete: whether all pairs
     were compared.
@@ -420,12 +403,13 @@ def find_leaks(
     nearest = distance.argsort(stable=True)
     pairs, distance = torch.stack([found.index[near, column], near], 1)[nearest], distance[nearest]
     links: dict[int, Link] = {}
+    compare = _comparison(train, test)
     done, tried = 0, 0
     while done < len(pairs) and tried < CONFIRMED:
         some = slice(done, done + CHUNK)
         leaked = torch.tensor(list(links), dtype=torch.int64)
         new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
-        for link in _judged(train, test, pairs[some][new], distance[some][new], None):
+        for link in _judged(train, test, pairs[some][new], distance[some][new], compare, None):
             if link.kind < ALIKE:
                 links.setdefault(link.second, link)
         tried += len(new)
@@ -436,7 +420,7 @@ def find_leaks(
     if len(train) > NEIGHBOURS:
         known, crowded = torch.arange(len(train)), torch.where(found.distance[:, -1] <= most)[0]
         sure = list(links.values())
-        for link in _crowded_copies(train, test, known, crowded, sure, progress):
+        for link in _crowded_copies(train, test, known, crowded, sure, compare, progress):
             links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 
@@ -446,6 +430,7 @@ def _judged(
     second: Images,
     pairs: Int64[Tensor, "pairs 2"],
     distance: Float[Tensor, " pairs"],
+    compare: Comparison,
     progress: Progress | None,
 ) -> list[Link]:
     """The relation of pairs of images, by their positions in the first and the second set."""
@@ -459,7 +444,6 @@ def _judged(
     apart = torch.cat(
         [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
     )
-    compare = _comparison(first, second)
     links = []
     for done, (one, other) in enumerate(pairs.tolist()):
         kind = compare(one, other) if apart[done] <= COPY else ALIKE
@@ -469,25 +453,25 @@ def _judged(
     return links
 
 
-def _comparison(first: Images, second: Images) -> Callable[[int, int], int]:
-    """Compares an image of each set at full size, unless small versions differ: the position in
-    KINDS.
+class _AtFullSize:
+    """Images of a set as they are compared at full size; the last ones read stay in memory."""
 
-    The last images read stay in memory.
-    """
-    full, others = (lru_cache(CACHED)(partial(full_size, images)) for images in (first, second))
-    exact, others_exact = (
-        lru_cache(None)(partial(_is_lossless, images)) for images in (first, second)
-    )
+    def __init__(self, images: Images) -> None:
+        self.pixels = lru_cache(CACHED)(partial(full_size, images))
+        self.reduced = lru_cache(REDUCTIONS)(lambda row: reduced(self.pixels(row)))
+        self.is_lossless = lru_cache(None)(partial(_is_lossless, images))
 
-    less = lru_cache(REDUCTIONS)(lambda row: reduced(full(row)))
-    others_less = lru_cache(REDUCTIONS)(lambda row: reduced(others(row)))
+
+def _comparison(first: Images, second: Images) -> Comparison:
+    """Compares an image of each set at full size, unless small versions differ."""
+    own = _AtFullSize(first)
+    others = own if first is second else _AtFullSize(second)
 
     def compare(one: int, other: int) -> int:
-        if differs(less(one), others_less(other)):
+        if differs(own.reduced(one), others.reduced(other)):
             return ALIKE
-        lossless = exact(one) and others_exact(other)
-        return KINDS.index(compared(full(one), others(other), lossless))
+        lossless = own.is_lossless(one) and others.is_lossless(other)
+        return KINDS.index(compared(own.pixels(one), others.pixels(other), lossless))
 
     return compare
 
@@ -692,9 +676,8 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
         if mark is None:
             data = originals[row]
             mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
-        first[row] = (
-            seen.setdefault(mark, row) if mark else row
-        )  # what can no longer be read stays alone
+        # what can no longer be read stays alone
+        first[row] = seen.setdefault(mark, row) if mark else row
         if progress is not None:
             progress(done, len(doubtful))
     return first

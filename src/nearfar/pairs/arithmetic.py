@@ -34,6 +34,16 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
     )
 
 
+def apart_from_scale(
+    temperature: float | Tensor, *rows: Tensor
+) -> tuple[float | Tensor, Tensor | None]:
+    """The temperature without gradient, and 1 / temperature with one where it is a tensor."""
+    if not isinstance(temperature, Tensor):
+        return float(temperature), None
+    scale = 1 / temperature.to(rows[0].device, accumulation_dtype(*rows))
+    return 1 / scale.detach(), scale
+
+
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Context in which the arithmetic on `tensor`'s device keeps the dtype that it is given."""
     kind = tensor.device.type

@@ -20,6 +20,7 @@ from nearfar.pairs.arithmetic import (
     Scalar,
     accumulation_dtype,
     add_product_,
+    apart_from_scale,
     check_queue,
     check_rows,
     dot_products,
@@ -59,18 +60,8 @@ def attend(
     (tensor([0.6931, 0.6931]), tensor([0.0000, 0.0000, 0.5000, 0.5000]))
     """
     check_queue(query.shape[1], keys)
-    number, scale = _apart(temperature, query, keys)
+    number, scale = apart_from_scale(temperature, query, keys)
     return _Attend.apply(query, keys.detach(), number, scale)
-
-
-def _apart(temperature: float | Tensor, *rows: Tensor) -> tuple[float | Tensor, Tensor | None]:
-    """The temperature without gradient, and the scale 1 / temperature with one where it is a
-    tensor.
-    """
-    if not isinstance(temperature, Tensor):
-        return float(temperature), None
-    scale = 1 / temperature.to(rows[0].device, accumulation_dtype(*rows))
-    return 1 / scale.detach(), scale
 
 
 class _Attend(torch.autograd.Function):
@@ -173,7 +164,7 @@ def attend_in_batch(
     (tensor([1., 1., 1.]), tensor([0.6931, 0.6931, 0.6931]))
     """
     check_rows(2, query=query, keys=keys)
-    number, scale = _apart(temperature, query, keys)
+    number, scale = apart_from_scale(temperature, query, keys)
     results: tuple[Tensor, ...] = _Others.apply(
         query, keys.detach(), number, key_temperature, scale
     )
@@ -213,10 +204,8 @@ class _Others(torch.autograd.Function):
         with without_autocast(query):
             if ctx.means is None:
                 _, ctx.means, ctx.means_by_key = ctx.batch.visit()
-            gradient, ctx.means = (
-                ctx.means,
-                None,
-            )  # changed in place: a second backward makes it again
+            # changed in place: a second backward makes it again
+            gradient, ctx.means = ctx.means, None
             ctx.batch.finish_(gradient, ctx.means_by_key, *grads)
             return gradient.to(query.dtype), None, None, None, of_scale
 

@@ -30,9 +30,8 @@ TILE_ROWS = {
 TILE_ROWS_ELSEWHERE = 1408
 WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
 FEWEST_ROWS = 64
-GROUPED_ROWS = (
-    128  # smaller groups of negatives share a block, as small blocks cost more than pairs left out
-)
+# smaller groups of negatives share a block, as small blocks cost more than pairs left out
+GROUPED_ROWS = 128
 
 
 def tile_rows(device: torch.device) -> int:

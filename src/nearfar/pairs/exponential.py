@@ -18,7 +18,7 @@ from nearfar.pairs.arithmetic import (
     PerRow,
     Rows,
     Scalar,
-    accumulation_dtype,
+    apart_from_scale,
     dot_products,
     refuse_double_backward,
     without_autocast,
@@ -28,9 +28,8 @@ from nearfar.pairs.kernels import Kernel, cosine
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
-KEPT = (
-    7 * 2**19
-)  # elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
+# elements (14 MiB) within which the forward pass keeps its tiles for the backward pass
+KEPT = 7 * 2**19
 
 
 def log_sum_exp(
@@ -59,11 +58,8 @@ def log_sum_exp(
     (tensor([1., 1., 1.]), tensor([1.3863, 1.3863, 1.3863]))
     """
     pairs = {"across": across, "group_size": group_size}
-    scale = None
-    if isinstance(temperature, Tensor):
-        scale = 1 / temperature.to(first.device, accumulation_dtype(first, second))
-        temperature = 1 / scale.detach()
-    positive, sums = _LogSumExp.apply(first, second, cosine(temperature), pairs, scale)
+    number, scale = apart_from_scale(temperature, first, second)
+    positive, sums = _LogSumExp.apply(first, second, cosine(number), pairs, scale)
     return positive, sums
 
 
@@ -91,9 +87,8 @@ class _LogSumExp(torch.autograd.Function):
             )
             result = blocks.completed(result)
             positive = blocks.positives(kernel)
-            slopes = (
-                None  # of both results with respect to the scale: cosines, and their weighted means
-            )
+            # of both results with respect to the scale: cosines, and their weighted means
+            slopes = None
             if scale is not None and exponents is not None:
                 mean = blocks.completed(exponents).div_(kernel.tile_scale)
                 slopes = torch.stack([positive / scale, *mean])

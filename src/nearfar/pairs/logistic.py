@@ -115,9 +115,8 @@ def _visit(
     gradients = blocks.gradients() if wanted else total.new_empty(0)
     buffer = blocks.buffer()
     for tile in blocks.tiles(scale):
-        times = (
-            1 if blocks.across else len(blocks.ends(tile))
-        )  # most tiles stand for their mirror image too
+        # most tiles stand for their mirror image too
+        times = 1 if blocks.across else len(blocks.ends(tile))
         logits = dot_products(tile.scaled, tile.y).add_(bias)
         blocks.mask_(tile, logits, -torch.inf)
         if wanted:

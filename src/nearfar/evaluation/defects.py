@@ -20,9 +20,8 @@ from nearfar.data.memory import usable_cores
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
 BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
 WHITE = 250  # of 255: values from here on are clipped, or nearly
-DEVIATIONS = (
-    5.0  # robust standard deviations from the median of the set beyond which an image is an outlier
-)
+# robust standard deviations from the median of the set beyond which an image is an outlier
+DEVIATIONS = 5.0
 # what a measure must exceed as well, whatever the set: chosen on training images (docs/check.md)
 LIMITS = {
     "nearly uniform": -4.0,
@@ -109,9 +108,8 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
     out, seen = {}, np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
         low = LIMITS[name] < 0
-        ranked = (
-            -np.log1p(values) if low else values
-        )  # logarithms, since a deviation would reach below 0
+        # logarithms, since a deviation would reach below 0
+        ranked = -np.log1p(values) if low else values
         middle = np.median(ranked)
         limit = -np.log1p(-LIMITS[name]) if low else LIMITS[name]
         limit = max(limit, middle + DEVIATIONS * 1.4826 * np.median(np.abs(ranked - middle)))

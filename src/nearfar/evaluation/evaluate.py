@@ -19,6 +19,7 @@ from nearfar.evaluation.labelled import (
     training_set,
 )
 from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
+from nearfar.evaluation.results import BALANCED, DEVIATION, TOP5
 from nearfar.messages import did_you_mean
 from nearfar.neighbours import nearest_rows
 
@@ -92,7 +93,7 @@ def evaluate_features(
             train_x, labels, test_x, truth, (1, 5), seed=seed, predictions=tried
         )
         for per_class, key in ((1, "one_label"), (5, "five_labels")):
-            results[key], results[f"{key}_std"] = scores[per_class]
+            results[key], results[key + DEVIATION] = scores[per_class]
             _add_balanced(results, key, tried[per_class], truth)
             if predictions is not None:
                 predictions[key] = tried[per_class]
@@ -104,7 +105,7 @@ def _add_balanced(
 ) -> None:
     balanced = balanced_accuracy(predicted, truth)
     if balanced is not None:
-        results[f"{name}_balanced"] = balanced
+        results[name + BALANCED] = balanced
 
 
 def largest_class(
@@ -126,9 +127,9 @@ def largest_class(
     right = truth == classes[counts.argmax()]
     balanced = float(right.any()) / len(np.unique(truth))
     return {
-        key: balanced if key.endswith("_balanced") else float(right.mean())
+        key: balanced if key.endswith(BALANCED) else float(right.mean())
         for key in keys
-        if not key.startswith(FEW) and not key.endswith(("_std", "_top5"))
+        if not key.startswith(FEW) and not key.endswith((DEVIATION, TOP5))
     }
 
 
@@ -156,11 +157,11 @@ def result_names(protocols: Sequence[str]) -> list[str]:
     names = []
     for protocol in protocols:
         if protocol == "few":
-            names += [f"{few}{end}" for few in FEW for end in ("", "_std", "_balanced")]
+            names += [f"{few}{end}" for few in FEW for end in ("", DEVIATION, BALANCED)]
         else:
             name = protocol.replace("-", "_")
-            fifth = [f"{name}_top5"] if name.startswith(("linear_sgd", "finetune")) else []
-            names += [name, *fifth, f"{name}_balanced"]
+            fifth = [name + TOP5] if name.startswith(("linear_sgd", "finetune")) else []
+            names += [name, *fifth, name + BALANCED]
     return names
 
 

@@ -57,9 +57,8 @@ def extract(
             f"images must be [images, channels, height, width], at least one, got {shape}"
         )
     out: Tensor | None = None
-    threads = (
-        fastest_threads() if batch_size < count else torch.get_num_threads()
-    )  # a trial takes as long as a batch
+    # a trial takes as long as a batch
+    threads = fastest_threads() if batch_size < count else torch.get_num_threads()
     with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
@@ -202,9 +201,8 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     across = F.pad(image[:, :, :, 2:] - image[:, :, :, :-2], (1, 1))
     strength, steepest = torch.hypot(down, across).max(1, keepdim=True)
     angle = torch.atan2(down.gather(1, steepest), across.gather(1, steepest))
-    place = (
-        angle % math.pi * (ORIENTATIONS / math.pi) - 0.5
-    )  # in bins, from the centre of the first
+    # in bins, from the centre of the first
+    place = angle % math.pi * (ORIENTATIONS / math.pi) - 0.5
     lower = place.floor()
     share = place - lower
     votes = strength.new_zeros(len(image), ORIENTATIONS, height, width)
@@ -212,9 +210,8 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     votes.scatter_add_(1, (lower.long() + 1) % ORIENTATIONS, strength * share)
     cell = min(CELL, min(height, width) // 4)
     cells = F.avg_pool2d(votes, cell) * cell**2
-    blocks = (
-        cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)
-    )  # [batch, rows, columns, 36]
+    # [batch, rows, columns, 36]
+    blocks = cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)
     return F.normalize(
         F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5
     ).flatten(1)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from nearfar.data.labels import negative_is_class, plain_labels
+from nearfar.evaluation.results import BALANCED, TOP5
 
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
@@ -33,7 +34,7 @@ class Accuracies(NamedTuple):
     def named(self, protocol: str) -> dict[str, float]:
         """Return them by their keys in results.json."""
         name = protocol.replace("-", "_")
-        found = {name: self.top1, f"{name}_top5": self.top5, f"{name}_balanced": self.balanced}
+        found = {name: self.top1, name + TOP5: self.top5, name + BALANCED: self.balanced}
         return {key: share for key, share in found.items() if share is not None}
 
 

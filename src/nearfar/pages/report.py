@@ -70,52 +70,33 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     folder = Path(run_dir)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no run folder {folder}")
-    run = Run(folder)
+    run, parts = Run(folder), _Parts(folder)
     nothing: dict[str, Any] = {}
-    damaged: dict[str, str] = {}
-
-    def read(file: str, reader: Callable[[], Made], otherwise: Made) -> Made:
-        try:
-            return reader()
-        except (
-            OSError,
-            ValueError,
-            RecursionError,
-        ) as error:  # of a file that something else wrote
-            log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
-            damaged[file] = f"{file} is damaged and left out."
-            return otherwise
-
-    def filled(name: str, file: str, form: Form) -> str:
-        found = read(file, lambda: _json_of(folder / file, form), nothing)
-        return _made(name, lambda: section(name, found=found), damaged) if found else ""
-
     config = folder / "config.yaml"
-    settings = read(config.name, lambda: _settings_of(config), nothing)
+    settings = parts.read(config.name, lambda: _settings_of(config), nothing)
     known = {"method", "data"} <= set(settings)
     title = _named(settings["data"]) if known else folder.name
     untrained: list[dict[str, Any]] = []
-    lines = read("metrics.jsonl", lambda: _checked(run.metrics), untrained)
-    state = read("metrics.jsonl", lambda: run.verdict, None)
+    lines = parts.read("metrics.jsonl", lambda: _checked(run.metrics), untrained)
+    state = parts.read("metrics.jsonl", lambda: run.verdict, None)
     unmeasured: list[Measurement] = []
-    results = read("results.json", lambda: run.results, unmeasured)
-    found = read("results.json", lambda: run.detection, nothing)
-    about = _made("the first line", lambda: _about(settings, lines), damaged)
+    results = parts.read("results.json", lambda: run.results, unmeasured)
+    found = parts.read("results.json", lambda: run.detection, nothing)
+    about = parts.made("the first line", lambda: _about(settings, lines))
     sections = [
-        _made(
+        parts.made(
             "verdict",
             lambda: section("verdict", verdict=state, outcome=_outcome(run, results)),
-            damaged,
         ),
-        _made("evaluation", lambda: _evaluations(run, results), damaged),
-        _made("detection", lambda: _detection(found), damaged),
-        filled("neighbours", NEIGHBOURS, NEIGHBOURS_FORM),
-        read("map.html", lambda: _map(folder), ""),
-        _made("curves", lambda: _curves(lines), damaged),
-        filled("views", "views.json", VIEWS_FORM),
-        _made("settings", lambda: section("facts", title="Settings", values=settings), damaged),
-        filled("environment", "environment.json", {}),
-        read("skipped.txt", lambda: _skipped(folder), ""),
+        parts.made("evaluation", lambda: _evaluations(run, results)),
+        parts.made("detection", lambda: _detection(found)),
+        parts.filled("neighbours", NEIGHBOURS, NEIGHBOURS_FORM),
+        parts.read("map.html", lambda: _map(folder), ""),
+        parts.made("curves", lambda: _curves(lines)),
+        parts.filled("views", "views.json", VIEWS_FORM),
+        parts.made("settings", lambda: section("facts", title="Settings", values=settings)),
+        parts.filled("environment", "environment.json", {}),
+        parts.read("skipped.txt", lambda: _skipped(folder), ""),
     ]
     path = folder / "report.html"
     write_page(
@@ -125,7 +106,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
         about=about,
         sections=filter(None, sections[:-3]),
         details=list(filter(None, sections[-3:])),
-        damaged=damaged.values(),
+        damaged=parts.damaged.values(),
         scripts=map_scripts(),
     )
     return path
@@ -140,19 +121,39 @@ def in_notebook(run: Run) -> str:
     return section("framed", page=text, policy=policy(*map_scripts()))  # whoever wrote the file
 
 
-def _made(name: str, make: Callable[[], str], failed: dict[str, str]) -> str:
-    """Return a section; where it cannot be made of what was read, the report says that this is a
-    defect of ours.
-    """
-    try:
-        return make()
-    except Exception as error:  # the rest of the report is worth having
-        log.exception("the report's section %s could not be made", name)
-        failed[name] = (
-            f"The section {name} could not be made, which is a defect of nearfar: "
-            f"{first_line(error)}"
-        )
-        return ""
+class _Parts:
+    """The parts of a report; `damaged` says by file or section what could not be read or made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.damaged: dict[str, str] = {}
+
+    def read(self, file: str, reader: Callable[[], Made], otherwise: Made) -> Made:
+        """Return what a file holds, and `otherwise` where something else has damaged it."""
+        try:
+            return reader()
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("%s is damaged and left out of the report: %s", file, first_line(error))
+            self.damaged[file] = f"{file} is damaged and left out."
+            return otherwise
+
+    def made(self, name: str, make: Callable[[], str]) -> str:
+        """Return a section; where it cannot be made of what was read, that is a defect of ours."""
+        try:
+            return make()
+        except Exception as error:  # the rest of the report is worth having
+            log.exception("the report's section %s could not be made", name)
+            self.damaged[name] = (
+                f"The section {name} could not be made, which is a defect of nearfar: "
+                f"{first_line(error)}"
+            )
+            return ""
+
+    def filled(self, name: str, file: str, form: Form) -> str:
+        """Return a section that is filled from a file of JSON; empty where there is none."""
+        nothing: dict[str, Any] = {}
+        found = self.read(file, lambda: _json_of(self.folder / file, form), nothing)
+        return self.made(name, lambda: section(name, found=found)) if found else ""
 
 
 def _json_of(path: Path, form: Form) -> dict[str, Any]:

@@ -509,9 +509,8 @@ def main(given: list[str] | None = None) -> None:
         "--out", type=Path, default=ROOT / "docs", help="folder for gpu.md and results/gpu.json"
     )
     chosen = parser.parse_args(given)
-    chosen.without_tests = (
-        chosen.without_tests or chosen.stand_in
-    )  # pytest runs them on the stand-in anyway
+    # pytest runs them on the stand-in anyway
+    chosen.without_tests = chosen.without_tests or chosen.stand_in
     with contextlib.ExitStack() as stack:
         if chosen.stand_in:
             sys.path.insert(0, str(ROOT))

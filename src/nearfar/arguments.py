@@ -175,9 +175,8 @@ def _arguments(
             "str |"
         )  # a name, or in Python an object
         if named or name not in OBJECTS - {verb}:
-            folder = (
-                name == "run" and one.default is Argument.empty
-            )  # or a `Run`, a name for type checkers only
+            # or a `Run`, a name for type checkers only
+            folder = name == "run" and one.default is Argument.empty
             hint = str | None if named else str | Path if folder else eval(one.annotation, names)
             yield make(name, hint, meanings[name], one.default, one.kind)
     if verb in OPENING:

@@ -182,9 +182,8 @@ def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
         method, recipe = (
             asked.get(name) or (values | others).get(name) for name in ("method", "recipe")
         )
-        methods = (
-            [str(method)] if method else [] if "help" in asked else None
-        )  # the short page needs none
+        # the short page needs none
+        methods = [str(method)] if method else [] if "help" in asked else None
         app = verb_app(verb, methods, recipe and str(recipe), "help_all" in asked)
         app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
     else:
@@ -214,9 +213,8 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
 
         raise_pixel_limit(most)
     end = "\0" if values.pop("null", False) else "\n"
-    piped = (
-        verb in LISTING and not machine and not sys.stdout.isatty()
-    )  # then paths alone go to stdout
+    # then paths alone go to stdout
+    piped = verb in LISTING and not machine and not sys.stdout.isatty()
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
     logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)

@@ -95,9 +95,8 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
     again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
     apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
-    tolerance = (
-        1e-4 if layout != "cluster-embedding" else 0.5
-    )  # a net places an image of the map where it was
+    # a net places an image of the map where it was
+    tolerance = 1e-4 if layout != "cluster-embedding" else 0.5
     assert np.median(apart) < tolerance * float(saved.coordinates.std())
 
     placed = nearfar.map_images(

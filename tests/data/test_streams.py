@@ -30,9 +30,8 @@ def shards(tmp_path, monkeypatch):
     ):
         members = []
         for _ in range(count):
-            before = (
-                "" if form == tarfile.USTAR_FORMAT else "ü" * 70
-            )  # names that need headers of their own
+            # names that need headers of their own
+            before = "" if form == tarfile.USTAR_FORMAT else "ü" * 70
             members += [
                 (f"{before}{number:03d}.cls", b"3"),
                 (f"{before}{number:03d}.png", png(number)),

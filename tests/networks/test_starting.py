@@ -255,9 +255,8 @@ def test_the_weights_of_the_package_are_fitted_to_any_size(
     before = stem.sum(1, keepdim=True) if channels == 1 else stem
     resize = resizing(before.shape[-1], side)
     patches = torch.randn(20, channels, min(resize.shape))
-    patches = (
-        patches @ resize if side < before.shape[-1] else patches
-    )  # of which shrinking loses nothing
+    # of which shrinking loses nothing
+    patches = patches @ resize if side < before.shape[-1] else patches
     given = torch.einsum("ncp,ocp->no", patches @ resize.T, own.conv.weight.flatten(2))
     wanted = torch.einsum("ncp,ocp->no", patches, before.flatten(2))
     torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))

@@ -88,9 +88,8 @@ def test_amounts_fill_their_ranges():
 
 def test_all_orders_of_the_four_changes_come_equally_often():
     d = sampled(FULL)
-    kind = (
-        d.order[:, 0] * 12 + d.order[:, 1] * 4 + d.hue_place
-    )  # 0..2, 0..2 and 0..3 tell the 24 orders apart
+    # 0..2, 0..2 and 0..3 tell the 24 orders apart
+    kind = d.order[:, 0] * 12 + d.order[:, 1] * 4 + d.hue_place
     counts = torch.bincount(kind, minlength=36)
     counts = counts[counts > 0]
     assert len(counts) == 24

@@ -30,9 +30,8 @@ from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_now, printable, read_small
 
 FORMAT = 5  # raise it when a column means something else
-SETTLED = (
-    2 * 10**9
-)  # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
+# nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
+SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
 _REPORTED = 256  # files between signs of life
 Progress = Callable[[int, int | None], None]

@@ -25,10 +25,8 @@ from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
-EARLY, EXAGGERATION = (
-    0.2,
-    12.0,
-)  # share of the steps in which the attraction is as many times as strong
+# share of the steps in which the attraction is as many times as strong
+EARLY, EXAGGERATION = 0.2, 12.0
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision

@@ -22,9 +22,8 @@ from nearfar.networks import Encoder
 from nearfar.views import Views, make_views
 
 BATCH_SIZE, HIDDEN = 256, 256
-NEGATIVES = (
-    8  # a few more than one: steadier steps at the same cost, as there are only two dimensions
-)
+# a few more than one: steadier steps at the same cost, as there are only two dimensions
+NEGATIVES = 8
 WEIGHT_DECAY = 0.1
 LEAST_EPOCHS = 20
 RATE, WARMUP_STEPS, LEAST_STEPS = 1e-2, 50, 1400

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from nearfar.neighbours import nearest_rows
 
 NEIGHBOURS = 15
-MOST_RANKED = (
-    2000  # images whose neighbours on the map are ranked in feature space: time is images x ranked
-)
+# images whose neighbours on the map are ranked in feature space: time is images x ranked
+MOST_RANKED = 2000
 CHUNK_OF_PAIRS = 2**22
 
 

@@ -19,10 +19,8 @@ from torch import Tensor
 
 # of the nodes, in units of the similarity's width: errors of the gradient stay below one per cent
 SPACING = 0.35
-LEAST_CELLS, MOST_NODES = (
-    30,
-    2**22,
-)  # along the longest side; in all, beyond which the spacing grows
+# along the longest side; in all, beyond which the spacing grows
+LEAST_CELLS, MOST_NODES = 30, 2**22
 PART = 2**15  # points treated at a time
 ORDER = 4  # nodes that a spline covers
 LEAST_EXTENT = 0.3  # below which a finer mesh would drown the gradient in rounding

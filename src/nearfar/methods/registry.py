@@ -106,9 +106,8 @@ def describe(method: type[Method]) -> dict[str, Any]:
     for cls in reversed(method.__mro__):
         meanings |= of_arguments(inspect.cleandoc(cls.__doc__ or ""))
     differs = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
-    points = (
-        re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []
-    )  # (1) the first; (2) the second
+    # (1) the first; (2) the second
+    points = re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []
     needs = {
         "index": setup.needs_index,
         "predictor": setup.predictor is not None,

@@ -22,33 +22,23 @@ from torchvision.io import decode_jpeg, encode_jpeg
 from nearfar.data import Images
 
 SIDE = 16  # pixels of the small versions
-COPY = (
-    0.2  # difference of small versions up to which images can be copies, in units of their contrast
-)
+# difference of small versions up to which images can be copies, in units of their contrast
+COPY = 0.2
 LOCAL = 1.5  # local difference up to which images are copies, in units of the changes by JPEG
 STRETCHED = 0.03  # log ratio of aspect ratios up to which images can be copies
 ROUGH, FINE = 30, 50  # quality of that JPEG for images of the same and of different size
-BLUR, WINDOW, AROUND = (
-    0.7,
-    3,
-    17,
-)  # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
+# pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
+BLUR, WINDOW, AROUND = 0.7, 3, 17
 FLOOR = 4.0  # of 255: difference that is allowed on plain ground
-BLOCK, SHOWN = (
-    8,
-    1.0,
-)  # pixels of a side of JPEG's blocks; of 255: mean change by JPEG of one that shows something
+# pixels of a side of JPEG's blocks; of 255: mean change by JPEG of one that shows something
+BLOCK, SHOWN = 8, 1.0
 SMALLEST = 4.5  # a copy that is smaller by more leaves too little of the letters on a page
 KERNELS = [Image.Resampling[name] for name in ("BOX", "BILINEAR", "BICUBIC", "LANCZOS")]
-LESS, HALF = (
-    1.6,
-    2.2,
-)  # times smaller: beyond these, the loss of detail makes differences fainter, and hides them
+# times smaller: beyond these, the loss of detail makes differences fainter, and hides them
+LESS, HALF = 1.6, 2.2
 LOST = 0.17  # so much detail, of the contrast
-SMALLER, FAINT = (
-    1.3,
-    2.6,
-)  # factors of differences between two sizes, without and with a loss of such detail
+# factors of differences between two sizes, without and with a loss of such detail
+SMALLER, FAINT = 1.3, 2.6
 SHORTEST, LONGEST = 16, 65500  # pixels of a side: fewer show too little; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image shows too little to tell it from others
@@ -57,18 +47,14 @@ QUALITY, SHRINK = 50, 2  # of the copies by which the shift of features is measu
 GATHERED = 256  # images in memory at a time
 EVEN, PATCH, BIN = 5, 16, 16  # pixels and range of a flat window; of 255: colours that count as one
 AREA, PORTION = 64, 0.005  # pixels, and part of the image, that a flat colour covers at least
-SHIFT, ROUGHER = (
-    2.5,
-    1.5,
-)  # of 255: mean change of a flat colour by good JPEG, and by so much more at quality 30
+# of 255: mean change of a flat colour by good JPEG, and by so much more at quality 30
+SHIFT, ROUGHER = 2.5, 1.5
 SHIFT_RESIZED = 3.5  # by resizing and JPEG
-REDUCED = (
-    128  # pixels of a side of the versions that refuse pairs before they are compared at full size
-)
+# pixels of a side of the versions that refuse pairs before they are compared at full size
+REDUCED = 128
 REFUSED, REFUSED_RESIZED = 1.5, 2.0  # local difference of these, for images of one size and of two
-MIRROR = (
-    4  # orientations, each a number of quarter turns; so many more are those of the mirror image
-)
+# orientations, each a number of quarter turns; so many more are those of the mirror image
+MIRROR = 4
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
 Progress = Callable[[int, int], None]

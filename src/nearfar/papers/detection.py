@@ -58,11 +58,8 @@ from nearfar.training.progress import shown
 from nearfar.views import eight_bits
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
-SHOWN, SIDE, CERTAIN = (
-    6,
-    480,
-    0.5,
-)  # images on a page, pixels of their longer side, least score that is drawn
+# images on a page, pixels of their longer side, least score that is drawn
+SHOWN, SIDE, CERTAIN = 6, 480, 0.5
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
 Found = list[dict[str, Any]]
 """The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`,

@@ -32,9 +32,8 @@ STEPS = 5_000  # of SGD where no table says otherwise: LORAC's for small data se
 SHOTS, DRAWS = (16, 32, 64), 5
 COST = 0.5  # C of the SVMs
 MAX_ITERATIONS = 100  # of L-BFGS for a penalty, scikit-learn's default
-TOLERANCE = (
-    1e-5  # of the largest gradient entry of the mean loss, in the coordinates that are optimised
-)
+# of the largest gradient entry of the mean loss, in the coordinates that are optimised
+TOLERANCE = 1e-5
 
 Classifier = Callable[[Float[Tensor, "images dim"]], Float[Tensor, "images classes"]]
 

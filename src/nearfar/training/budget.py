@@ -58,9 +58,8 @@ PIXELS, LEAST, MOST = 64 * 96**2, 64, 128
 float32.
 """
 LARGER = 256  # images of a trial step where the usual number is too few
-LEAST_COMPILED = (
-    540.0  # seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
-)
+# seconds left of a run of ten minutes, which tries torch.compile: that takes some 15
+LEAST_COMPILED = 540.0
 GAIN = 1.05  # by which it must be faster to be kept
 SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
 LEAST_WIDTH = 4  # of a projector's output that is made narrower

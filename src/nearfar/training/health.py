@@ -32,9 +32,8 @@ BATCH = 256  # images at a time
 # held-out images: SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64
 # dimensions), attraction only (5), untrained. Two minutes of the small net on CIFAR-10 (1000
 # held-out images) gave the same three verdicts.
-COLLAPSED_SPREAD = (
-    0.15  # attraction only ended at 0.0005 to 0.04, up to 0.12 on the way; SimCLR at 0.98 and more
-)
+# attraction only ended at 0.0005 to 0.04, up to 0.12 on the way; SimCLR at 0.98 and more
+COLLAPSED_SPREAD = 0.15
 CROWDED_SPREAD = 0.5  # |mean unit row| above 0.87: the images share three quarters of their length
 # runs broken by the learning rate used 1.3 to 2.7 of 64 dimensions; the lowest good one used 12.7
 LOW_RANK = 5.0
@@ -44,9 +43,8 @@ LOW_RANK_SHARE = 0.25
 # began
 KNOWN = 0.5
 UNTRAINED = 0.1  # own-view retrieval to exceed when the measures before training are not known
-SIGNIFICANT = (
-    3.0  # standard errors by which retrieval must exceed chance, and what it was before training
-)
+# standard errors by which retrieval must exceed chance, and what it was before training
+SIGNIFICANT = 3.0
 UNCHANGED = 0.05  # relative change of the spread that counts as none
 FEW_IMAGES = 16  # below this retrieval says nothing
 

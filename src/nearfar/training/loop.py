@@ -32,10 +32,8 @@ from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
-SAVE_SECONDS, SAVE_LATEST = (
-    10.0,
-    300.0,
-)  # a checkpoint at the end of an epoch, between so often and so rarely
+# a checkpoint at the end of an epoch, between so often and so rarely
+SAVE_SECONDS, SAVE_LATEST = 10.0, 300.0
 ASK_EVERY = 10  # steps at most, after which several processes agree on the pace and on stopping
 HEALTH_TIMES = 20  # measurements of the health in a run, about
 MOST_EPOCHS = 1000  # the longest runs of the papers

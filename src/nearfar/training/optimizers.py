@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from nearfar.messages import check_known
 
 MOMENTUM = 0.9  # of all; for Adam and AdamW their first beta, beside 0.999
-TRUST, CLIPPED_TRUST = (
-    0.001,
-    0.02,
-)  # of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
+# of LARS and "larc"; of "larc-clip", as in solo-learn and by default in apex
+TRUST, CLIPPED_TRUST = 0.001, 0.02
 
 
 def build_optimizer(

@@ -60,9 +60,8 @@ def resize_matrix(
     output = torch.arange(size, device=device).expand(len(start), size)
     if mirror is not None:
         output = torch.where(mirror[:, None], size - 1 - output, output)
-    pixel = (
-        torch.arange(source, device=device) + 0.5 - start
-    )  # [n, 1, source], from the stretch's own start
+    # [n, 1, source], from the stretch's own start
+    pixel = torch.arange(source, device=device) + 0.5 - start
     inside = ((pixel > 0) & (pixel < length)).float()
     centre = (output[:, :, None] + 0.5) * step
     weight = (pixel - centre).abs_().div_(-step.clamp(min=1)).add_(1).clamp_(min=0).mul_(inside)

@@ -165,9 +165,8 @@ def turn_hue(
     """
     red, green, blue = images.unbind(1)
     low = torch.minimum(torch.minimum(red, green), blue)
-    sixfold = (
-        torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)
-    )  # 6 d, since angles are in turns here
+    # 6 d, since angles are in turns here
+    sixfold = torch.maximum(torch.maximum(red, green), blue).sub_(low).mul_(6)
     angle = (green + blue).sub_(red).sub_(low).div_(sixfold.clamp(min=1e-9)).add_(1 / 6)
     angle = torch.copysign(angle, green - blue).add_(hue[:, None, None])
     opposite = send(torch.tensor([3 / 6, 5 / 6, 1 / 6]), images.device)[:, None, None]

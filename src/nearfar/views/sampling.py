@@ -109,9 +109,8 @@ def sample_boxes(
     first of ten attempts that fits into the image is taken, and else the largest central box with a
     ratio within bounds.
     """
-    u = (
-        uniform.numpy()
-    )  # many small operations, which NumPy does ten times faster than torch for a single image
+    # many small operations, which NumPy does ten times faster than torch for a single image
+    u = uniform.numpy()
     rows = np.arange(len(u))
     area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :_ATTEMPTS])
     low, high = math.log(ratio[0]), math.log(ratio[1])

@@ -1,13 +1,11 @@
 """Cost of an approximate search against comparing all pairs: seconds, recall and memory.
 
-    OMP_NUM_THREADS=2 python benchmarks/approximate.py RUN/features.safetensors --rows 50000 200000
-    1000000 \
+    OMP_NUM_THREADS=2 python benchmarks/approximate.py RUN/features.safetensors --rows 50000 200000 1000000 \
         --out docs/results/approximate.json
 
-The rows are the features of a run's images, saved by `nearfar search`. Beyond their number they are
-repeated, each time with noise of a tenth of their standard deviation, so that neighbours are
-neither copies nor random. All pairs are timed on 4096 queries and extrapolated to all rows, as
-every query takes the same work.
+The rows are the features of a run's images, saved by `nearfar search`. Beyond their number they are repeated, each time
+with noise of a tenth of their standard deviation, so that neighbours are neither copies nor random. All pairs are timed
+on 4096 queries and extrapolated to all rows, as every query takes the same work.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """Effect of channels and bits: the same photographs as RGB, in 13 bands, and as scans of 12 bits.
 
-    OMP_NUM_THREADS=1 python benchmarks/bands.py DATA --only rgb bands --epochs 20 --out
-    docs/bands.jsonl python benchmarks/bands.py docs/bands.jsonl # their table
+    OMP_NUM_THREADS=1 python benchmarks/bands.py DATA --only rgb bands --epochs 20 --out docs/bands.jsonl
+    python benchmarks/bands.py docs/bands.jsonl            # their table
 
-DATA is a labelled set such as Imagenette; `--images` of it, evenly spaced, become folders of files
-of 64 pixels:
+DATA is a labelled set such as Imagenette; `--images` of it, evenly spaced, become folders of files of 64 pixels:
 
 - rgb: PNGs of 8 bits
-- bands: TIFFs of 13 channels of 16 bits, fixed filters of red, green and blue, each with a scale of
-  its own: the colours, their differences, grayscale, its gradients, local mean, local deviation,
-  square root and square
+- bands: TIFFs of 13 channels of 16 bits, fixed filters of red, green and blue, each with a scale of its own: the
+  colours, their differences, grayscale, its gradients, local mean, local deviation, square root and square
 - grey: PNGs of 8 bits
 - scan: the same grayscale images as 12 bits in PNGs of 16, read in their own range
 - crushed: the files of scan divided by 257, as all 16-bit images once were
 
-Each kind is trained on in the same way and evaluated by k nearest neighbours, against raw pixels
-and the untrained net.
+Each kind is trained on in the same way and evaluated by k nearest neighbours, against raw pixels and the untrained net.
 """
 
 from __future__ import annotations

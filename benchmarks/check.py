@@ -1,20 +1,19 @@
 """What `nearfar check` finds of planted mistakes: wrong labels, leaks and bad images.
 
     for NAME in imagenette flowers cifar10; do
-        OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out
-        RUNS/$NAME; done
+        OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out RUNS/$NAME; done
     python benchmarks/check.py DATA RUNS --out docs/results/check.json
     python benchmarks/check.py DATA RUNS --choose --out docs/results/check-choices.json
     python benchmarks/check.py DATA RUNS --untrained --out docs/results/untrained.json
 
-DATA: folders of those names with Parquet files, images in a column "image" or "img" and classes in
-"label". All images are training images. `--choose` compares classifiers, orders and rules on
-samples and errors of seed 1, on which they were chosen; the other figures are of seeds 2 to 4.
-Labels: 5 and 10 % are replaced by another class, drawn evenly. Cleanlab (`pip install -e
-.[benchmarks]`) ranks the same images by the probabilities of a cross-validated logistic regression,
-as its documentation does, and by ours. `--untrained` compares features without training with those
-of the runs: kNN accuracy, copies whose original is the nearest, and planted wrong labels. Leaks: 50
-images of one half of a sample are copied into the other. Bad images: 20 of each kind among 600.
+DATA: folders of those names with Parquet files, images in a column "image" or "img" and classes in "label".
+All images are training images. `--choose` compares classifiers, orders and rules on samples and errors of seed 1, on
+which they were chosen; the other figures are of seeds 2 to 4. Labels: 5 and 10 % are replaced by another class, drawn
+evenly. Cleanlab (`pip install -e .[benchmarks]`) ranks the same images by the probabilities of a cross-validated
+logistic regression, as its documentation does, and by ours. `--untrained` compares
+features without training with those of the runs: kNN accuracy, copies whose original is the nearest, and planted wrong
+labels. Leaks: 50 images of one half of a sample are copied into
+the other. Bad images: 20 of each kind among 600.
 """
 
 from __future__ import annotations

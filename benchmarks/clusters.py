@@ -1,14 +1,11 @@
-"""Clusters compared with the labels: k-means on the plane, as in `nearfar cluster`, and on the
-features.
+"""Clusters compared with the labels: k-means on the plane, as in `nearfar cluster`, and on the features.
 
-    python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette
-    runs/small=../shared/data/cifar10 \
+    python benchmarks/clusters.py digits runs/photos=../shared/data/imagenette runs/small=../shared/data/cifar10 \
         --out docs/results/clusters.json
 
-Each argument is RUN=DATA; the split "test" is clustered, at most 4000 random images; `digits` are
-scikit-learn's. For both methods, with the number of clusters that the largest silhouette chooses
-and with as many clusters as classes: the normalised mutual information with the labels and the
-adjusted Rand index, over 3 seeds.
+Each argument is RUN=DATA; the split "test" is clustered, at most 4000 random images; `digits` are scikit-learn's.
+For both methods, with the number of clusters that the largest silhouette chooses and with as many clusters as classes:
+the normalised mutual information with the labels and the adjusted Rand index, over 3 seeds.
 """
 
 from __future__ import annotations

@@ -1,26 +1,23 @@
-"""Precision and recall of the copies that `nearfar duplicates` confirms, on sets with known
-answers.
+"""Precision and recall of the copies that `nearfar duplicates` confirms, on sets with known answers.
 
-    python benchmarks/copies.py DATA --out docs/results/copies.json # DATA holds imagenette/ and
-    flowers/ python benchmarks/copies.py DATA --seed 0 --sets invoices pages # the sets that the
-    limits were chosen on python benchmarks/copies.py DATA --orientations --out
-    docs/results/copies-turned.json python benchmarks/copies.py DATA --orientations --saved PNG
-    "JPEG 75" --sets one_digit --out ... python benchmarks/copies.py DATA --series 10 30 100 --out
-    docs/results/copies.json python benchmarks/copies.py DATA --whole imagenette flowers --count
-    3000 --out docs/results/copies-turned.json
+    python benchmarks/copies.py DATA --out docs/results/copies.json     # DATA holds imagenette/ and flowers/
+    python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
+    python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
+    python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
+    python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies.json
+    python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
-No image of a set is a copy of another: invoices of one template; invoices that differ in one digit;
-the same at half the size, in several fonts; numbers alone at half the size that differ in one
-digit; pages of text; plots; screens of one program; digits; bursts of a camera (frames shifted by 2
-to 6 pixels, with noise and another exposure); and photographs. Every image gets the copies that
-ALTERED names. Each image is compared with its copies, some of these with one another, and the image
-with its nearest in the set at 16 pixels: both unaltered, one of them altered in every way, and both
-altered alike in every way.
+No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; the same at half
+the size, in several fonts; numbers alone at half the size that differ in one digit; pages of text; plots; screens of
+one program; digits; bursts of a camera (frames shifted by 2 to 6 pixels, with noise and another exposure); and
+photographs. Every image gets the copies that ALTERED names. Each image is compared with its copies, some of these with
+one another, and the image with its nearest in the set at 16 pixels: both unaltered, one of them altered in every way,
+and both altered alike in every way.
 
---orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in
-turn, and `nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and
-no others, by untrained features. --whole SET: the same on so many images of a data set as it is:
-seconds with and without --orientations, and what is found, to look at.
+--orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
+`nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
+features. --whole SET: the same on so many images of a data set as it is: seconds with and without --orientations, and
+what is found, to look at.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Views of photographs and others, tried on eleven small sets of training images: kNN, linear, 1
-and 5 labels a class.
+"""Views of photographs and others, tried on eleven small sets of training images: kNN, linear, 1 and 5 labels a class.
 
-    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep
-    0" "no colour" \
+    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
-    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights
-    "keep 0.5" ... python benchmarks/encoders.py runs/encoders.jsonl # the table, means over seeds
+    python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights "keep 0.5" ...
+    python benchmarks/encoders.py runs/encoders.jsonl                                # the table, means over seeds
 
-Every fifth training image is held out and is what the classifiers are tested on, so no test image
-influences a choice. All contenders train the small net with SimCLR for the same epochs; "two pairs"
-makes four views, for half of them. "weights" begins from --weights, "frozen" are these as they are,
-"at once" the features of verbs without a run, "colours and edges" these without the net, and
-"pretrained" and "pretrained, edges" the weights of the installed package alone and beside half of
-HOG. Each run appends a line to --out; runs that are in it already are skipped.
+Every fifth training image is held out and is what the classifiers are tested on, so no test image influences a choice.
+All contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half of them.
+"weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
+"colours and edges" these without the net, and "pretrained" and "pretrained, edges" the weights of the installed
+package alone and beside half of HOG. Each run appends a line to --out; runs that are in it
+already are skipped.
 """
 
 from __future__ import annotations

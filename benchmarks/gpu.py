@@ -1,13 +1,11 @@
 """What nearfar does on this machine's GPU: `make gpu`, or `python benchmarks/gpu.py`; ten minutes.
 
 1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, runs
-and every verb,
-   bit-exact resuming under torch's deterministic algorithms.
+   and every verb, bit-exact resuming under torch's deterministic algorithms.
 2. Images per second in training: the whole step (batches from memory, views, networks, loss,
-optimiser), the bare
-   encoder (forward and backward on views that are ready), and lightly's loop where lightly is
-   installed; in float32, TF32, bfloat16 and float16, compiled or not. What the time does not allow
-   is left out and named.
+   optimiser), the bare encoder (forward and backward on views that are ready), and lightly's loop
+   where lightly is installed; in float32, TF32, bfloat16 and float16, compiled or not. What the
+   time does not allow is left out and named.
 3. Views, losses and loading side by side with the CPU.
 
 It writes results/gpu.json and, below the marker, gpu.md in the folder --out. `--stand-in` runs all

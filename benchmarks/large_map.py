@@ -1,14 +1,12 @@
-"""A map of many images in headless Chromium: time to the first frame, frames while panning and
-zooming, memory.
+"""A map of many images in headless Chromium: time to the first frame, frames while panning and zooming, memory.
 
     python benchmarks/large_map.py --images 1000000 --out docs/results/large-map.json
 
-The images are those of DATA, repeated, at artificial coordinates (a mixture of Gaussians) with
-artificial neighbours and columns. The map is written as a folder and opened from disk three times
-in one browser; Chromium draws WebGL in software (SwiftShader) on the CPU, so a machine with a
-graphics card is faster. A frame is in time below 17.5 ms. If other programs share the machine, look
-at the CPU time per frame: the two processes, the page and the one that draws, run in parallel, so
-each has 16.7 ms.
+The images are those of DATA, repeated, at artificial coordinates (a mixture of Gaussians) with artificial neighbours
+and columns. The map is written as a folder and opened from disk three times in one browser; Chromium draws WebGL in
+software (SwiftShader) on the CPU, so a machine with a graphics card is faster. A frame is in time below 17.5 ms.
+If other programs share the machine, look at the CPU time per frame: the two processes, the page and
+the one that draws, run in parallel, so each has 16.7 ms.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""Quality of `duplicates` and `select` on photographs with known answers: planted copies, and
-labels.
+"""Quality of `duplicates` and `select` on photographs with known answers: planted copies, and labels.
 
-    python benchmarks/lists.py DATA plant photos # a folder of photographs with planted copies
-    nearfar pretrain photos --out run --minutes 3 python benchmarks/lists.py DATA copies run photos
-    --out docs/results/duplicates.json python benchmarks/lists.py DATA select run --out
-    docs/results/select.json python benchmarks/lists.py DATA pixels --out
-    docs/results/copies-pixels.json # pixel differences of copies
+    python benchmarks/lists.py DATA plant photos            # a folder of photographs with planted copies
+    nearfar pretrain photos --out run --minutes 3
+    python benchmarks/lists.py DATA copies run photos --out docs/results/duplicates.json
+    python benchmarks/lists.py DATA select run --out docs/results/select.json
+    python benchmarks/lists.py DATA pixels --out docs/results/copies-pixels.json    # pixel differences of copies
 
-DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits
-train and test. Planted from random photographs: the same file, the same pixels as PNG, half to one
-and a half times the size, JPEG of quality 30 to 80; and images that are not copies: a crop to 85 %,
-the mirror image, and a brighter one. `select`: each algorithm, and random selection, chooses images
-from five random pools of the training photographs; a linear probe is trained on the labels of those
-alone and tested on the test photographs.
+DATA: Parquet files with JPEG photographs in a column "image" and classes in "label", in splits train and test. Planted
+from random photographs: the same file, the same pixels as PNG, half to one and a half times the size, JPEG of quality
+30 to 80; and images that are not copies: a crop to 85 %, the mirror image, and a brighter one.
+`select`: each algorithm, and random selection, chooses images from five random pools of the training photographs; a
+linear probe is trained on the labels of those alone and tested on the test photographs.
 """
 
 from __future__ import annotations

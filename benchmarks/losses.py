@@ -1,11 +1,12 @@
 """Exactness, memory and time of every loss beside its peers in one run: `python
 benchmarks/losses.py`.
 
-1. Every loss is compared with its plain form in float64, value and gradient. 2. Peak memory of one
-forward and backward, each in a fresh process, above inputs and gradients. 3. Time in rounds that
-visit all losses of one size in turn: median and minimum. The table (markdown), the plot and the raw
-numbers go to docs/benchmark-losses.*; the targets are the last lines. Linux only. The peers have an
-environment of their own (peers.py); if it cannot be made the run goes on without them.
+1. Every loss is compared with its plain form in float64, value and gradient.
+2. Peak memory of one forward and backward, each in a fresh process, above inputs and gradients.
+3. Time in rounds that visit all losses of one size in turn: median and minimum.
+The table (markdown), the plot and the raw numbers go to docs/benchmark-losses.*; the targets are
+the last lines. Linux only. The peers have an environment of their own (peers.py); if it cannot be
+made the run goes on without them.
 """
 
 from __future__ import annotations

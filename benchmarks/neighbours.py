@@ -1,12 +1,10 @@
-"""Cost of exact nearest neighbours: seconds for all pairs, or for some queries of a larger matrix,
-and memory.
+"""Cost of exact nearest neighbours: seconds for all pairs, or for some queries of a larger matrix, and memory.
 
     OMP_NUM_THREADS=2 python benchmarks/neighbours.py --out docs/results/neighbours-speed.json
 
-Rows are random unit vectors, the hardest case for any index. If all pairs would take long, some
-thousand queries are timed and extrapolated to all rows, as every query takes the same work. The
-contenders are a plain loop over tiles with `topk`, as the kNN classifier had, and scikit-learn's
-brute force; the three take turns.
+Rows are random unit vectors, the hardest case for any index. If all pairs would take long, some thousand queries are
+timed and extrapolated to all rows, as every query takes the same work. The contenders are a plain loop over tiles with
+`topk`, as the kNN classifier had, and scikit-learn's brute force; the three take turns.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Accuracy of an encoder after some seconds of one core, for given settings: one run, one line of
-JSON.
+"""Accuracy of an encoder after some seconds of one core, for given settings: one run, one line of JSON.
 
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net
-    "k4s4w64|64,256" \
+    OMP_NUM_THREADS=1 python benchmarks/photographs.py DATA --name "patches, Muon" --net "k4s4w64|64,256" \
         --optimizer muon --lr 0.02 --weight-decay 0.01 --seconds 180 --out runs/photographs.jsonl
 
-DATA holds training images with labels. 2000 of them are the queries; the others are trained on and
-form the bank of the kNN classifier, so no test image influences a choice. The time is CPU time,
-which other processes on the machine hardly change. Given a file of such lines in place of DATA, it
-prints their table, as in docs/photographs.md.
+DATA holds training images with labels. 2000 of them are the queries; the others are trained on and form the bank of the
+kNN classifier, so no test image influences a choice. The time is CPU time, which other processes on the machine hardly
+change. Given a file of such lines in place of DATA, it prints their table, as in docs/photographs.md.
 """
 
 from __future__ import annotations

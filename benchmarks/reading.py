@@ -1,12 +1,10 @@
-"""Images per second of reading photographs and making two views of each, against torchvision's
-loader.
+"""Images per second of reading photographs and making two views of each, against torchvision's loader.
 
     python benchmarks/reading.py FOLDER --out docs/results/reading.json
 
-FOLDER holds JPEG files in class folders. Every row reads all images once as one epoch does, decodes
-them and makes two views (crop, flip, jitter, grayscale) of `--crop` pixels, with two processes or
-threads. "first" is an epoch from an empty cache on, including its preparation; "later" is a second
-epoch.
+FOLDER holds JPEG files in class folders. Every row reads all images once as one epoch does, decodes them and makes two
+views (crop, flip, jitter, grayscale) of `--crop` pixels, with two processes or threads. "first" is an epoch from an
+empty cache on, including its preparation; "later" is a second epoch.
 """
 
 from __future__ import annotations

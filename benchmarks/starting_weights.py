@@ -1,13 +1,12 @@
-"""Effect of starting weights, and of adapting them. CIFAR-10: supervised on five classes, used on
-the other five.
+"""Effect of starting weights, and of adapting them. CIFAR-10: supervised on five classes, used on the other five.
 
     python benchmarks/starting_weights.py ../shared/data/cifar10 --epochs 10 --limit 10000 --seed 0
-    python benchmarks/starting_weights.py runs/starting/results.jsonl # the table, means over seeds
+    python benchmarks/starting_weights.py runs/starting/results.jsonl     # the table, means over seeds
 
-The benchmark trains the small net on the labels of the first five classes, saves it in a folder for
-`--init`, and pretrains on images of the other five without labels: from random weights, from those
-weights with the usual settings, and with --adapt. Each case appends a line with accuracies on the
-other five classes' test images; the classifiers are trained on the images of the pretraining.
+The benchmark trains the small net on the labels of the first five classes, saves it in a folder for `--init`, and
+pretrains on images of the other five without labels: from random weights, from those weights with the usual settings,
+and with --adapt. Each case appends a line with accuracies on the other five classes' test images; the classifiers are
+trained on the images of the pretraining.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
     python benchmarks/streaming.py --out docs/results/streaming.json
 
-The benchmark makes ten tars of 1000 small JPEG files each, links them under enough names for the
-number of images, and reads one epoch of whole images on two processes with one worker each, as
-`nearfar pretrain --stream --devices 2` does. It reports the memory of each process with its worker
-(the sum of VmRSS, which counts shared memory twice) after every tenth of the epoch, and whether
-every image was seen once. No network is trained: its memory is that of any run.
+The benchmark makes ten tars of 1000 small JPEG files each, links them under enough names for the number of images, and
+reads one epoch of whole images on two processes with one worker each, as `nearfar pretrain --stream --devices 2` does.
+It reports the memory of each process with its worker (the sum of VmRSS, which counts shared memory twice) after every
+tenth of the epoch, and whether every image was seen once. No network is trained: its memory is that of any run.
 """
 
 from __future__ import annotations

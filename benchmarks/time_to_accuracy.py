@@ -1,18 +1,15 @@
-"""kNN and linear accuracy against minutes of training: nearfar, lightly's example, and plain torch
-with torchvision.
+"""kNN and linear accuracy against minutes of training: nearfar, lightly's example, and plain torch with torchvision.
 
-    python benchmarks/time_to_accuracy.py DATA CONTENDER --minutes 1 2 5 10 --out
-    docs/results/time-cifar10.jsonl python benchmarks/time_to_accuracy.py
-    docs/results/time-cifar10.jsonl # table and figure
+    python benchmarks/time_to_accuracy.py DATA CONTENDER --minutes 1 2 5 10 --out docs/results/time-cifar10.jsonl
+    python benchmarks/time_to_accuracy.py docs/results/time-cifar10.jsonl        # table and figure
 
-DATA: Parquet with a train and a test split. Each contender trains on the same training images with
-the same cores, from files or, below 64 px, from memory; the time runs from the start of reading to
-the end of training, without evaluation. "Mirrored" are features averaged with those of the mirror
-image, as `nearfar embed --mirrored` writes them. Contenders: "nearfar" (`pretrain(data,
-minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly" (its unchanged
-SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
-snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3
-stem below 64 px, momentum, weight decay and a cosine schedule that ends with M.
+DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
+files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
+"Mirrored" are features averaged with those of the mirror image, as `nearfar embed --mirrored` writes them.
+Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
+(its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
+snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
+momentum, weight decay and a cosine schedule that ends with M.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
-"""Images per second of batched views against torchvision v2 and kornia: same operations, same
-cores, one run.
+"""Images per second of batched views against torchvision v2 and kornia: same operations, same cores, one run.
 
     python benchmarks/views.py                      # 32 and 224 pixels, all cores
     python benchmarks/views.py --threads 1 --sizes 32 --out views.json
 
-Operations: random resized crop (0.2 to 1 of the area), flip, jitter .4/.4/.4/.1 with probability
-0.8, grey 0.1, normalisation; and the same with a gaussian blur (probability 0.5) before the
-normalisation. All start from uint8 images in memory and end with normalised float32 tensors.
-Contenders:
+Operations: random resized crop (0.2 to 1 of the area), flip, jitter .4/.4/.4/.1 with probability 0.8, grey 0.1,
+normalisation; and the same with a gaussian blur (probability 0.5) before the normalisation. All start from uint8
+images in memory and end with normalised float32 tensors. Contenders:
 
 - pil: torchvision v2 on PIL images, image by image
 - tensor: torchvision v2 on uint8 tensors, image by image
 - kornia: kornia's augmentations on whole batches, parameters for each image
 - nearfar: `make_views`, whole batches, parameters for each image
 
-With more than one thread the image-by-image contenders run in as many worker processes (one thread
-each, nothing is sent back), the batched ones in one process with as many threads. All have the
-memory settings of `nearfar pretrain`. Rounds are interleaved; a figure is the median over rounds, a
-ratio the median of the rounds' ratios.
+With more than one thread the image-by-image contenders run in as many worker processes (one thread each, nothing is
+sent back), the batched ones in one process with as many threads. All have the memory settings of `nearfar pretrain`.
+Rounds are interleaved; a figure is the median over rounds, a ratio the median of the rounds' ratios.
 """
 
 from __future__ import annotations

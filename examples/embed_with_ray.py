@@ -1,13 +1,12 @@
-"""Embed as many images as there are with Ray Data: Parquet files in, Parquet files out, on one
-machine or a cluster.
+"""Embed as many images as there are with Ray Data: Parquet files in, Parquet files out, on one machine or a cluster.
 
     python examples/embed_with_ray.py runs/photos images/ embeddings/ --workers 16 --gpus 1
 
-images/: Parquet with images as Hugging Face datasets writes them, {bytes, path}, or WebDataset tars
-(--tars). embeddings/: columns "name" and "embedding", one file for each block of rows. Every worker
-loads the encoder once, reads its own rows and holds a few batches, so memory stays the same for any
-number of rows. The numbers are those of `nearfar embed`. Ray restarts workers that fail.
-`examples/neighbours_on_disk.py` searches the result. Needs `pip install "nearfar[large]"`.
+images/: Parquet with images as Hugging Face datasets writes them, {bytes, path}, or WebDataset tars (--tars).
+embeddings/: columns "name" and "embedding", one file for each block of rows. Every worker loads the encoder once, reads
+its own rows and holds a few batches, so memory stays the same for any number of rows. The numbers are those of
+`nearfar embed`. Ray restarts workers that fail. `examples/neighbours_on_disk.py` searches the result.
+Needs `pip install "nearfar[large]"`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Nearest neighbours among more embeddings than memory holds: faiss's inverted lists in a file on
-disk.
+"""Nearest neighbours among more embeddings than memory holds: faiss's inverted lists in a file on disk.
 
     python examples/neighbours_on_disk.py build embeddings/ index/
     python examples/neighbours_on_disk.py search index/ queries.parquet neighbours.parquet --k 10
 
-`build` learns the centres of the lists from a sample, adds the Parquet files one after the other,
-and prints the recall: the share of the 10 nearest rows (cosine) of 1000 rows that a search finds.
-Memory: one file and the sample; on disk the rows once more. `search` reads the lists of the nearest
-centres alone. Needs `pip install "nearfar[large]"`.
+`build` learns the centres of the lists from a sample, adds the Parquet files one after the other, and prints the
+recall: the share of the 10 nearest rows (cosine) of 1000 rows that a search finds. Memory: one file and the sample; on
+disk the rows once more. `search` reads the lists of the nearest centres alone. Needs `pip install "nearfar[large]"`.
 """
 
 from __future__ import annotations

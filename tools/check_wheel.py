@@ -1,12 +1,11 @@
-"""Build the sdist and the wheel, install each into its own environment and run the demo there:
-`make wheel`.
+"""Build the sdist and the wheel, install each into its own environment and run the demo there: `make wheel`.
 
     python -m tools.check_wheel [--whole] [--minutes N]
 
-The environments reuse the packages of this one, except nearfar, so nothing is downloaded; `--whole`
-installs all packages, 5 GB for each. The command checks that each archive holds every file of
-src/nearfar, and the wheel nothing else, that `pip check` finds all requirements, and that `nearfar
-doctor` and `nearfar demo` succeed in a folder without the sources. The archives remain in dist/.
+The environments reuse the packages of this one, except nearfar, so nothing is downloaded; `--whole` installs all
+packages, 5 GB for each. The command checks that each archive holds every file of src/nearfar, and the wheel nothing
+else, that `pip check` finds all requirements, and that `nearfar doctor` and `nearfar demo` succeed in a folder without
+the sources. The archives remain in dist/.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Draw the pictures of the pages that nearfar writes: docs/pictures/front.jpg and verbs.jpg.
 
-    python -m tools.pictures RUN # front.jpg: its map and report, after evaluate and map python -m
-    tools.pictures RUN FOLDER [--query IMAGE] # verbs.jpg: a page of each verb on photographs in
-    FOLDER
+    python -m tools.pictures RUN                          # front.jpg: its map and report, after evaluate and map
+    python -m tools.pictures RUN FOLDER [--query IMAGE]   # verbs.jpg: a page of each verb on photographs in FOLDER
 
 Every panel is a page in headless Chromium.
 """

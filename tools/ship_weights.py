@@ -1,10 +1,9 @@
 """Copy the encoder of a run into the package as weights to start from, in half the bytes.
 
-    nearfar pretrain data/imagenette --encoder small --image-size 144 --crop-size 96 --epochs 200
-    --out runs/weights python -m tools.ship_weights runs/weights
+    nearfar pretrain data/imagenette --encoder small --image-size 144 --crop-size 96 --epochs 200 --out runs/weights
+    python -m tools.ship_weights runs/weights
 
-Numbers are stored as float16. docs/results/weights.json keeps how the run went, which
-docs/starting-weights.md cites.
+Numbers are stored as float16. docs/results/weights.json keeps how the run went, which docs/starting-weights.md cites.
 """
 
 import argparse

@@ -62,32 +62,29 @@ def open_images(
         - `Images`, which are returned as they are
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
     image_size: side in pixels. None: that of most images if they share one of at most 96, else 224.
-    If a resize is
-        needed, the shorter side becomes `image_size` (antialiased bicubic) and the centre is cut
-        out.
+        If a resize is needed, the shorter side becomes `image_size` (antialiased bicubic) and the
+        centre is cut out.
     channels: None: 1 if all pictures are grayscale, else 3; as many as they have for arrays, and as
-    most have for
-        TIFF of other channels and DICOM. Grayscale and colour are made into each other.
+        most have for TIFF of other channels and DICOM. Grayscale and colour are made into each
+        other.
     value_range: what stands for black and white in images of more than 8 bits, in their own
-    numbers: LOW HIGH for all
-        channels, or such a pair for each; "full" for the range of their type; "uint8" to make 8
-        bits of them. None: the 0.5 and 99.5 percentiles of each channel over 100 images (0 and 1
-        for floats that lie between), and 8 bits where pictures of 8 bits are among the files. Items
-        of lists and torch Datasets become 8 bits.
+        numbers: LOW HIGH for all channels, or such a pair for each; "full" for the range of their
+        type; "uint8" to make 8 bits of them. None: the 0.5 and 99.5 percentiles of each channel
+        over 100 images (0 and 1 for floats that lie between), and 8 bits where pictures of 8 bits
+        are among the files. Items of lists and torch Datasets become 8 bits.
     show_channels: one or three, counted from 1, that pictures of the images show. None: the first
-    three, or the first. label_column: where the labels are; None finds a usual one (label, labels,
-    class, cls, fine_label, ...). cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar.
-    Arrays are not cached: .npy files are mapped as
-        they are, everything else stays in memory. All data sets there may take
+        three, or the first.
+    label_column: where the labels are; None finds a usual one (label, labels, class, cls,
+        fine_label, ...).
+    cache_dir: default $XDG_CACHE_HOME/nearfar or ~/.cache/nearfar. Arrays are not cached: .npy
+        files are mapped as they are, everything else stays in memory. All data sets there may take
         $NEARFAR_CACHE_BYTES, 64 GiB by default; beyond that, those used longest ago are removed.
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are
-    checked once but their
-        pixels not stored: train on such data with `Batches` of crops. A torch Dataset must fit into
-        `cache_limit`.
-    workers: decoding threads; None: one per core. progress: called with (done, total or None). few:
-    open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size, channels
-    and value
-        range are chosen from these alone, and nothing is cached.
+        checked once but their pixels not stored: train on such data with `Batches` of crops. A
+        torch Dataset must fit into `cache_limit`.
+    workers: decoding threads; None: one per core. progress: called with (done, total or None).
+    few: open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size,
+        channels and value range are chosen from these alone, and nothing is cached.
     max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as
     Pillow allows.
 

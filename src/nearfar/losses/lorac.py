@@ -45,10 +45,11 @@ class LORAC(nn.Module):
     for ResNet-50). Gradient: to the queries, and to those rows of `large` that require one. Errors:
     also ValueError for batchwise with another prior than laplace or with one row of an image.
     Source: Wang et al. 2022 (LORAC), Eq. 6-13, Eq. 15 (batchwise), Table 5 (priors); the rows of Q:
-    released code. Differs from the paper: 1. Released code leaves out the division by t once the
-    prior is on; Eq. 11-12 is followed. 2. Algorithm 1 concatenates the logits along dimension 0; it
-    is dimension 1. 3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes
-    sqrt(5), that of three large crops.
+    released code. Differs from the paper:
+    1. Released code leaves out the division by t once the prior is on; Eq. 11-12 is followed.
+    2. Algorithm 1 concatenates the logits along dimension 0; it is dimension 1.
+    3. The gaussian prior has c_0 = sqrt(M) (Theorem 1) for every M; Table 5 writes sqrt(5), that of
+       three large crops.
 
     >>> query, queue = torch.eye(4).split(2)
     >>> LORAC(beta=float("inf"), temperature=1.0)(query[None], query, queue=queue)  # MoCo"s

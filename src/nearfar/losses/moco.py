@@ -98,8 +98,9 @@ class JCL(nn.Module):
     covariance. With one key this is MoCo. Shapes: query [batch, dim], keys [views, batch, dim];
     queue [keys, dim] unit rows. Defaults: temperature 0.2, lam 2 (the method ramps it up over the
     epochs). Source: Cai et al. 2020 (JCL), the closed-form bound; Wang et al. 2022 (LORAC), Eq. 16.
-    Differs from the paper: 1. LORAC's Eq. 16 prints the covariance term outside the exponential; it
-    belongs inside, as in JCL.
+    Differs from the paper:
+    1. LORAC's Eq. 16 prints the covariance term outside the exponential; it belongs inside, as in
+       JCL.
 
     >>> query, queue = torch.eye(4).split(2)
     >>> JCL(temperature=1.0)(query, torch.stack([query, query]), queue)  # equal keys: MoCo"s

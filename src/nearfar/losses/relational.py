@@ -58,9 +58,9 @@ class SCE(nn.Module):
     [keys, dim] unit rows, or None: the other images' keys in the batch are the negatives (Eq. 5-8).
     One direction; the method averages the two. Defaults: temperature 0.1, target_temperature 0.07
     (ImageNet), lam 0.5; mu and eta None, which means 1 - lam. Source: Denize et al. 2023 (SCE), Eq.
-    6-9 and Proposition 1; Table 3 for free mu and eta. Differs from the paper: 1. With a queue,
-    Algorithm 1 and the released code give the positive the target logit 0, so that it keeps part of
-       the 1 - lam; here it is masked, as in Eq. 3 and 6.
+    6-9 and Proposition 1; Table 3 for free mu and eta. Differs from the paper:
+    1. With a queue, Algorithm 1 and the released code give the positive the target logit 0, so that
+       it keeps part of the 1 - lam; here it is masked, as in Eq. 3 and 6.
 
     >>> query, queue = torch.eye(4).split(2)
     >>> SCE(temperature=1.0, lam=1.0)(query, query, queue)  # MoCo"s

@@ -35,12 +35,13 @@ class SACLR(nn.Module):
     and the mean of `partition`. Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is
     monitored.
 
-    Differs from the paper: 1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of
-    the attraction and the model collapses;
-       here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
+    Differs from the paper:
+    1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the
+       model collapses; here attraction and repulsion weigh 1 : 1 at alpha = 0, as in the row form.
     2. The mean over the two views stands where Eq. 7-8 have their sum (the released code also takes
-    the mean). 3. The released code's M = 1 uses one pair per row, the next image's other view; here
-    both views of a sampled image.
+       the mean).
+    3. The released code's M = 1 uses one pair per row, the next image's other view; here both views
+       of a sampled image.
 
     >>> z = torch.eye(4)
     >>> SACLR(num_images=4)(z, z)  # e^-4 / 0.01

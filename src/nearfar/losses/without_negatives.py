@@ -28,8 +28,8 @@ class NegativeCosine(nn.Module):
 
     Shapes: prediction, projection [batch, dim], the projection of the other view (BYOL: the
     momentum encoder's) and without gradient: one direction. Source: Grill et al. 2020 (BYOL), Eq.
-    2; Chen, He 2021 (SimSiam), Eq. 1. Differs from the paper: 1. SimSiam writes -cos; this is twice
-    that plus 2, so its gradient is twice SimSiam's.
+    2; Chen, He 2021 (SimSiam), Eq. 1. Differs from the paper:
+    1. SimSiam writes -cos; this is twice that plus 2, so its gradient is twice SimSiam's.
 
     >>> z = torch.eye(4)
     >>> NegativeCosine()(z, z), NegativeCosine()(z, -z)
@@ -81,9 +81,10 @@ class VICReg(nn.Module):
 
     Hinge: half the mean of max(0, 1 - sqrt(var + 1e-4)) of each view. Covariance: squared
     off-diagonal entries, summed and divided by dim, of both views. Shapes: z1, z2 [batch, dim], not
-    normalised. Source: Bardes et al. 2022, Eq. 1-6. Differs from the paper: 1. Eq. 6 adds the
-    hinges of the two views; released code and this module take half of each. 2. Eq. 5 sums the
-    squared differences over the features; released code and this module take their mean.
+    normalised. Source: Bardes et al. 2022, Eq. 1-6. Differs from the paper:
+    1. Eq. 6 adds the hinges of the two views; released code and this module take half of each.
+    2. Eq. 5 sums the squared differences over the features; released code and this module take
+       their mean.
 
     >>> z = torch.tensor([[2.0, 2.0], [2.0, -2.0], [-2.0, 2.0], [-2.0, -2.0]])
     >>> VICReg()(z, z + 2)  # 25 times the squared difference
@@ -138,9 +139,10 @@ class WMSE(nn.Module):
     sub_batch None, which means 2 dim; iterations 1 (shuffles averaged); eps 1e-6, the share of the
     mean variance that is added to the diagonal of the covariance. Errors: also ValueError for a
     part of dim images or fewer. Source: Ermolov et al. 2021 (Whitening for self-supervised
-    representation learning), Eq. 4-6. Differs from the paper: 1. Left-over images join the other
-    parts; released code needs a batch that divides by the sub-batch. 2. The covariance is
-    regularised in proportion to the mean variance and factored in float64.
+    representation learning), Eq. 4-6. Differs from the paper:
+    1. Left-over images join the other parts; released code needs a batch that divides by the
+       sub-batch.
+    2. The covariance is regularised in proportion to the mean variance and factored in float64.
 
     >>> z = torch.randn(64, 8)
     >>> WMSE()(z, z) < 1e-6

@@ -58,15 +58,15 @@ class ClusterEmbedding(BaseEstimator):
     finite. Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster
     Embedding", 2023.
 
-    Differs from the paper: 1. Every step follows the gradient over all pairs, by the optimiser of
-    t-SNE (momentum, gains, early exaggeration;
-       Belkina et al. 2019: a rate of n over the exaggeration); the paper samples pairs, one
-       attracting and one repelling, so its maps of as many seconds keep fewer neighbours.
+    Differs from the paper:
+    1. Every step follows the gradient over all pairs, by the optimiser of t-SNE (momentum, gains,
+       early exaggeration; Belkina et al. 2019: a rate of n over the exaggeration); the paper
+       samples pairs, one attracting and one repelling, so its maps of as many seconds keep fewer
+       neighbours.
     2. The default p has a perplexity of 20 over 30 neighbours (there 30 over 90): the map keeps
-    more of the nearest,
-       and is made in less time (docs/layouts.md).
+       more of the nearest, and is made in less time (docs/layouts.md).
     3. The default alpha is 0 (there 0.5 in effect), and the first coordinates are principal
-    components (there random).
+       components (there random).
 
     >>> ClusterEmbedding(max_iter=10).fit_transform(np.random.rand(50, 8)).shape
     (50, 2)

@@ -184,12 +184,13 @@ def finetune_map(
     these images are centred and rotated. Raises ValueError for fewer than two images and if the
     loss is no longer finite.
 
-    Differs from the paper: 1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a
-    rate of 0.03 * batch / 256, in the third
-       stage a thousandth of that. Here AdamW, at 3e-4 for the encoder and 1e-3 for the projector,
-       does in 20 epochs what time allows.
+    Differs from the paper:
+    1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a rate of 0.03 * batch /
+       256, in the third stage a thousandth of that. Here AdamW, at 3e-4 for the encoder and 1e-3
+       for the projector, does in 20 epochs what time allows.
     2. The second stage fits a whole projector to features of a few views, in place of the last
-    linear layer to all. 3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.
+       linear layer to all.
+    3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.
     """
     if len(images) < 2:
         raise ValueError("a map whose encoder is trained needs at least two images")

@@ -2,8 +2,8 @@
 
     python -m nearfar.papers.measures MEASURE SETTINGS RUN
 
-SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or a
-list, as JSON.
+SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or
+a list, as JSON.
 """
 
 from __future__ import annotations

@@ -172,8 +172,7 @@ class LORAC(_LowRank):
 @register_method("lorac-bs")
 @dataclass(frozen=True, kw_only=True)
 class LORACbs(_LowRank):
-    """LORAC-bs: LORAC with one nuclear norm for the variation of the large crops' queries in the
-    batch.
+    """LORAC-bs: LORAC with one nuclear norm for the variation of all large crops of the batch.
 
     The momentum encoder makes keys of the first two large crops; each is paired with the queries of
     all other crops.

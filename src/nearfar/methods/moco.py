@@ -79,8 +79,7 @@ class _MoCo(Method):
 @register_method("moco-v1")
 @dataclass(frozen=True, kw_only=True)
 class MoCoV1(_MoCo):
-    """MoCo v1: a query finds its key, made by a slowly moving momentum encoder, among a queue of
-    past keys.
+    """MoCo v1: a query finds its key, of a momentum encoder, among a queue of past keys.
 
     The first view is the query, the second the key. The momentum encoder moves after the
     optimiser's step: parameters by momentum, buffers (batch statistics) copied. The queue starts as
@@ -140,8 +139,7 @@ class MoCoV2(_MoCo):
 @register_method("moco-v3")
 @dataclass(frozen=True, kw_only=True)
 class MoCoV3(Method):
-    """MoCo v3: predictions of one view find the other view's keys among those of the batch, both
-    ways; no queue.
+    """MoCo v3: predictions of each view find the other view's keys in the batch; no queue.
 
     Args:
         momentum: of the momentum encoder at the start; it rises to 1 along half a cosine.
@@ -234,8 +232,7 @@ class JCL(Method):
 @register_method("nnclr")
 @dataclass(frozen=True, kw_only=True)
 class NNCLR(Method):
-    """NNCLR: the positive is the nearest neighbour of the other view in a queue of past
-    projections.
+    """NNCLR: the positive is the other view's nearest neighbour in a queue of projections.
 
     Args:
         queue_size: projections kept.

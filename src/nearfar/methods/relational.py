@@ -185,8 +185,7 @@ def _state_of_the_art(**hyperparameters: Any) -> Recipe:
 @register_method("sce")
 @dataclass(frozen=True, kw_only=True)
 class SCE(Method):
-    """SCE: soft targets, of which lam goes to the positive and the rest to images the momentum
-    encoder finds similar.
+    """SCE: soft targets, lam for the positive, the rest for images that the key finds similar.
 
     Args:
         output_norm: normalise the projector's output over the batch, without scale and shift.

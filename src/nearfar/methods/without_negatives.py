@@ -263,8 +263,7 @@ class WMSE(Method):
 @register_method("swav")
 @dataclass(frozen=True, kw_only=True)
 class SwAV(Method):
-    """SwAV: a view predicts the cluster codes of the other views, which are balanced over the
-    batch.
+    """SwAV: a view predicts the other views' cluster codes, which are balanced over the batch.
 
     Args:
         num_prototypes: cluster centres.

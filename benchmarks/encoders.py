@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 from invariance import AugSelf, TwoSpaces
@@ -164,15 +163,8 @@ def of_kind(name: str, size: int) -> Callable[[Path], Images]:
     """Return a function that reads the training images of a set of `kinds`, in a random order."""
 
     def load(data: Path) -> Images:
-        file = str(data / "kinds" / f"{name}.parquet")
-        images = open_images(file, image_size=size)
-        rows = pq.read_table(file, columns=["split", "label"])
-        _, labels = np.unique(rows["label"].to_pylist(), return_inverse=True)
-        train = np.flatnonzero(np.array(rows["split"].to_pylist()) == "train")
-        chosen = np.random.default_rng(0).permutation(train)
-        if len(images) != len(rows):  # the file is divided, and its training images were opened
-            chosen, labels = np.argsort(np.argsort(chosen)), labels[train]
-        return _images(images.pixels[torch.from_numpy(chosen)].clone(), labels[chosen])
+        images = open_images(data / "kinds" / f"{name}.parquet", image_size=size, split="train")
+        return images.subset(np.random.default_rng(0).permutation(len(images)))
 
     return load
 

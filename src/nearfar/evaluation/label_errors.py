@@ -90,7 +90,15 @@ def doubtful_labels(
     chance = label_probabilities(
         features(x, "all")[known], number, seed, approximate=approximate, progress=progress
     )
-    every = np.arange(len(known))
+    found = likely_wrong(chance, number)
+    return found._replace(row=known[found.row], suggested=classes[found.suggested])
+
+
+def likely_wrong(
+    chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
+) -> Doubtful:
+    """Find the same in probabilities of the classes; number: the label of each, a class 0..n-1."""
+    every = np.arange(len(chance))
     own, others = chance[every, number], chance.copy()
     others[every, number] = -1
     best, other = others.argmax(1), others.max(1)
@@ -99,7 +107,7 @@ def doubtful_labels(
     likely = precisions(chance, number) >= LEAST
     rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
     rows = rows[np.argsort(ratio[rows], kind="stable")]
-    return Doubtful(known[rows], own[rows], classes[best[rows]], other[rows], predicted)
+    return Doubtful(rows, own[rows], best[rows], other[rows], predicted)
 
 
 def predictability(

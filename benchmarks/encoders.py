@@ -329,7 +329,7 @@ def measure(
     fit, tested = extract(encoder, train), extract(encoder, held)
     found |= evaluate_features(fit, train.labels, tested, held.labels, seed=0)
     found |= {"rankme": rankme(fit), "rotation": rotation_accuracy(encoder, train, held)}
-    for name, change in AVERAGED.items():
+    for name, change in AVERAGED.items() if "epochs" in found else ():  # of trained encoders
         x, y = (
             torch.stack(
                 [plain, *(extract(encoder, pixels) for pixels in change(images.pixels))]

@@ -247,17 +247,18 @@ def _sorted_out(
     """The images with those that are some by their first bytes, in order, and what is left out,
     with the reasons.
 
-    Arrays and unknown files beside an image of their key are parts of that example.
+    Arrays, and files whose names say nothing, are parts of an example if an image has their key.
     """
     keys, found, left = {one.key for one in images}, list(images), []
     for one in others:
         why = left_out.by_name(one.name)
+        is_part = one.key in keys and (why is None or why == left_out.ARRAYS)
         if why is None and looking:
             head = _member(file, one.place._replace(size=min(one.place.size, left_out.LOOKED_AT)))
             why = left_out.by_content(one.name, head)
             if why is None:
                 found.append(one)
-        if why and (one.key not in keys or why not in (left_out.ARRAYS, left_out.UNKNOWN)):
+        if why and not is_part:
             left.append((one, why))
     return sorted(found, key=lambda one: one.place.offset), left
 

@@ -1,0 +1,143 @@
+"""benchmarks/encoders.py: choices never see test images, a rerun measures what is missing, failures
+are lines, and its tables say what the lines say.
+"""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfar.data import open_images
+from nearfar.views import make
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.setattr(make, "sample_view", make.sample_view)  # which invariance.py replaces
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("encoders")
+
+
+@pytest.fixture
+def report(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("encoders_report")
+
+
+def line(contender, knn, **others):
+    return {
+        "set": "digits",
+        "contender": contender,
+        "seed": 0,
+        "on": "test",
+        "epochs": 0,
+        "knn": knn,
+        "linear": 0.5,
+        "one_label": 0.25,
+        "five_labels": 0.4,
+    } | others
+
+
+def test_a_run_is_a_line_and_is_not_measured_twice(benchmark, tmp_path, capsys):
+    out = tmp_path / "lines.jsonl"
+    asked = ["no-data", "--sets", "digits", "--out", str(out), "--contenders", "raw pixels"]
+    benchmark.main([*asked, "--on", "test"])
+    [row] = [json.loads(text) for text in out.read_text().splitlines()]
+    assert (row["set"], row["contender"], row["seed"], row["on"]) == (
+        "digits",
+        "raw pixels",
+        0,
+        "test",
+    )
+    assert (row["images"], row["tested"], row["epochs"]) == (1437, 360, 0) and row["cpu"]
+    train, test = (open_images("digits", split=split).labels for split in ("train", "test"))
+    assert row["knn"] > 0.95 and row["linear"] > 0.9
+    assert row["largest"] == np.mean(test == np.bincount(train).argmax())
+    benchmark.main([*asked, "--on", "test"])
+    assert len(out.read_text().splitlines()) == 1
+    benchmark.main([*asked, "--on", "held-out"])
+    rows = [json.loads(text) for text in out.read_text().splitlines()]
+    assert [row["on"] for row in rows] == ["test", "held-out"]
+    assert (rows[1]["images"], rows[1]["tested"]) == (1149, 288)
+    capsys.readouterr()
+    benchmark.main([str(out)])
+    assert "## digits, held-out images" in capsys.readouterr().out
+
+
+def test_a_failure_is_a_line_and_the_others_go_on(benchmark, tmp_path, monkeypatch, capsys):
+    def fails(task):
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setitem(benchmark.UNTRAINED, "hog", fails)
+    out = tmp_path / "lines.jsonl"
+    asked = ["no-data", "--sets", "flowers", "digits", "--out", str(out)]
+    for _ in range(2):
+        benchmark.main([*asked, "--contenders", "hog", "histogram"])
+    rows = [json.loads(text) for text in out.read_text().splitlines()]
+    assert [row["contender"] for row in rows] == ["hog", "histogram"]
+    assert rows[0]["error"] == "RuntimeError: no memory for it" and "knn" not in rows[0]
+    assert "flowers left out: " in capsys.readouterr().err
+    benchmark.main([str(out)])
+    assert "| hog, seed 0 | 0 | RuntimeError: no memory for it |" in capsys.readouterr().out
+
+
+def test_a_misspelt_contender_ends_in_one_line_before_anything_is_measured(benchmark, capsys):
+    with pytest.raises(SystemExit):
+        benchmark.main(["no-data", "--contenders", "histogramm"])
+    assert "there is no 'histogramm'; choose among raw pixels, " in capsys.readouterr().err
+
+
+def test_the_default_of_the_product_is_given_minutes_and_nothing_else(benchmark, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(benchmark.nearfar, "pretrain", lambda *images, **given: asked.update(given))
+    task = benchmark.Task(["images"], benchmark.SETS["digits"], 3, "nearfar")
+    benchmark.train("pretrain 2.5 minutes", task, "folder")
+    assert asked.pop("console").quiet
+    assert asked == {"minutes": 2.5, "seed": 3, "out": "folder"}
+
+
+def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_point(report):
+    lines = [
+        line("pretrain 1 minute", 0.60, seed=0),
+        line("pretrain 1 minute", 0.70, seed=1, linear=0.485),
+        line("hog", 0.66, knn_balanced=0.6),
+        line("raw pixels", 0.64, linear=0.4, one_label=0.2, five_labels=0.3),
+        line("two spaces", 0.99),  # no baseline
+        line("at once", 0.9, error="RuntimeError: no"),
+        line("hog", 0.9, set="bees"),  # without the default
+    ]
+    [_, _, row] = report.against(lines, "pretrain 1 minute").splitlines()
+    assert row == (
+        "| digits | test | 65.0 / 66.0 hog | 49.2 / 50.0 hog | 25.0 / 25.0 hog "
+        "| 40.0 / 40.0 hog |  |  |"
+    )
+    lines[2]["knn"] = 0.6601
+    assert "| 65.0 / 66.0 hog **loses** |" in report.against(lines, "pretrain 1 minute")
+
+
+def test_lines_from_before_the_choice_of_images_were_of_held_out_ones(report, tmp_path):
+    (tmp_path / "old.jsonl").write_text('{"set": "digits"}\n{"set": "digits", "on": "test"}\n')
+    assert [row["on"] for row in report.read(tmp_path / "old.jsonl")] == ["held-out", "test"]
+    assert report.read(tmp_path / "none.jsonl") == []
+
+
+def test_held_out_images_are_training_images_and_test_images_are_others(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    kinds = importlib.import_module("kinds")
+    names = {
+        on: [set(images.names) for images in kinds.parts(kinds.SETS["digits"], Path("no-data"), on)]
+        for on in kinds.ON
+    }
+    (chosen, held), (train, test) = names["held-out"], names["test"]
+    assert chosen | held == train and not chosen & held and not train & test
+    assert len(train | test) == 1797
+    labels = np.repeat(np.arange(3), (50, 25, 10))
+    images = kinds._images(kinds.torch.zeros(85, 1, 4, 4, dtype=kinds.torch.uint8), labels)
+    parts = [kinds.a_fifth(images, split) for split in ("train", "test")]
+    assert [np.bincount(part.labels).tolist() for part in parts] == [[40, 20, 8], [10, 5, 2]]
+    assert not set(parts[0].names) & set(parts[1].names)
+    assert parts[0].names == kinds.a_fifth(images, "train").names

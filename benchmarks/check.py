@@ -44,12 +44,12 @@ from torch.nn.functional import normalize
 
 import nearfar
 from nearfar.data import Images, open_images
-from nearfar.evaluation import AtOnce, colour_histogram, doubtful_labels, extract, hog, raw_pixels
+from nearfar.evaluation import colour_histogram, doubtful_labels, extract, hog, raw_pixels
 from nearfar.evaluation.knn import vote
 from nearfar.evaluation.label_errors import label_probabilities
 from nearfar.neighbours import nearest_rows
 from nearfar.neighbours.copies import altered
-from nearfar.networks import Encoder, build_backbone, find_weights, whiten_stem
+from nearfar.networks import Encoder, build_backbone, named_encoder, whiten_stem
 
 warnings.simplefilter("ignore", ConvergenceWarning)
 NAMES = ("imagenette", "flowers", "cifar10")
@@ -231,9 +231,9 @@ def untrained_encoders(
             [colour_histogram(pixels), weight * normalize(hog(pixels), dim=1)], 1
         )
 
-    backbone = build_backbone("small", image_size=images.image_size, channels=3, init="nearfar")
-    mean, std = find_weights("nearfar").moments(3) or ([], [])
-    shipped = Encoder(backbone, images.image_size, 3, mean, std).eval()
+    size = images.image_size
+    shipped = named_encoder("nearfar", size, 3)
+    beside = nearfar.join({"colours": 1.0, "edges": 1.5}, image_size=size)
     return {
         "raw pixels": raw_pixels,
         "colour histogram": colour_histogram,
@@ -242,7 +242,7 @@ def untrained_encoders(
         "small, untrained": net(False),
         "small, whitened stem": net(True),
         "small, weights of the package": shipped,
-        "colour histogram + 1.5 HOG, with these": AtOnce(shipped),
+        "colour histogram + 1.5 HOG, with these": nearfar.join([beside, shipped]),
         "five minutes of training": run.encoder,
     }
 

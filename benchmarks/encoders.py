@@ -13,8 +13,8 @@
 "pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`.
 The other trained contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half
 of them. "weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
-"colours and edges" these without the net, and "pretrained" and "pretrained, edges" the weights of the installed
-package alone and beside half of HOG. Each run appends a line to --out, a failure too, with the error; lines that are in
+"colours and edges" these without the net; "pretrained" are the weights of the installed package alone, and "pretrained,
+edges" and the like these with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too, with the error; lines that are in
 it already are skipped: remove one to measure it again. Sets whose package is missing are named and left out.
 """
 
@@ -25,8 +25,9 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,6 @@ from torchvision.transforms.v2.functional import five_crop
 import nearfar
 from nearfar.data import Images
 from nearfar.evaluation import (
-    AtOnce,
-    PretrainedAndEdges,
     colour_histogram,
     evaluate_features,
     extract,
@@ -56,9 +55,8 @@ from nearfar.evaluation import (
 from nearfar.evaluation.evaluate import largest_class
 from nearfar.methods import Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
-from nearfar.networks.backbone import own_backbone
 from nearfar.networks.starting import find_weights
-from nearfar.run_features import open_featured, run_or_data
+from nearfar.run_features import COPIES, open_featured, run_or_data
 from nearfar.training.environment import hardware
 from nearfar.training.health import rankme
 from nearfar.training.plan import PHOTOGRAPH
@@ -149,10 +147,9 @@ class Task:
     weights: str
 
 
-def _whole(module: Any, images: Images) -> Encoder:
-    """Return an encoder of a module that takes whole images, 0 to 1."""
-    shape = images.image_size, images.channels
-    return Encoder(own_backbone(module, *shape), *shape, [0.0] * shape[1], [1.0] * shape[1])
+def _joined(weights: Mapping[str, float], task: Task) -> Encoder:
+    """Return encoders side by side for images of this size."""
+    return nearfar.join(weights, image_size=task.train.image_size, channels=task.train.channels)
 
 
 def _untrained(task: Task) -> Encoder:
@@ -176,31 +173,25 @@ def _frozen(task: Task) -> Encoder:
     )
 
 
-def _pretrained(channels: int) -> Encoder:
-    """Return the net of the installed package of weights, at 128 px."""
-    start = find_weights("pretrained")
-    backbone = build_backbone(
-        str(start.encoder), image_size=128, channels=channels, init="pretrained"
-    )
-    return Encoder(backbone, 128, channels, *(start.moments(channels) or ())).eval()
-
-
 def _at_once(task: Task) -> Any:
     data = run_or_data(task.train)
     return open_featured(data, None, None, None, Console(quiet=True)).encoder
 
 
+JOINED = {
+    "colours and edges": COPIES,
+    "pretrained": {"pretrained": 1.0},
+    "pretrained, edges": {"pretrained": 1.0, "edges": 0.5},
+    "pretrained, 0.5 edges, 0.5 colours": {"pretrained": 1.0, "edges": 0.5, "colours": 0.5},
+    "pretrained, 1 edges, 0.5 colours": {"pretrained": 1.0, "edges": 1.0, "colours": 0.5},
+}
 UNTRAINED: dict[str, Callable[[Task], Any]] = {
     "raw pixels": lambda task: raw_pixels,
     "histogram": lambda task: colour_histogram,
     "hog": lambda task: hog,
     "untrained": _untrained,
-    "colours and edges": lambda task: _whole(AtOnce(), task.train),
     "at once": _at_once,
-    "pretrained": lambda task: _whole(_pretrained(task.train.channels), task.train),
-    "pretrained, edges": lambda task: _whole(
-        PretrainedAndEdges(_pretrained(task.train.channels)), task.train
-    ),
+    **{name: partial(_joined, weights) for name, weights in JOINED.items()},
     "frozen": _frozen,
 }
 

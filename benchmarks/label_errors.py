@@ -20,10 +20,12 @@ import numpy as np
 from encoders import SETS
 from torch import Tensor
 
+import nearfar
 from nearfar.data import Images
-from nearfar.evaluation import AtOnce, extract
+from nearfar.evaluation import extract
 from nearfar.evaluation.label_errors import label_probabilities, likely_wrong
-from nearfar.networks import Encoder, build_backbone, find_weights
+from nearfar.networks import named_encoder
+from nearfar.run_features import COPIES
 
 NAMES = ("scans", "letters", "bees", "flowers", "cifar10", "imagenette")
 FEATURES = ("colours and edges", "weights of the package")
@@ -33,13 +35,12 @@ FACTOR = 3.0  # of the rule before
 
 def features_of(images: Images, kind: str) -> Tensor:
     """Return features of one of the kinds, [images, dim]."""
+    size, channels = images.image_size, images.channels
     if kind == "colours and edges":
-        return extract(AtOnce(), images)
-    start, shape = find_weights("nearfar"), (images.image_size, images.channels)
-    backbone = build_backbone(
-        str(start.encoder), image_size=shape[0], channels=shape[1], init="nearfar"
-    )
-    return extract(Encoder(backbone, *shape, *(start.moments(shape[1]) or ())), images)
+        encoder = nearfar.join(COPIES, image_size=size, channels=channels)
+    else:
+        encoder = named_encoder("nearfar", size, channels)
+    return extract(encoder, images)
 
 
 def planted(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

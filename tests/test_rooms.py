@@ -156,7 +156,7 @@ def test_no_grab_bags():
 def test_public_names():
     names = (
         "check cluster_images doctor embed evaluate export find_duplicates "
-        "list_methods load map_images pretrain "
+        "join list_methods load map_images pretrain "
     )
     names += (
         "push reproduce resume run_demo search_images select_images show_views "

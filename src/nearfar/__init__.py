@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nearfar.papers.reproduce import reproduce as reproduce
     from nearfar.papers.transfer import transfer as transfer
     from nearfar.run import Run as Run
+    from nearfar.run import join as join
     from nearfar.run import load as load
     from nearfar.training.loop import TrainingDiverged as TrainingDiverged
     from nearfar.training.loop import TrainingStopped as TrainingStopped
@@ -52,7 +53,7 @@ _NAMES = {
     "pages.report": ["in_notebook"],
     "papers.reproduce": ["reproduce"],
     "papers.transfer": ["transfer"],
-    "run": ["Run", "load"],
+    "run": ["Run", "join", "load"],
     "training.loop": ["TrainingDiverged", "TrainingStopped"],
     "training.processes": ["ProcessLost"],
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from nearfar.atomic import write_file
 from nearfar.data.table import digest_of_file
 from nearfar.evaluation.results import ENCODERS, Measurement
 from nearfar.messages import first_line, read_json
-from nearfar.networks import Encoder, load_encoder
+from nearfar.networks import Encoder, join_encoders, load_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.training.health import Health, Verdict, verdict
 from nearfar.training.run_folder import read_metrics
@@ -247,3 +247,42 @@ def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:
     torch.Size([2, 128])
     """
     return load_encoder(Run.of(run).path, encoder)
+
+
+def join(
+    members: Mapping[Any, float] | Sequence[Any],
+    weights: Sequence[float] | None = None,
+    *,
+    image_size: int | None = None,
+    channels: int | None = None,
+) -> Encoder:
+    """Put encoders side by side as one encoder: each gives rows of unit length times its weight.
+
+    members: encoders, run folders, and words: "pretrained" (the weights of nearfar[pretrained], at
+    128 px), "nearfar" (those of this package), "edges" (`hog`), "colours" (`colour_histogram`),
+    "pixels"; or a mapping of these to their weights. weights: one for each; default: 1. image_size:
+    pixels of a side to which images are brought first, and then to each encoder's own; default: the
+    largest of the encoders', 128 without any. channels: of the images; default: that of the
+    encoders, 3 without any. An encoder for three channels takes grayscale by repeating it. The
+    encoders that are given stay as they are, and members of one that is joined share its weight.
+    `save_encoder` writes the result as any other; `load` and timm read it. Raises ValueError for
+    unknown words, other numbers of channels, weights not above 0, and two ranges of values.
+
+    >>> join({"edges": 1.0, "colours": 0.5}, image_size=32).num_features
+    836
+    """
+    if isinstance(members, Mapping):
+        if weights is not None:
+            raise ValueError("the weights stand beside the members already: leave weights out")
+        pairs = list(members.items())
+    else:
+        pairs = list(zip(members, weights or [1.0] * len(members), strict=True))
+    return join_encoders([(_member(one), weight) for one, weight in pairs], image_size, channels)
+
+
+def _member(one: Any) -> Encoder | str:
+    """An encoder as it is, or that of a run; else the word for one."""
+    if isinstance(one, Encoder):
+        return one
+    folder = one.path if isinstance(one, Run) else Path(one)
+    return load(folder) if isinstance(one, Run) or (folder / WEIGHTS).exists() else str(one)

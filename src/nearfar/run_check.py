@@ -165,15 +165,12 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
     return f"{said}: too few to tell wrong labels from hard images, so none is listed; {remedy}"
 
 
-def remedy(run: bool, encoder: object) -> str:
-    """Which encoder would predict labels better: run, whether it is that of a run; encoder: as
-    `check` takes it.
-    """
+def remedy(run: bool) -> str:
+    """Which encoder would predict labels better; run: whether it is that of a run."""
     timm = "--encoder with a pretrained model of timm, such as resnet50"
     if run:
         return f"train on, or check the data with {timm}"
-    own = "check a run of nearfar pretrain on these images"
-    return f"{own}, or try {'--encoder nearfar or ' if encoder is None else ''}{timm}"
+    return f"check a run of nearfar pretrain on these images, or try {timm}"
 
 
 def defective(

@@ -48,13 +48,22 @@ from nearfar.evaluation.results import (
     best_rows,
     column_of,
     gray_words,
+    judged,
     sentence,
 )
 from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder
 from nearfar.run import Run, load
-from nearfar.run_features import features_shown, open_shown, sampled_shown
+from nearfar.run_features import (
+    WithoutRun,
+    encoder_for,
+    features_shown,
+    open_shown,
+    pretrained_encoder,
+    sampled_shown,
+    side_at_hand,
+)
 from nearfar.training.job import initial_backbone
 from nearfar.training.progress import shown
 from nearfar.training.seeding import stream
@@ -104,10 +113,11 @@ class LabelledSets:
 
 
 def open_labelled(
-    settings: Settings,
+    settings: Settings | None,
     data: Any,
     console: Console,
     *,
+    image_size: int | None = None,
     share: float = 0.2,
     seed: int = 0,
     limit: int | None = None,
@@ -118,16 +128,21 @@ def open_labelled(
     """Open the training and test split of labelled images, or split one set, with the same shares
     of each class.
 
-    data: None for those of the run with these settings, with its limit. share: of the images for
-    the test. limit: size of a random sample of the training images. held_out: test on so many of
-    the other training images instead. validation: open that split too, if there is one. Raises
-    ValueError for images without labels, and for too few.
+    settings: of the run whose encoder is evaluated; None without one. data: None for those of the
+    run, with its limit. image_size: of the encoder; default: that of the settings. share: of the
+    images for the test. limit: size of a random sample of the training images. held_out: test on so
+    many of the other training images instead. validation: open that split too, if there is one.
+    Raises ValueError for images without labels, and for too few.
     """
-    limit, drawn_by = (
-        (settings.limit, settings.seed) if limit is None and data is None else (limit, seed)
-    )
-    source = settings.given("data") if data is None else data
-    reading = {**settings.reading, "label_column": label_column}
+    source, drawn_by = data, seed
+    reading: dict[str, Any] = {"image_size": image_size}
+    if settings is not None:
+        reading = settings.reading_for(image_size or settings.image_size)
+        if data is None:
+            source = settings.given("data")
+            if limit is None:
+                limit, drawn_by = settings.limit, settings.seed
+    reading["label_column"] = label_column
     there, tested = set(list_splits(source)), "the test split"
     if {"train", "test"} <= there:
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
@@ -253,6 +268,46 @@ def describe_leaks(
     return f"{said}; nearfar check lists them"
 
 
+def open_evaluated(
+    run: Run | WithoutRun,
+    data: Any,
+    encoder: nn.Module | str | None,
+    baselines: bool,
+    console: Console,
+    **where: Any,
+) -> tuple[LabelledSets, Encoders, LabelledSets, Encoders]:
+    """Open labelled images, and the encoders to evaluate on them, by row: those of a run, or the
+    features at hand of data; and the same images for the frozen pretrained net, with that net.
+
+    The latter is there where it is installed and has not been named or taken already; its images
+    have its own size, as far as theirs goes. where: options of `open_labelled`. Raises ValueError
+    for a file of vectors.
+    """
+    simple: Encoders = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
+    if isinstance(run, WithoutRun):
+        if run.vectors is not None:
+            raise ValueError(f"{run.path} holds vectors: evaluate takes a run or labelled images")
+        run = run.beside(data)
+        side = side_at_hand(run.source, console)
+        sets = open_labelled(None, run.source, console, image_size=side, **where)
+        own = encoder_for(sets.splits["train"], encoder, console)
+        return sets, {**(simple if baselines else {}), "at_hand": own}, sets, {}
+    if isinstance(encoder, str):
+        raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+    settings, encoders = run.settings, encoders_by_row(run, encoder, baselines)
+    size = load(run, encoder=encoder).image_size
+    sets = open_labelled(settings, data, console, image_size=size, **where)
+    net = pretrained_encoder(settings.channels) if baselines else None
+    if net is None:
+        return sets, encoders, sets, {}
+    source = settings.given("data") if data is None else data
+    side = side_at_hand(source, console) or size
+    quiet, large = Console(quiet=True), sets
+    if side != size:
+        large = open_labelled(settings, data, quiet, image_size=side, **where)
+    return sets, encoders, large, {"pretrained_frozen": net}
+
+
 def encoders_by_row(
     run: Run, encoder: nn.Module | None, baselines: bool, settings: Settings | None = None
 ) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -282,7 +337,7 @@ def encoders_by_row(
 def finetuned(
     encoders: Encoders,
     sets: LabelledSets,
-    settings: Settings,
+    bfloat16: bool,
     percent: float,
     listed: Sequence[str] | None,
     seed: int,
@@ -302,7 +357,7 @@ def finetuned(
     else:
         rows = draw_labels(train.labels, percent, seed)
     found = {}
-    options: dict[str, Any] = dict(seed=seed, bfloat16=settings.precision == "bf16-mixed")
+    options: dict[str, Any] = dict(seed=seed, bfloat16=bfloat16)
     options["device"] = find_device()
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
@@ -315,27 +370,34 @@ def finetuned(
     return found
 
 
-def usual_probe_of(settings: Settings) -> str:
-    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR for a method
-    of one's own.
+def usual_probe_of(settings: Settings | None, image_size: int) -> str:
+    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR without one,
+    and for a method of one's own.
     """
-    recipes = method_class(settings.method).recipes if settings.method in method_names() else {}
-    return usual_probe(
-        recipes[settings.recipe].protocol if settings.recipe in recipes else "", settings.image_size
-    )
+    protocol = ""
+    if settings is not None and settings.method in method_names():
+        recipes = method_class(settings.method).recipes
+        protocol = recipes[settings.recipe].protocol if settings.recipe in recipes else ""
+    return usual_probe(protocol, image_size)
 
 
 def measured_on(
-    run: Run, sets: LabelledSets, train_y: np.ndarray, test_y: np.ndarray, seed: int
+    run: Run | WithoutRun,
+    encoder: Encoder,
+    sets: LabelledSets,
+    train_y: np.ndarray,
+    test_y: np.ndarray,
+    seed: int,
 ) -> MeasuredOn:
-    """Say what results are measured on: these sets with these labels, and the encoder of the run as
-    it is now.
+    """Say what results are measured on: these sets with these labels, and the encoder as it is
+    now.
     """
-    settings, train = run.settings, sets.splits["train"]
+    of_run, train = isinstance(run, Run), sets.splits["train"]
     several = train_y.ndim > 1  # labels an image
     counts = np.unique(test_y, return_counts=True)[1]
     unequal = not several and balanced_accuracy(test_y, test_y) is not None
     pictures = isinstance(train, Images)
+    metrics = run.metrics if isinstance(run, Run) else []
     return MeasuredOn(
         data=sets.data,
         test=sets.test,
@@ -345,14 +407,14 @@ def measured_on(
         largest=0.0 if several else largest_class(train_y, test_y)["accuracy"],
         seed=seed,
         images=digest(chain(*(_identity(part) for part in sets.splits.values()))),
-        encoder=run.weights,
+        encoder=run.weights if isinstance(run, Run) else encoder.name,
         even_images=float(len(counts) ** 2 / (1 / counts).sum()) if unequal else None,
         limit=sets.limit,
-        epoch=max((line["epoch"] for line in run.metrics if "epoch" in line), default=None),
-        image_size=settings.image_size,
-        channels=settings.channels,
-        gray=pictures and settings.channels == 3 and are_gray(train),
-        keep_colour=settings.keep_colour or 0.0,
+        epoch=max((line["epoch"] for line in metrics if "epoch" in line), default=None),
+        image_size=encoder.image_size,
+        channels=encoder.channels,
+        gray=of_run and pictures and encoder.channels == 3 and are_gray(train),
+        keep_colour=(run.settings.keep_colour or 0.0) if isinstance(run, Run) else 0.0,
     )
 
 
@@ -390,19 +452,21 @@ def options_of(
     return how
 
 
-def add_to_results(
-    run: Run, on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
+def measurement(
+    on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
 ) -> Measurement:
-    """Write results beside others on the same data and encoder, and return them with what they were
-    measured on.
+    """Return results with what they were measured on, its rows in their order.
 
     how: the options of columns that have some.
     """
     rows = {row: results[row] for row in ENCODERS if results.get(row)}
-    columns = dict.fromkeys(map(column_of, rows["trained"]))
-    measured = Measurement(on, rows, {column: how.get(column, "") for column in columns})
+    columns = dict.fromkeys(map(column_of, rows[judged(rows)]))
+    return Measurement(on, rows, {column: how.get(column, "") for column in columns})
+
+
+def add_to_results(run: Run, measured: Measurement) -> None:
+    """Write results beside others on the same data and encoder."""
     run.write_results(added(run.results, measured))
-    return measured
 
 
 def show_results(measured: Measurement, console: Console) -> None:

@@ -267,5 +267,5 @@ def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_hel
     assert "doubtful label" not in found["problems"]["problem"]
     assert f"(the largest class has {150 / 300:.1%})" in said and "balanced accuracy" in said
     assert "too few to tell wrong labels from hard images, so none is listed" in said
-    assert "nearfar pretrain" in said and "--encoder nearfar" in said
+    assert "nearfar pretrain" in said and "resnet50" in said
     assert "none is listed" in (tmp_path / "page.html").read_text()

@@ -187,8 +187,8 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     written = capsys.readouterr()
     assert written.out == f"{photos / 'left/p11.png'}\n"
     assert (
-        "features without training on these images: nearfar pretrain photos learns better ones"
-        in written.err
+        "of colours and edges and of the net that comes with nearfar; pip install"
+        " 'nearfar[pretrained]' brings better ones: kNN accuracy 84 % for 71 on" in written.err
     )
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
@@ -224,12 +224,13 @@ def test_named_weights_give_the_features(photos, here, trained, quiet):
 
 
 def test_untrained_features_beat_chance_by_far():
-    from nearfar.evaluation import AtOnce, extract, knn_accuracy
+    from nearfar.evaluation import extract, knn_accuracy
 
     pixels = torch.from_numpy((load_digits().images * 255 / 16).astype(np.uint8))[:, None].repeat(
         1, 3, 1, 1
     )
-    x, y = extract(AtOnce(), pixels), load_digits().target
+    encoder = nearfar.join({"colours": 1.0, "edges": 1.5}, image_size=8)
+    x, y = extract(encoder, pixels), load_digits().target
     assert (
         x.shape == (1797, 512 + 324) and knn_accuracy(x[:1200], y[:1200], x[1200:], y[1200:]) > 0.85
     )

@@ -52,8 +52,8 @@ def check(
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
-            a folder. Default: none, features of colours and edges. In Python also the trained
-            module of a run, if it was an object of your own.
+            a folder. Default: colours and edges for copies, the best features at hand for
+            labels. In Python also the trained module of a run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -102,12 +102,14 @@ def check(
         how["pictured"] = known.pictured
         links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
     problems = repeated(links, near, features, images.names, splits, labels)
+    if known.for_copies and images.labels is not None:
+        features = normalize(known.for_labels().features, dim=1)
     with shown(console, "predicting labels") as progress:
         doubts, predicted = doubtful(images, features, labels, seed, approximate, progress)
     said = (
         []
         if predicted is None
-        else [predicted_words(predicted, len(doubts), remedy(isinstance(run, Run), encoder))]
+        else [predicted_words(predicted, len(doubts), remedy(isinstance(run, Run)))]
     )
     problems += doubts
     with shown(console, "measuring images") as progress:

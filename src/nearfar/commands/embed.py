@@ -2,6 +2,7 @@
 
 nearfar embed runs/photos --out photos.parquet
 nearfar embed runs/photos others/ --out others.csv
+nearfar embed photos/ --out photos.parquet
 nearfar embed runs/photos --out photos.parquet --map
 nearfar embed runs/photos --out photos.parquet --mirrored
 """
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
     import pyarrow
     from torch import Tensor, nn
 
-    from nearfar.run import Run
-
 FORMATS = (".parquet", ".csv", ".npz")
 
 
 @generators_kept()
 def embed(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     out: str | Path,
@@ -38,13 +37,14 @@ def embed(
     label_column: str | None = None,
     map: bool = False,
     mirrored: bool = False,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> Path:
     """Write the embedding of every image to a .parquet, .csv or .npz file.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, the data itself, which gets the best features at hand
+            (docs/starting-weights.md).
         data: images to embed, of one or more sources; columns of a table of paths are copied.
             Default: the data of the run.
         out: file to write; it must not exist.
@@ -58,7 +58,9 @@ def embed(
         mirrored: average the features of each image and its mirror image, in twice the time; not
             with `map`. A linear classifier of photographs gains up to 1.6 points; where left and
             right differ, it loses.
-        encoder: the trained module, if it was an object of your own.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -73,21 +75,24 @@ def embed(
     from nearfar.maps import find_map, load_map, origin
     from nearfar.pages.map import IMAGE, table_columns
     from nearfar.run import Run
-    from nearfar.run_features import features_shown, open_featured
+    from nearfar.run_features import features_shown, open_featured, run_or_data
     from nearfar.training.progress import shown
 
-    run, console, path = Run.of(run), console or Console(), Path(out)
+    run, console, path = run_or_data(run), console or Console(), Path(out)
     check_output(path, FORMATS[:1] if map else FORMATS)
     if map and mirrored:
         raise ValueError(
             "--map has the features that the map was drawn from: leave out --mirrored, or --map"
         )
+    if map and not isinstance(run, Run):
+        raise ValueError(f"--map adds the map of a run, and {run.path} is none: leave --map out")
     file = find_map("map", run.path)
     saved = load_map(file) if map else None
     known = open_featured(run, data, split, encoder, console, least=1, label_column=label_column)
     images, features = known.images, known.features
     if mirrored:
-        assert known.encoder is not None
+        if known.encoder is None:
+            raise ValueError(f"--mirrored needs an encoder, and {run.path} holds vectors")
         turned = Sequential(RandomHorizontalFlip(1.0), known.encoder)
         features = (
             features + features_shown(turned, images, console, "features of mirror images")

@@ -2,11 +2,13 @@
 
 nearfar evaluate runs/photos
 nearfar evaluate runs/photos labelled/ --protocol knn linear-sgd
+nearfar evaluate labelled/
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nearfar.evaluation.results import Measurement
-    from nearfar.run import Run
 
 
 @generators_kept()
 def evaluate(
-    run: str | Path | Run,
+    run: Any,
     data: Any = None,
     *,
     protocol: Sequence[str] = ("knn", "linear", "few"),
@@ -40,13 +41,14 @@ def evaluate(
     knn_temperature: float = 0.07,
     labels: str | None = None,
     label_column: str | None = None,
-    encoder: nn.Module | None = None,
+    encoder: str | nn.Module | None = None,
     console: Console | None = None,
 ) -> Measurement:
     """Evaluate the encoder against untrained baselines, on labelled images.
 
     Args:
-        run: run folder.
+        run: run folder; or, without one, labelled images, for which the best features at hand are
+            evaluated (docs/starting-weights.md) and nothing is written.
         data: labelled images; without a train and a test split, a share is used for the test. Of
             several sources all must have labels. Default: the data of the run.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and
@@ -58,8 +60,8 @@ def evaluate(
             choose settings: a random share of each class.
         test_share: share of the images for the test if the data has no test split.
         seed: random seed of that split and of the trials.
-        baselines: also evaluate the largest class, raw pixels, a colour histogram, HOG and the
-            encoder before training.
+        baselines: also evaluate the largest class, raw pixels, a colour histogram, HOG, the encoder
+            before training and, where nearfar[pretrained] is installed, its net as it is.
         probe: settings of linear-sgd by a paper's name, such as "sce". Default: the recipe's, else
             SACLR's.
         probe_lr: learning rates of linear-sgd; several are compared on a fifth of the training
@@ -70,18 +72,20 @@ def evaluate(
             draw from each class.
         label_column: column of the data with the labels. Default: one of a usual name, such as
             label.
-        encoder: the trained module, if it was an object of your own, with its weights before
-            training.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own, with its weights before training.
         console: console for progress and the table.
 
     Returns:
         A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels",
-        "colour_histogram", "hog", "untrained" ("starting_weights" for a run with `init`) and
-        "trained", with what they were measured `on`. Where the test images are of classes of
-        unequal size, each accuracy has a balanced one, such as "knn_balanced". They are also
-        written into results.json, beside those of other protocols on the same data, split, limit,
-        seed and encoder, and into the report. The predicted labels of kNN, linear and few (of each
-        trial) are in predictions.npz.
+        "colour_histogram", "hog", "pretrained_frozen" (not fine-tuned), "untrained"
+        ("starting_weights" for a run with `init`) and "trained", or without a run "at_hand", with
+        what they were measured `on`. Where the test images are of classes of unequal size, each
+        accuracy has a balanced one, such as "knn_balanced". Those of a run are also written into
+        results.json, beside those of other protocols on the same data, split, limit, seed and
+        encoder, and into the report. The predicted labels of kNN, linear and few (of each trial)
+        are in predictions.npz.
 
     Raises:
         ValueError: for data without labels, unknown names, and what a protocol cannot be measured
@@ -97,13 +101,16 @@ def evaluate(
     from nearfar.device import find_device
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.evaluation.evaluate import largest_class
+    from nearfar.networks import Encoder
     from nearfar.pages.report import write_report
     from nearfar.run import PREDICTIONS, Run
+    from nearfar.run_features import run_or_data
     from nearfar.training.progress import shown
 
-    run, console = Run.of(run), console or Console()
+    target, console = run_or_data(run), console or Console()
+    run = target if isinstance(target, Run) else None
+    row_judged = "at_hand" if run is None else "trained"
     protocol = [protocol] if isinstance(protocol, str) else protocol
-    settings = run.settings
     check_range("--limit", limit, 1)
     check_range("--held-out", held_out, 1)
     check_seed(seed)
@@ -113,7 +120,9 @@ def evaluate(
     tuned = {one: percent for one in protocol if (percent := percent_of(one)) is not None}
     frozen = [one for one in protocol if one not in tuned]
     check_protocols(frozen)
-    check_folder(run.path)
+    if run is not None:
+        check_folder(run.path)
+        _ = run.results  # refused before anything is computed, where it cannot be read
     if labels is not None and min(tuned.values(), default=100) == 100:
         raise ValueError(
             "--labels is for finetune-P, such as finetune-1, which --protocol does not ask for"
@@ -129,24 +138,29 @@ def evaluate(
         if labels is None
         else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
     )
-    chosen = probe_settings(probe or run_evaluation.usual_probe_of(settings), probe_lr)
-    how: dict[str, Any] = dict(
-        probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device()
-    )
     where: dict[str, Any] = dict(
         share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
     )
-    _ = run.results  # refused before anything is computed, where it cannot be read
-    sets = run_evaluation.open_labelled(settings, data, console, **where)
+    sets, encoders, large, frozen_nets = run_evaluation.open_evaluated(
+        target, data, encoder, baselines, console, **where
+    )
+    judged = encoders[row_judged]
+    assert isinstance(judged, Encoder)
     train_y, test_y = sets.splits["train"].labels, sets.splits["test"].labels
-    on = run_evaluation.measured_on(run, sets, train_y, test_y, seed)
+    on = run_evaluation.measured_on(target, judged, sets, train_y, test_y, seed)
+    settings = None if run is None else run.settings
+    usual = run_evaluation.usual_probe_of(settings, judged.image_size)
+    chosen = probe_settings(probe or usual, probe_lr)
+    how: dict[str, Any] = dict(
+        probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device()
+    )
     options = run_evaluation.options_of(protocol, chosen, knn_temperature, labels)
-    encoders = run_evaluation.encoders_by_row(run, encoder, baselines)
-    results: dict[str, dict[str, float]] = {row: {} for row in encoders}
+    results: dict[str, dict[str, float]] = {row: {} for row in [*encoders, *frozen_nets]}
     predictions: dict[str, np.ndarray] = {}
     leaks = ""
-    for row, splits in sets.features(encoders, console) if frozen else ():
-        kept = predictions if row == "trained" else None
+    features = chain(sets.features(encoders, console), large.features(frozen_nets, console))
+    for row, splits in features if frozen else ():
+        kept = predictions if row == row_judged else None
         both = *splits["train"], *splits["test"]
         with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
             results[row] = evaluate_features(
@@ -157,20 +171,25 @@ def evaluate(
                 leaks = run_evaluation.describe_leaks(
                     encoders[row], sets, both[0], both[2], predictions, progress
                 )
-    with replacing(run.path / PREDICTIONS) as unfinished:
-        np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
+    if run is not None:
+        with replacing(run.path / PREDICTIONS) as unfinished:
+            np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]
+    bfloat16 = settings is not None and settings.precision == "bf16-mixed"
     steps: list[tuple[str, float] | None] = [*([None] if frozen else []), *tuned.items()]
     for step in steps:  # what is measured is written at once, before the next training
         if step is not None:
             name, percent = step
             for row, found in run_evaluation.finetuned(
-                encoders, sets, settings, percent, listed, seed, console
+                encoders, sets, bfloat16, percent, listed, seed, console
             ).items():
                 results[row] |= found.named(name)
         if baselines:
-            results["largest_class"] = largest_class(train_y, test_y, results["trained"])
-        measured = run_evaluation.add_to_results(run, on, results, options)
-    write_report(run.path)
+            results["largest_class"] = largest_class(train_y, test_y, results[row_judged])
+        measured = run_evaluation.measurement(on, results, options)
+        if run is not None:
+            run_evaluation.add_to_results(run, measured)
+    if run is not None:
+        write_report(run.path)
     run_evaluation.show_results(measured, console)
     if leaks:
         console.print(Text(leaks))

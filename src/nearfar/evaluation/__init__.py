@@ -3,14 +3,9 @@
 from nearfar.evaluation.defects import find_defects
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
 from nearfar.evaluation.features import (
-    AtOnce,
-    PretrainedAndEdges,
     are_gray,
-    colour_histogram,
     extract,
     extract_view,
-    hog,
-    raw_pixels,
 )
 from nearfar.evaluation.finetune import (
     draw_labels,
@@ -32,6 +27,7 @@ from nearfar.evaluation.linear import (
     usual_probe,
 )
 from nearfar.evaluation.vectors import Vectors, find_vectors
+from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
 
 __all__ = [
     "evaluate_features",

@@ -27,11 +27,14 @@ ENCODERS = {
     "raw_pixels": "raw pixels",
     "colour_histogram": "a colour histogram",
     "hog": "HOG",
+    "pretrained_frozen": "the frozen pretrained net",
     "untrained": "the untrained encoder",
     "starting_weights": "the starting weights",
+    "at_hand": "the features at hand",
     "trained": "the trained encoder",
 }
 """The rows of a table of results, and their names in a sentence."""
+JUDGED = ("trained", "at_hand")  # the row that is judged by the others: the first that is there
 BALANCED, DEVIATION, TOP5 = "_balanced", "_std", "_top5"
 """Ends of the keys of balanced accuracies, of deviations over trials, and of top-5 accuracies."""
 TRIALS = 20  # of the protocols with few labels
@@ -41,6 +44,8 @@ SMALL = 48  # pixels: grayscale images up to here have views of their own
 COLOURS = "pretrain with --keep-colour 1, whose views change no colours (docs/views.md)"
 LONGER = "pretrain longer, with more --minutes"
 START = "keep the weights that you started from"
+AS_IT_IS = "take that net as it is, by the data in the place of the run and --encoder pretrained"
+PRETRAIN = "nearfar pretrain learns features of these images"
 
 
 @dataclass(frozen=True)
@@ -164,13 +169,18 @@ def column_of(key: str) -> str:
     return key
 
 
+def judged(results: Mapping[str, Any]) -> str:
+    """Return the row that is judged by the others: of a trained encoder, or of those at hand."""
+    return next(row for row in JUDGED if row in results)
+
+
 def accuracies(results: Mapping[str, dict[str, float]], *, balanced: bool = False) -> list[str]:
     """List the columns of a table of results: its accuracies, without their deviations; or its
     balanced accuracies.
     """
     return [
         key
-        for key in results["trained"]
+        for key in results[judged(results)]
         if not key.endswith(DEVIATION) and key.endswith(BALANCED) == balanced
     ]
 
@@ -197,14 +207,15 @@ def chance(measured: Measurement, row: str, column: str) -> float:
 
 
 def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
-    """Return whether the trained encoder is clearly better (1) or worse (-1) than another row, or
-    neither (0).
+    """Return whether the encoder that is judged is clearly better (1) or worse (-1) than another
+    row, or neither (0).
 
     Clearly: by more than two standard errors of the difference. All rows are tested on the same
     images, which makes the true error smaller. What agrees in three digits is never clear.
     """
-    ours, theirs = measured["trained"][column], measured[row][column]
-    errors = [chance(measured, one, column) for one in ("trained", row)]
+    own = judged(measured)
+    ours, theirs = measured[own][column], measured[row][column]
+    errors = [chance(measured, one, column) for one in (own, row)]
     if round(ours, 3) == round(theirs, 3) or abs(ours - theirs) <= CLEAR * math.hypot(*errors):
         return 0
     return 1 if ours > theirs else -1
@@ -222,15 +233,16 @@ class Outcome:
 
 
 def outcome(measured: Measurement) -> Outcome | None:
-    """Judge the trained encoder by the other rows, which cost nothing; None where there are none to
-    compare with.
+    """Judge the encoder by the other rows, which cost nothing; None where there are none to compare
+    with.
 
     The first column decides; others that disagree are named. Words name all rows that are as good
     or better, and one thing to do.
     """
+    own = judged(measured)
     columns = [
         column
-        for column in measured["trained"]
+        for column in measured[own]
         if not column.endswith(DEVIATION) and _rivals(measured, column)
     ]
     if not columns:
@@ -246,7 +258,8 @@ def outcome(measured: Measurement) -> Outcome | None:
     if first in won:
         where = "every column" if won[1:] and not others else _columns(won)
         exceptions = f", but not clearly in {_columns(others)}" if others else ""
-        words = f"The encoder beats {_encoders(rivals)} in {where}{exceptions}."
+        beats = "The encoder beats" if own == "trained" else f"{capital(ENCODERS[own])} beat"
+        words = f"{beats} {_encoders(rivals)} in {where}{exceptions}."
         if others:
             return Outcome("partly better", f"Better in {_columns(won)}", words)
         return Outcome("better", "Better than the baselines", words)
@@ -254,13 +267,17 @@ def outcome(measured: Measurement) -> Outcome | None:
     level = [row for row in rivals if lead(measured, row, first) == 0]
     named = _ranked(measured, worse or level, first)
     numbers = ", ".join(f"{measured[row][first]:.3f}" for row in named)
-    where = f"{_columns([first])} ({numbers} against {measured['trained'][first]:.3f})"
+    where = f"{_columns([first])} ({numbers} against {measured[own][first]:.3f})"
     plural = len(named) > 1 or ENCODERS[named[0]].endswith("s")
     verb = ("do" if plural else "does") + (" better" if worse else " about as well")
     if won:
         advice = f"keep this encoder for {_columns(won)} only"
+    elif own == "at_hand":
+        advice = PRETRAIN
     elif "starting_weights" in named:
         advice = START
+    elif named[0] == "pretrained_frozen":
+        advice = AS_IT_IS
     else:
         advice = f"do not keep this encoder; {_to_do(measured, named, first)}"
     words = f"{capital(_encoders(named))} {verb} in {where}: {advice}."
@@ -298,7 +315,8 @@ def _to_do(measured: Measurement, winners: Sequence[str], column: str) -> str:
 
 
 def _rivals(measured: Measurement, column: str) -> list[str]:
-    return [row for row in measured if row != "trained" and column in measured[row]]
+    own = judged(measured)
+    return [row for row in measured if row != own and column in measured[row]]
 
 
 def _ranked(measured: Measurement, rows: Sequence[str], column: str) -> list[str]:

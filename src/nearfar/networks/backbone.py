@@ -33,7 +33,7 @@ ARGUMENTS = set(
     "attn_drop_rate act_layer "
     "norm_layer norm_eps window_size layers channels width num_features stem_width "
     "stem_type base_width "
-    "cardinality".split()
+    "cardinality members".split()
 )
 """Arguments of a net that a file may set: its form. timm's builders take more, such as a checkpoint
 to load.
@@ -58,17 +58,22 @@ class Architecture:
         them.
         """
         with torch.device("meta"):
-            net = _create(self.name, self.arguments)
+            net = self.create()
         if (count := sum(weights.numel() for weights in net.parameters())) > most:
             raise ValueError(f"the net would have {count} weights, and the file has {most} bytes")
+
+    def create(self) -> nn.Module:
+        """Create the net with random weights."""
+        net = _create(self.name, self.arguments)
+        if self.small_stem:
+            shrink_stem(net)
+        return net
 
     def build(self, image_size: int) -> Backbone:
         """Build the backbone with random weights; raises ValueError for images that it cannot
         take.
         """
-        return _finished(
-            _create(self.name, self.arguments), self, image_size, self.arguments["in_chans"]
-        )
+        return _finished(self.create(), self, image_size, self.arguments["in_chans"])
 
 
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision's models
@@ -205,6 +210,8 @@ def build_backbone(
         net, arguments = _fitted(encoder, image_size, channels, start)
         small_stem = small_stem and stem_of(net) is not None
         small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
+        if small_stem:
+            shrink_stem(net)
         backbone = _finished(
             net, Architecture(encoder, arguments, small_stem), image_size, channels
         )
@@ -288,7 +295,7 @@ def _check_name(name: str) -> None:
         raise ValueError(
             f"{name} is the name in timm: use {ENTRIES.get(name, 'resnet18-small-stem')}"
         )
-    if name not in OWN_NETS and not timm.is_model(name):
+    if name not in ENTRIES.values() and not timm.is_model(name):
         otherwise = "use small, medium or a timm backbone such as resnet18"
         hint = did_you_mean(name, encoder_names(), otherwise, most=3, cutoff=0.6)
         raise ValueError(f"unknown encoder {name!r}: {hint}")
@@ -389,18 +396,16 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     if unknown := sorted(set(map(str, arguments)) - ARGUMENTS):
         raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
     kinds = (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
-    with one_line(f"encoder {name!r} cannot be built with {arguments}", *kinds):
-        entry = f"nearfar_{name}" if name in OWN_NETS else name
+    with one_line(f"encoder {name!r} cannot be built with {arguments!s:.200}", *kinds):
+        entry = f"nearfar_{name}" if name in ENTRIES.values() else name
         return timm.create_model(entry, pretrained=False, num_classes=0, **arguments)
 
 
 def _finished(
     net: nn.Module, architecture: Architecture | None, image_size: int, channels: int
 ) -> Backbone:
-    """Adapt the stem, and try the net on two blank images to see how many features it gives."""
+    """Try the net on two blank images to see how many features it gives."""
     name = qualified_name(net) if architecture is None else architecture.name
-    if architecture is not None and architecture.small_stem:
-        shrink_stem(net)
     net.eval()
     what = f"encoder {name!r} cannot take images of {image_size} px and {channels} channels"
     with one_line(what), torch.no_grad():

@@ -328,6 +328,8 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     for numbers that are not finite.
     """
     own = net.state_dict()
+    if not own:
+        return f"the encoder of {source} has no weights"
     found = _converted(net, _without_prefix(found, own))
     learned = dict(net.named_parameters())
     adapted = []

@@ -19,14 +19,17 @@ from nearfar.networks.small import OWN_NETS, SmallNet
 
 SMALL_STEM = "nearfar_small_stem"
 SMALL = "-small-stem"  # at the end of a ResNet's name
-ENTRIES = {f"nearfar_{name}": name for name in OWN_NETS}
+JOINED = "joined"  # encoders side by side, see `networks.joined`
+ENTRIES = {f"nearfar_{name}": name for name in (*OWN_NETS, JOINED)}
 """Our nets by the names that timm knows them by."""
 
 default_cfgs = generate_default_cfgs(
     {
         **{
-            name: dict(num_classes=0, input_size=(3, 224, 224), first_conv="conv", classifier="fc")
-            for name in ENTRIES
+            f"nearfar_{name}": dict(
+                num_classes=0, input_size=(3, 224, 224), first_conv="conv", classifier="fc"
+            )
+            for name in OWN_NETS
         },
         SMALL_STEM: dict(num_classes=0, input_size=(3, 32, 32), crop_pct=1.0),
     }
@@ -39,7 +42,7 @@ def timm_name(
     """Return the name by which `timm.create_model` builds a net of an `Architecture`, and its
     arguments.
     """
-    if name in OWN_NETS:
+    if name in ENTRIES.values():
         return f"nearfar_{name}", dict(arguments)
     name = name.partition(".")[0]  # without the tag of weights
     return (SMALL_STEM, {"base": name, **arguments}) if small_stem else (name, dict(arguments))

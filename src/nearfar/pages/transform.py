@@ -64,7 +64,8 @@ def transform(
         )
     trained = load(run, encoder=encoder)
     placing = saved.encoder(trained)
-    old = open_shown(about["data"], console, split=about.get("split"), **settings.reading)
+    reading = settings.reading_for(trained.image_size)
+    old = open_shown(about["data"], console, split=about.get("split"), **reading)
     count = min(about.get("images", 0), len(old))
     old = old.sampled(count, about["sample"]) if "sample" in about else old.subset(range(count))
     now = origin(run.path, old)
@@ -74,9 +75,7 @@ def transform(
     ):
         if now[part] != about.get(part):
             raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
-    new = sampled_shown(
-        open_shown(data, console, split=split, **settings.reading), limit, seed, console
-    )
+    new = sampled_shown(open_shown(data, console, split=split, **reading), limit, seed, console)
     columns = stacked([old.columns, new.columns], [len(old), len(new)])
     columns = columns_of(columns, table, [*old.names, *new.names], labelled=True)
     features = [features_shown(trained, images, console, "features") for images in (old, new)]

@@ -122,7 +122,8 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     section 6.2).
     """
     settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
-    images = open_shown(settings.data, QUIET, split="test", **settings.reading)
+    reading = settings.reading_for(encoder.image_size)
+    images = open_shown(settings.data, QUIET, split="test", **reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [

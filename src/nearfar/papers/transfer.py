@@ -94,12 +94,13 @@ def transfer(
         open_standard,
         standard_set,
     )
-    from nearfar.run import Run
+    from nearfar.run import Run, load
     from nearfar.run_evaluation import (
         LabelledSets,
         add_to_results,
         encoders_by_row,
         measured_on,
+        measurement,
         open_labelled,
         show_results,
     )
@@ -124,6 +125,7 @@ def transfer(
         alone = min(set(protocols) - set(TASKS))
         raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: run {alone} by itself")
     check_folder(run.path)
+    trained = load(run, encoder=encoder)
     name, standard = (standard_set(data) if isinstance(data, str) else None) or ("", OWN_DATA)
     if standard.metric == "eleven_point_map" and "transfer-sgd" in protocols:
         raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
@@ -136,12 +138,12 @@ def transfer(
         )
     else:
         splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
+        splits["image_size"] = trained.image_size
         sets = open_labelled(run.settings, data, console, **splits, **common)
     encoders = encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
-    pieces = (
-        features_in_pieces(sets.splits, run.settings.reading, encoders, console) if name else None
-    )
+    reading = run.settings.reading_for(trained.image_size)
+    pieces = features_in_pieces(sets.splits, reading, encoders, console) if name else None
     for row, found in pieces or sets.features(encoders, console):
         train_y, test_y = (np.asarray(found[part][1]) for part in ("train", "test"))
         for one in protocols:
@@ -155,8 +157,9 @@ def transfer(
         balanced = "_balanced" if standard.metric == "mean_per_class" else ""
         [share] = largest_class(train_y, test_y, [f"accuracy{balanced}"]).values()
         results["largest_class"] = dict.fromkeys(keys, share)
-    on = measured_on(run, sets, train_y, test_y, seed)
-    measured = add_to_results(run, on, results, {})
+    on = measured_on(run, trained, sets, train_y, test_y, seed)
+    measured = measurement(on, results, {})
+    add_to_results(run, measured)
     write_report(run.path)
     show_results(measured, console)
     return measured

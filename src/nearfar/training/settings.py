@@ -345,6 +345,10 @@ class Settings:
         names = ("image_size", "channels", "value_range", "show_channels", "max_pixels")
         return {name: getattr(self, name) for name in names}
 
+    def reading_for(self, image_size: int) -> dict[str, Any]:
+        """`reading` for an encoder of another image size than that of training."""
+        return {**self.reading, "image_size": image_size}
+
     def unchosen(self) -> list[str]:
         """List the settings that `pretrain` has yet to choose."""
         hints = get_type_hints(type(self), include_extras=True)

@@ -142,7 +142,7 @@ def resize_square(
     """
     top, left, side = centre_square(*images.shape[-2:])
     images = images[..., top : top + side, left : left + side]
-    if side == size or len(images) == 0:
+    if side == size or images.shape[0] == 0:
         return images.new_empty(*images.shape[:2], size, size) if side != size else images
     if images.dtype != torch.uint8:
         return _bicubic(images, (size, size)).clamp(0, 1)

@@ -1,0 +1,90 @@
+"""Features of images that need no training: pixels, colours and edges."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from nearfar.views import eight_bits, unit
+
+ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
+RAW_SIDE, HOG_SIDE = 32, 64  # pixels, at most
+TIES = 16 * 255**2  # of equally steep channels the first is taken, however other tools round
+
+
+def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+    """The baseline that every encoder has to beat, for `extract`: the pixels themselves, in 0..1,
+    as float32 features.
+
+    Images with a side above 32 pixels are first averaged down to it (area mean, each side on its
+    own), which keeps the features to channels * 32^2 numbers. Smaller images are taken as they are.
+    """
+    height, width = pixels.shape[2:]
+    size = (min(height, RAW_SIDE), min(width, RAW_SIDE))
+    values = unit(pixels)
+    return (values if size == (height, width) else F.adaptive_avg_pool2d(values, size)).flatten(1)
+
+
+def colour_histogram(
+    pixels: Shaped[Tensor, "batch channels height width"],
+) -> Float[Tensor, "batch dim"]:
+    """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32
+    rows of length 1.
+
+    Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32
+    bins for each channel, on its own. The features are square roots of shares, so that their cosine
+    is the Bhattacharyya coefficient and their distance Hellinger's: a large plain background then
+    does not outweigh all else.
+    """
+    batch, channels = pixels.shape[:2]
+    values = eight_bits(pixels).flatten(2).long()
+    if channels == 3:
+        red, green, blue = (values >> 5).unbind(1)
+        bins, number = 64 * red + 8 * green + blue, 512
+    else:
+        first = 32 * torch.arange(channels, device=pixels.device)[:, None]
+        bins, number = ((values >> 3) + first).flatten(1), 32 * channels
+    counts = torch.zeros(batch, number, device=pixels.device)
+    counts.scatter_add_(1, bins, torch.ones_like(bins, dtype=counts.dtype))
+    return (counts / bins.shape[1]).sqrt()
+
+
+def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
+    """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), float32: where an image has
+    edges, and which way.
+
+    Gradients [-1, 0, 1] of the channel where they are steepest; 9 orientations without sign, each
+    vote shared by the two nearest; cells of 8 x 8 pixels; blocks of 2 x 2 cells that overlap by
+    one, each normalised by its length, clipped at 0.2 and normalised again (L2-Hys). Sides above 64
+    pixels are first reduced to that, which gives 1764 features. Images below 32 pixels have smaller
+    cells, four to a side. Differs from the paper: votes are not shared among neighbouring cells and
+    not weighted towards a block's centre.
+    """
+    height, width = (min(max(side, 8), HOG_SIDE) for side in pixels.shape[2:])
+    image = unit(pixels)
+    if image.shape[2:] != (height, width):
+        image = F.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
+    down = F.pad(image[:, :, 2:] - image[:, :, :-2], (0, 0, 1, 1))
+    across = F.pad(image[:, :, :, 2:] - image[:, :, :, :-2], (1, 1))
+    squared = down.square() + across.square()
+    steepest = (squared * TIES).round().argmax(1, keepdim=True)
+    strength = squared.gather(1, steepest).sqrt()
+    angle = torch.atan2(down.gather(1, steepest), across.gather(1, steepest))
+    # in bins, from the centre of the first
+    place = angle % math.pi * (ORIENTATIONS / math.pi) - 0.5
+    lower = place.floor()
+    share = place - lower
+    votes = strength.new_zeros(image.shape[0], ORIENTATIONS, height, width)
+    votes.scatter_add_(1, lower.long() % ORIENTATIONS, strength * (1 - share))
+    votes.scatter_add_(1, (lower.long() + 1) % ORIENTATIONS, strength * share)
+    cell = min(CELL, min(height, width) // 4)
+    cells = F.avg_pool2d(votes, cell) * cell**2
+    # [batch, rows, columns, 36]
+    blocks = cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)
+    return F.normalize(
+        F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5
+    ).flatten(1)

@@ -71,6 +71,7 @@ from nearfar.training.settings import Settings
 
 Encoders = Mapping[str, Callable[[Tensor], Tensor]]
 Labelled = dict[str, tuple[Tensor, np.ndarray | None]]  # features and labels by split
+SIMPLE: Encoders = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
 
 
 @dataclass(frozen=True)
@@ -275,23 +276,22 @@ def open_evaluated(
     baselines: bool,
     console: Console,
     **where: Any,
-) -> tuple[LabelledSets, Encoders, LabelledSets, Encoders]:
-    """Open labelled images, and the encoders to evaluate on them, by row: those of a run, or the
-    features at hand of data; and the same images for the frozen pretrained net, with that net.
+) -> list[tuple[LabelledSets, Encoders]]:
+    """Open labelled images with the encoders to evaluate on them, by row: those of a run, or the
+    features at hand of data.
 
-    The latter is there where it is installed and has not been named or taken already; its images
-    have its own size, as far as theirs goes. where: options of `open_labelled`. Raises ValueError
-    for a file of vectors.
+    A second pair has the same images, as large as the frozen pretrained net sees them, with that
+    net: of a run, with `baselines`, and where it is installed. where: options of `open_labelled`.
+    Raises ValueError for a file of vectors.
     """
-    simple: Encoders = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
     if isinstance(run, WithoutRun):
         if run.vectors is not None:
             raise ValueError(f"{run.path} holds vectors: evaluate takes a run or labelled images")
-        run = run.beside(data)
-        side = side_at_hand(run.source, console)
-        sets = open_labelled(None, run.source, console, image_size=side, **where)
+        source = run.beside(data).source
+        side = side_at_hand(source, console)
+        sets = open_labelled(None, source, console, image_size=side, **where)
         own = encoder_for(sets.splits["train"], encoder, console)
-        return sets, {**(simple if baselines else {}), "at_hand": own}, sets, {}
+        return [(sets, {**(SIMPLE if baselines else {}), "at_hand": own})]
     if isinstance(encoder, str):
         raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
     settings, encoders = run.settings, encoders_by_row(run, encoder, baselines)
@@ -299,13 +299,11 @@ def open_evaluated(
     sets = open_labelled(settings, data, console, image_size=size, **where)
     net = pretrained_encoder(settings.channels) if baselines else None
     if net is None:
-        return sets, encoders, sets, {}
-    source = settings.given("data") if data is None else data
-    side = side_at_hand(source, console) or size
-    quiet, large = Console(quiet=True), sets
-    if side != size:
-        large = open_labelled(settings, data, quiet, image_size=side, **where)
-    return sets, encoders, large, {"pretrained_frozen": net}
+        return [(sets, encoders)]
+    side, larger = side_at_hand(settings.given("data") if data is None else data, console), sets
+    if side is not None and side > size:
+        larger = open_labelled(settings, data, Console(quiet=True), image_size=side, **where)
+    return [(sets, encoders), (larger, {"pretrained_frozen": net})]
 
 
 def encoders_by_row(
@@ -330,8 +328,7 @@ def encoders_by_row(
         whitening = trained.backbone.net.get_submodule("conv").state_dict()
         untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)
     start = "untrained" if settings.init is None else "starting_weights"
-    simple = {"raw_pixels": raw_pixels, "colour_histogram": colour_histogram, "hog": hog}
-    return {**simple, start: untrained, "trained": trained}
+    return {**SIMPLE, start: untrained, "trained": trained}
 
 
 def finetuned(

@@ -141,9 +141,8 @@ def evaluate(
     where: dict[str, Any] = dict(
         share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
     )
-    sets, encoders, large, frozen_nets = run_evaluation.open_evaluated(
-        target, data, encoder, baselines, console, **where
-    )
+    opened = run_evaluation.open_evaluated(target, data, encoder, baselines, console, **where)
+    sets, encoders = opened[0]
     judged = encoders[row_judged]
     assert isinstance(judged, Encoder)
     train_y, test_y = sets.splits["train"].labels, sets.splits["test"].labels
@@ -155,10 +154,10 @@ def evaluate(
         probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device()
     )
     options = run_evaluation.options_of(protocol, chosen, knn_temperature, labels)
-    results: dict[str, dict[str, float]] = {row: {} for row in [*encoders, *frozen_nets]}
+    results: dict[str, dict[str, float]] = {row: {} for _, rows in opened for row in rows}
     predictions: dict[str, np.ndarray] = {}
     leaks = ""
-    features = chain(sets.features(encoders, console), large.features(frozen_nets, console))
+    features = chain(*(images.features(rows, console) for images, rows in opened))
     for row, splits in features if frozen else ():
         kept = predictions if row == row_judged else None
         both = *splits["train"], *splits["test"]

@@ -80,9 +80,8 @@ def search_images(
         split: part of the data; "all" for everything. Default: that of the run, of other data its
             training split.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
-            a folder. Default: pretrained with edges where those weights are installed, else nearfar
-            with colours and edges. In Python also the trained module of a run, if it was an object
-            of your own.
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for the table.
 
     Returns:
@@ -416,9 +415,8 @@ def select_images(
             pairs.
         seed: random seed of the clusters, for --by typical.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
-            a folder. Default: pretrained with edges where those weights are installed, else nearfar
-            with colours and edges. In Python also the trained module of a run, if it was an object
-            of your own.
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:
@@ -544,9 +542,8 @@ def cluster_images(
             training split.
         seed: random seed of the plane and of k-means.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
-            a folder. Default: pretrained with edges where those weights are installed, else nearfar
-            with colours and edges. In Python also the trained module of a run, if it was an object
-            of your own.
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own.
         console: console for progress and messages.
 
     Returns:

@@ -79,9 +79,8 @@ def map_images(
         show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of
             the run.
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
-            a folder. Default: pretrained with edges where those weights are installed, else nearfar
-            with colours and edges. In Python also the trained module of a run, if it was an object
-            of your own.
+            a folder. Default: the best features at hand. In Python also the trained module of a
+            run, if it was an object of your own.
         views: a view plan, or a callable on uint8 batches. Default: that of the run.
         console: console for progress and messages.
 

@@ -38,6 +38,7 @@ MAY_IMPORT = {
     },
     "run": {"data", "evaluation", "networks", "training"},
     "run_features": {"run", "views", "networks", "data", "training", "neighbours", "evaluation"},
+    "run_teacher": {"run_features", "networks", "data", "neighbours", "evaluation"},
     "run_check": {"data", "neighbours", "evaluation"},
     "run_evaluation": {
         "run",
@@ -118,7 +119,16 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
         ("matplotlib", {"maps", "pages", "papers"}),
         (
             "rich",
-            {"commands", "training", "run_features", "run_evaluation", "cli", "sklearn", "papers"},
+            {
+                "commands",
+                "training",
+                "run_features",
+                "run_teacher",
+                "run_evaluation",
+                "cli",
+                "sklearn",
+                "papers",
+            },
         ),
         ("cyclopts", {"arguments", "commands", "cli"}),
         ("timm", {"networks", "training"}),

@@ -54,7 +54,10 @@ GROUPS = {
         "minutes epochs batch_size micro_batch devices",
         "precision accelerator compile threads sync_batch_norm",
     ),
-    "Method and encoder": ("method encoder init adapt", "recipe whiten layer_decay frozen"),
+    "Method and encoder": (
+        "method encoder init adapt teacher",
+        "recipe whiten layer_decay frozen teacher_weight teacher_temperature",
+    ),
     "Views": ("views crop_size keep_colour", ""),
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),
     "Checkpoint and output": ("out resume config seed json", "data_changed log_every tensorboard"),

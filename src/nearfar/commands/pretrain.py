@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from nearfar.methods import Method
     from nearfar.run import Run
+    from nearfar.run_teacher import FoundTeacher
     from nearfar.training.job import Job
     from nearfar.views import Views
 
@@ -48,6 +49,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
     from nearfar.run import Run
+    from nearfar.run_teacher import find_teacher
     from nearfar.threads import use_threads
     from nearfar.training.budget import choose_threads, usual_precision
     from nearfar.training.job import follow, launch
@@ -64,6 +66,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
+    teacher = None if settings.teacher is None else find_teacher(settings.teacher)
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
     with told_to_stop(), beginning(folder), _resumable(folder):
         check_folder(folder)
@@ -75,6 +78,8 @@ def pretrain(settings: Settings, console: Console) -> Run:
                     f"{folder} has no checkpoint; restarting", markup=False, highlight=False
                 )
             clear(folder)
+            if teacher is not None:
+                job = _taught(folder, job, teacher, console)
             write_views(folder, job)
             write_start(folder, job, model, console)
             write_report(folder)
@@ -160,6 +165,20 @@ def _resumable(folder: Path) -> Iterator[None]:
             else ""
         )
         raise NotWrittenError(f"{error}{how}") from error
+
+
+def _taught(folder: Path, job: Job, teacher: FoundTeacher, console: Console) -> Job:
+    """Write the teacher's features of the training images; the job has that much less time left."""
+    from nearfar.data import Images
+    from nearfar.training.teacher import save_teacher
+
+    began = time.perf_counter()
+    images, _ = job.sets
+    assert isinstance(images, Images)  # no stream has a teacher
+    save_teacher(folder, teacher.features(images, job.shown, console), images)
+    if job.seconds is None:
+        return job
+    return replace(job, seconds=max(job.seconds / 2, job.seconds - time.perf_counter() + began))
 
 
 def _finish(folder: Path, job: Job, console: Console) -> Run:

@@ -14,8 +14,8 @@ All losses have in common:
   groups are not computed. G must divide the batch, and the rows of each process.
 - Those with a softmax over negatives take `learn_temperature=True`: the parameter `log_scale` =
   log(1 / t) starts at the temperature given and is held between 0.01 and 100 (SogCLR: from 1/60),
-  as CLIP's; `monitored` holds t. Targets of ReSSL and SCE keep their fixed temperature; the factor
-  2 t of MoCo v3 is part of what is differentiated.
+  as CLIP's; `monitored` holds t. Targets of ReSSL, SCE and TeacherSCE keep their fixed
+  temperature; the factor 2 t of MoCo v3 is part of what is differentiated.
 
 In a loop of one's own on several processes, with torch's DistributedDataParallel, every loss takes
 `gather=True`:
@@ -36,7 +36,7 @@ changes.
 
 from nearfar.losses.lorac import LORAC
 from nearfar.losses.moco import JCL, NNCLR, MoCo, MoCoV3
-from nearfar.losses.relational import SCE, ReSSL
+from nearfar.losses.relational import SCE, ReSSL, TeacherSCE
 from nearfar.losses.saclr import SACLR
 from nearfar.losses.sigclr import SigCLR
 from nearfar.losses.simclr import DCL, SimCLR
@@ -62,6 +62,7 @@ __all__ = [
     "SimCLR",
     "SogCLR",
     "SwAV",
+    "TeacherSCE",
     "VICReg",
     "gather_rows",
 ]

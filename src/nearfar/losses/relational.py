@@ -1,14 +1,15 @@
 """Relational losses: the soft target holds similarities to other images (ReSSL), and the positive
-(SCE).
+(SCE); they are those of a momentum encoder, or of a frozen teacher.
 """
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
 from nearfar.losses.temperature import log_scale, temperature_now
-from nearfar.pairs import attend, attend_in_batch
+from nearfar.pairs import attend, attend_in_batch, log_sum_exp, relation_sum
 from nearfar.pairs.arithmetic import Queue, Rows, Scalar, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
 
@@ -79,17 +80,11 @@ class SCE(nn.Module):
     ) -> None:
         super().__init__()
         checks.positive(temperature=temperature, target_temperature=target_temperature)
-        checks.fraction(lam=lam)
-        checks.not_negative(
-            **{name: value for name, value in (("mu", mu), ("eta", eta)) if value is not None}
-        )
         self.temperature = temperature
         self.log_scale = log_scale(learn_temperature, temperature)
         self.target_temperature = target_temperature
         self.gather = gather
-        self.lam = lam
-        self.mu = mu
-        self.eta = eta
+        self.lam, self.mu, self.eta = _weights(lam, mu, eta)
 
     @on_joined_batch("query", "key")
     def forward(self, query: Rows, key: Rows, queue: Queue | None = None) -> Scalar:
@@ -104,14 +99,74 @@ class SCE(nn.Module):
             negative, _ = attend(query, queue, temperature)
             _, target_key = attend(key, queue, self.target_temperature)
             positive, relation = (vecdot(query, other) / temperature for other in (key, target_key))
-        # InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f +
-        # positive - negative.
-        mu = 1 - self.lam if self.mu is None else self.mu
-        eta = 1 - self.lam if self.eta is None else self.eta
-        loss = -(self.lam + eta) * F.logsigmoid(positive - negative)
-        return (
-            loss.add(positive, alpha=eta)
-            .sub(relation, alpha=mu)
-            .add(negative, alpha=mu - eta)
-            .mean()
-        )
+        return _joined(positive, negative, relation, self.lam, self.mu, self.eta)
+
+
+def _weights(lam: float, mu: float | None, eta: float | None) -> tuple[float, float, float]:
+    """The weights of InfoNCE, ReSSL and Ceil, the last two 1 - lam where they are None."""
+    checks.fraction(lam=lam)
+    mu, eta = (1 - lam if weight is None else weight for weight in (mu, eta))
+    checks.not_negative(mu=mu, eta=eta)
+    return lam, mu, eta
+
+
+def _joined(
+    positive: Tensor, negative: Tensor, relation: Tensor, lam: float, mu: float, eta: float
+) -> Scalar:
+    """lam InfoNCE + mu ReSSL + eta Ceil, mean over the rows; each has a relation, or all its mean.
+
+    InfoNCE is f = -logsigmoid(positive - negative), ReSSL negative - relation, Ceil f + positive -
+    negative.
+    """
+    loss = -(lam + eta) * F.logsigmoid(positive - negative)
+    return (
+        loss.add(positive, alpha=eta).sub(relation, alpha=mu).add(negative, alpha=mu - eta).mean()
+    )
+
+
+class TeacherSCE(nn.Module):
+    """SCE with the similarities of a frozen teacher: lam InfoNCE + (1 - lam) H(s, p), mean over the
+    2 * batch rows.
+
+    p_i is the softmax over j of z1_i.z2_j / t, and s_i that of t_i.t_j / t_m over j != i, where the
+    t are the teacher's features of the same images; both views in turn are z1, and both get the
+    gradient. So H(s, p) = -sum_j s_ij log p_ij alone (lam = 0) is a relational term for any loss,
+    and the whole is the cross entropy of lam one-hot + (1 - lam) s and p. In SCE's form: lam
+    InfoNCE + mu ReSSL + eta Ceil, with mu = eta = 1 - lam; at lam = eta = 0, mu = 1 it is ReSSL's,
+    in which the positive is on neither side.
+
+    Shapes: z1, z2 [batch, dim] of two views; teacher [batch, teacher_dim], raw or unit rows.
+    Defaults: temperature 0.1, target_temperature 0.05, lam 0.5; mu and eta None, which means 1 -
+    lam. Source: Denize et al. 2023 (SCE), Proposition 1, whose targets are those of a momentum
+    encoder; a frozen teacher as in Fang et al. 2021 (SEED), whose keys are in a queue.
+
+    >>> z = torch.eye(3)
+    >>> TeacherSCE(temperature=1.0, lam=0.0)(z, z, z)  # log(e + 2): the teacher prefers no image
+    tensor(1.5514)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        target_temperature: float = 0.05,
+        lam: float = 0.5,
+        mu: float | None = None,
+        eta: float | None = None,
+        gather: bool = False,
+        learn_temperature: bool = False,
+    ) -> None:
+        super().__init__()
+        checks.positive(temperature=temperature, target_temperature=target_temperature)
+        self.temperature = temperature
+        self.target_temperature = target_temperature
+        self.lam, self.mu, self.eta = _weights(lam, mu, eta)
+        self.log_scale = log_scale(learn_temperature, temperature)
+        self.gather = gather
+
+    @on_joined_batch("z1", "z2", "teacher")
+    def forward(self, z1: Rows, z2: Rows, teacher: Float[Tensor, "batch teacher_dim"]) -> Scalar:
+        temperature = temperature_now(self, z1, z2)
+        positive, negative = log_sum_exp(z1, z2, temperature, across=True)
+        relation = relation_sum(z1, z2, teacher, self.target_temperature)
+        mean_relation = relation / (temperature * negative.numel())
+        return _joined(positive, negative, mean_relation, self.lam, self.mu, self.eta)

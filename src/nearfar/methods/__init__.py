@@ -7,7 +7,7 @@ views and a `Setup`; `register_method` lists it by name beside these. The named 
 """
 
 from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
-from nearfar.methods.method import Head, Method, Setup
+from nearfar.methods.method import Head, Method, Setup, Teacher
 from nearfar.methods.moco import JCL, NNCLR, MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
 from nearfar.methods.pairing import Embeddings, Pairing
@@ -56,6 +56,7 @@ __all__ = [
     "SimSiam",
     "SogCLR",
     "SwAV",
+    "Teacher",
     "VICReg",
     "register_method",
 ]

@@ -8,14 +8,14 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
-from nearfar.losses import checks
+from nearfar.losses import TeacherSCE, checks
 from nearfar.messages import check_known
-from nearfar.methods.pairing import Pairing
+from nearfar.methods.pairing import Pairing, views_and_teacher
 from nearfar.methods.recipe import Recipe, small_data
 
 Own = TypeVar("Own", bound="Method")
@@ -122,6 +122,26 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """How the similarities that a frozen teacher sees between images enter the loss; see
+    `Method.taught`.
+
+    weight: of the relational term, 0 to 1; the loss has the rest. temperature: of the softmax of
+    the teacher's similarities. Raises ValueError for numbers out of range.
+
+    >>> Teacher(weight=0.3).temperature
+    0.05
+    """
+
+    weight: float = 0.5
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        checks.fraction(teacher_weight=self.weight)
+        checks.positive(teacher_temperature=self.temperature)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setup:
     """What is trained around a backbone: heads, momentum encoder, queue and loss, and which
     embeddings are compared.
@@ -135,9 +155,11 @@ class Setup:
     of all views of a size, those of the heads of all views. `norm_groups` splits the batch
     statistics of the momentum encoder into that many groups of shuffled rows, over all processes;
     `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps
-    the predictor out of the schedule of the learning rate. Raises ValueError for a queue or groups
-    below 1, a momentum outside 0 to 1, a predictor that does not end with the projector's width, or
-    a pairing that does not fit the predictor, momentum encoder and queue that there are.
+    the predictor out of the schedule of the learning rate. `beside` is a second loss, on the rows
+    that the pairing names for it: with its weight w the whole is (1 - w) loss + w beside. Raises
+    ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not
+    end with the projector's width, or a pairing that does not fit the predictor, momentum encoder
+    and queue that there are.
 
     >>> SimCLR(temperature=0.5).setup(num_images=100).loss.temperature
     0.5
@@ -155,6 +177,8 @@ class Setup:
     online_norm_groups: int = 1
     constant_predictor_lr: bool = False
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    beside: nn.Module | None = None
+    beside_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if self.queue_size is not None:
@@ -174,9 +198,10 @@ class Setup:
             "projection": True,
             "prediction": self.predictor is not None,
             "key": self.momentum is not None,
+            "teacher": True,
         }
         if missing := {name for name in self.pairing.names if not there.get(name)}:
-            made = " and ".join(f"{name!r}" for name in there if there[name])
+            made = " and ".join(f"{name!r}" for name in list(there)[:3] if there[name])
             raise ValueError(
                 f"the pairing uses {min(missing)!r}, but these networks make only {made}"
             )
@@ -250,6 +275,31 @@ class Method(ABC):
     @abstractmethod
     def setup(self, num_images: int) -> Setup:
         """Declare networks and loss for a training set of `num_images` images."""
+
+    def taught(self, num_images: int, teacher: Teacher) -> Setup:
+        """Declare the same with a teacher: the cross entropy of its similarities between images and
+        those of the projections of the first two views stands beside the loss.
+
+        A method whose own loss has similarities as targets takes the teacher's in their place; then
+        `teacher.weight` counts for nothing. Raises ValueError for a method with one view.
+        """
+        self._check_views()
+        setup = self.setup(num_images)
+        return replace(
+            setup,
+            pairing=replace(setup.pairing, beside=views_and_teacher()),
+            beside=TeacherSCE(target_temperature=teacher.temperature, lam=0.0),
+            beside_weight=teacher.weight,
+        )
+
+    @property
+    def taught_views(self) -> tuple[str, ...]:
+        """Name the distribution of each view where there is a teacher."""
+        return self.views
+
+    def _check_views(self) -> None:
+        if len(self.views) < 2:
+            raise ValueError("a teacher needs a method with two views of each image")
 
     @classmethod
     def recipe(cls, name: str) -> Recipe:

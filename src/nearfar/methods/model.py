@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.device import quiet_compiler
-from nearfar.methods.method import Method
+from nearfar.methods.method import Method, Teacher
 from nearfar.methods.pairing import Embeddings
 from nearfar.networks import MomentumEncoder, Queue, shuffled, split_batch_norm
 
@@ -19,7 +19,9 @@ class Model(nn.Module):
     """Online branch, predictor, momentum encoder, queues and loss of a method around a backbone.
 
     backbone: any module from normalised images [batch, channels, size, size] to features [batch,
-    num_features], with the attribute `num_features`. num_images: in the training set.
+    num_features], with the attribute `num_features`. num_images: in the training set. teacher: how
+    a frozen teacher's similarities enter the loss, if there is one; its features of the training
+    images [num_images, dim] are then set as `teacher_rows`, which no state_dict holds.
     `forward(views)` returns the embeddings; `compute_loss` compares them. They are apart so that
     the loop can gather embeddings over processes, or make them in micro-batches, before the loss
     sees the whole batch. Raises ValueError for a method whose pairing needs more views than it
@@ -30,9 +32,15 @@ class Model(nn.Module):
     torch.Size([2, 8, 128])
     """
 
-    def __init__(self, method: Method, backbone: nn.Module, num_images: int) -> None:
+    def __init__(
+        self,
+        method: Method,
+        backbone: nn.Module,
+        num_images: int,
+        teacher: Teacher | None = None,
+    ) -> None:
         super().__init__()
-        setup = method.setup(num_images)
+        setup = method.setup(num_images) if teacher is None else method.taught(num_images, teacher)
         pairing = setup.pairing
         if (last := max(pairing.online_views + pairing.momentum_views)) >= len(method.views):
             raise ValueError(
@@ -55,6 +63,7 @@ class Model(nn.Module):
         queues = set() if setup.queue_size is None else set(pairing.queues or (0,))
         self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in queues)
         self.loss = setup.loss
+        self.teacher_rows: Tensor | None = None
         self._compiled: list[Callable[[Tensor], Tensor]] = []
 
     def compile_networks(self) -> None:
@@ -97,12 +106,25 @@ class Model(nn.Module):
         """Return the scalar loss of the complete batch; updates the state of the loss alone.
 
         index: [batch] numbers of the images; None will do unless the loss keeps something for each
-        image.
+        image, or there is a teacher.
         """
+        pairing, beside = self.setup.pairing, self.setup.beside
+        if "teacher" in pairing.names:
+            embeddings = embeddings | {"teacher": self._teacher_of(index)[None]}
         state: dict[str, Tensor | None] = {"index": index} if self.setup.needs_index else {}
-        return self.setup.pairing(
-            self.loss, embeddings, [queue() for queue in self.queues], **state
-        )
+        loss = pairing(self.loss, embeddings, [queue() for queue in self.queues], **state)
+        if beside is None:
+            return loss
+        weight = self.setup.beside_weight
+        return (1 - weight) * loss + weight * beside(*pairing.rows_beside(embeddings))
+
+    def _teacher_of(self, index: Tensor | None) -> Tensor:
+        """The teacher's features of the batch's images."""
+        if self.teacher_rows is None or index is None:
+            raise ValueError(
+                "a teacher is compared with: set teacher_rows [images, dim], and give the index"
+            )
+        return self.teacher_rows[index]
 
     def set_schedules(self, epoch: float, epochs: float) -> None:
         """Set the loss's scheduled numbers for a moment of training."""

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 Embeddings = dict[str, Tensor]
 """Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction"
-(online predictor, where there is one) and "key" (the momentum encoder's projector, without
-gradient).
+(online predictor, where there is one), "key" (the momentum encoder's projector, without gradient)
+and "teacher" (a frozen teacher's features of the images themselves, one view).
 """
 
 Rows = tuple[str, int | tuple[int, ...]]
@@ -32,7 +32,7 @@ class Pairing:
     of several entries are joined. enqueued: what enters the queue after the step, where there is
     one; several views in one entry enter as the mean of their unit rows. Default: every key.
     queues: number of the queue that each term reads, where there are several; entry i of `enqueued`
-    then fills queue i.
+    then fills queue i. beside: the arguments of a second loss that stands beside this one, if any.
 
     >>> Pairing(terms=((("projection", 0), ("key", 1)),)).momentum_views
     (1,)
@@ -43,6 +43,7 @@ class Pairing:
     named: Mapping[str, tuple[Rows, ...]] = field(default_factory=dict)
     enqueued: tuple[Rows, ...] | None = None
     queues: tuple[int, ...] | None = None
+    beside: tuple[Rows, ...] = ()
 
     def __call__(
         self,
@@ -63,6 +64,10 @@ class Pairing:
             )
         return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
+    def rows_beside(self, embeddings: Embeddings) -> list[Tensor]:
+        """Return the arguments of the second loss."""
+        return [self._select(embeddings, rows) for rows in self.beside]
+
     def rows_to_enqueue(self, embeddings: Embeddings) -> list[Tensor]:
         """Return the rows [rows, dim] that enter each queue after the step."""
         entries = (
@@ -78,7 +83,7 @@ class Pairing:
 
     @property
     def names(self) -> set[str]:
-        """The kinds of embeddings that are used: "projection", "prediction", "key"."""
+        """The kinds of embeddings that are used: "projection", "prediction", "key", "teacher"."""
         return {name for name, _ in self._all_rows()}
 
     @property
@@ -92,7 +97,8 @@ class Pairing:
         return self._views(("key",))
 
     def _all_rows(self) -> list[Rows]:
-        return [*chain(*self.terms), *chain(*self.named.values()), *(self.enqueued or ())]
+        joined = (*chain(*self.terms), *chain(*self.named.values()))
+        return [*joined, *(self.enqueued or ()), *self.beside]
 
     def _views(self, names: tuple[str, ...]) -> tuple[int, ...]:
         used = [views for name, views in self._all_rows() if name in names]
@@ -106,7 +112,7 @@ class Pairing:
 
     def _select(self, embeddings: Embeddings, rows: Rows) -> Tensor:
         name, views = rows
-        present = self.momentum_views if name == "key" else self.online_views
+        present = {"key": self.momentum_views, "teacher": (0,)}.get(name, self.online_views)
         if isinstance(views, int):
             return embeddings[name][present.index(views)]
         return torch.stack([embeddings[name][present.index(view)] for view in views])
@@ -132,6 +138,11 @@ def both_ways(
     return Pairing(
         terms=(((first, 0), (second, 1)), ((first, 1), (second, 0))), join=join, enqueued=enqueued
     )
+
+
+def views_and_teacher(query: str = "projection") -> tuple[Rows, ...]:
+    """The first two views, and the teacher's features of their images: arguments of TeacherSCE."""
+    return (query, 0), (query, 1), ("teacher", 0)
 
 
 def queries_against_keys(

@@ -10,6 +10,7 @@ from nearfar.pairs.attention import attend, attend_in_batch
 from nearfar.pairs.exponential import log_sum_exp, per_image_log_sum_exp
 from nearfar.pairs.kernels import Kernel, cauchy, cosine, gaussian
 from nearfar.pairs.logistic import logistic_sum
+from nearfar.pairs.relations import relation_sum
 from nearfar.pairs.shares import gather_rows, shared_rows
 from nearfar.pairs.weighted import sample_order, sample_others, sampled_sum, weighted_sum
 
@@ -24,6 +25,7 @@ __all__ = [
     "log_sum_exp",
     "logistic_sum",
     "per_image_log_sum_exp",
+    "relation_sum",
     "sample_order",
     "sample_others",
     "sampled_sum",

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory
 from nearfar.messages import first_line, one_line
-from nearfar.methods import Method, Model, Recipe
+from nearfar.methods import Method, Model, Recipe, Teacher
 from nearfar.networks import build_backbone, fitting_size
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
@@ -29,6 +29,7 @@ from nearfar.training.processes import world_size
 from nearfar.training.progress import duration, waiting
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep
+from nearfar.training.teacher import teacher_of
 from nearfar.views import Views, make_views
 
 LEAST_EPOCHS, LEAST_ADAPT_EPOCHS = 100, 10
@@ -64,6 +65,7 @@ GAIN = 1.05  # by which it must be faster to be kept
 SECONDS = 0.3  # of steps, after one that sets everything up; at least two steps
 LEAST_WIDTH = 4  # of a projector's output that is made narrower
 TRIAL = 256  # rows of a trial of heads and loss
+TEACHER_DIM = 512  # features of a teacher in a trial
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def _compiled(
 
 def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
     wanted |= dict(accelerator=given.accelerator, micro_batch=given.micro_batch)
+    wanted |= dict(teacher=teacher_of(given))
     few: dict[str, Any] = (
         {"batch_size": given.batch_size} if (given.batch_size or LEAST) < LEAST else {}
     )
@@ -236,14 +239,15 @@ def training_speed(
     precision: Any = "32-true",
     batch_size: int | None = None,
     micro_batch: int | Literal["auto"] | None = None,
+    teacher: Teacher | None = None,
     compiled: bool = False,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if
     memory ends.
 
     image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial;
-    by default 64 to 128, the more the smaller the crops are. compiled: by torch.compile, whose time
-    does not count. Data that must be decoded meanwhile is slower.
+    by default 64 to 128, the more the smaller the crops are. teacher: of the run. compiled: by
+    torch.compile, whose time does not count. Data that must be decoded meanwhile is slower.
     """
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
     fabric = build_fabric(accelerator, precision)
@@ -251,7 +255,7 @@ def training_speed(
     before, log.disabled = log.disabled, True
     try:
         backbone = build_backbone(encoder, image_size=crop_size, channels=channels)
-        model = Model(method, backbone, batch_size)
+        model = _with_rows(Model(method, backbone, batch_size, teacher), batch_size)
     finally:
         log.disabled = before
     how = place(fabric, model, precision, compiled)
@@ -373,7 +377,7 @@ def choose_batch(
     ]
     for fitted in (method, *(replace(method, projector=(*widths, width)) for width in halved)):
         for size in sizes:
-            if problem := _problem(fitted, size, images):
+            if problem := _problem(fitted, size, images, teacher_of(given)):
                 complaint = complaint or problem
                 continue
             changed = (
@@ -406,7 +410,14 @@ class _Features(nn.Sequential):
         super().__init__(nn.BatchNorm2d(self.shape[0]), nn.Flatten())
 
 
-def _problem(method: Method, batch_size: int, images: int) -> str:
+def _with_rows(model: Model, images: int) -> Model:
+    """A model for a trial, with a teacher's features of its images where it needs some."""
+    if "teacher" in model.setup.pairing.names:
+        model.teacher_rows = torch.randn(images, TEACHER_DIM)
+    return model
+
+
+def _problem(method: Method, batch_size: int, images: int, teacher: Teacher | None) -> str:
     """Return why heads and loss cannot take a batch of this size, empty where they can.
 
     A large batch is tried by a smaller one first, which costs less and divides into groups as it
@@ -414,7 +425,7 @@ def _problem(method: Method, batch_size: int, images: int) -> str:
     """
     problem = ""
     with buildable():
-        setup = method.setup(images)
+        setup = method.setup(images) if teacher is None else method.taught(images, teacher)
     groups = math.lcm(
         setup.norm_groups, setup.online_norm_groups, getattr(method, "group_size", None) or 1
     )
@@ -422,7 +433,7 @@ def _problem(method: Method, batch_size: int, images: int) -> str:
     for rows in dict.fromkeys([batch_size - less, batch_size]):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             with buildable():
-                model = Model(method, _Features(), images).train()
+                model = _with_rows(Model(method, _Features(), images, teacher), rows).train()
             try:
                 views: list[Tensor] = [torch.randn(rows, *_Features.shape) for _ in method.views]
                 model.compute_loss(model(views), torch.arange(rows))

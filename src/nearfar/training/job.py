@@ -25,6 +25,7 @@ from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
 from nearfar.training.run_folder import CONFIG, STARTING
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
+from nearfar.training.teacher import load_teacher, teacher_of
 from nearfar.views import Views
 
 WHITENED_BY = 200  # images
@@ -74,7 +75,7 @@ class Job:
         backbone = initial_backbone(self.settings, self.encoder)
         if self.settings.whiten:
             _whiten(backbone, images.head if isinstance(images, Stream) else images)
-        return Model(self.method, backbone, len(images))
+        return Model(self.method, backbone, len(images), teacher_of(self.settings))
 
 
 def opened(settings: Settings, **options: Any) -> Images | Stream:
@@ -215,6 +216,9 @@ def _run(
     settings = job.settings
     images, held_out = job.sets
     model = job.model() if model is None else model
+    if settings.teacher is not None:
+        assert isinstance(images, Images)
+        model.teacher_rows = load_teacher(Path(settings.out), images)
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model, settings.batch_size)

@@ -244,6 +244,8 @@ def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup
     computes.
     """
     fabric.to_device(model)
+    if model.teacher_rows is not None:
+        model.teacher_rows = fabric.to_device(model.teacher_rows)
     how = setup_of(fabric.device, precision)
     if how.channels_last.value:
         model.to(memory_format=torch.channels_last)

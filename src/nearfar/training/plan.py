@@ -54,6 +54,7 @@ from nearfar.training.settings import (
     describe_object,
     settings_fields,
 )
+from nearfar.training.teacher import teacher_of
 from nearfar.views import PRESETS, ViewFunction, ViewPlan, Views, fit_views, plan
 
 MINUTES, ADAPT_MINUTES = 30.0, 10.0
@@ -111,6 +112,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         views=_as_written(views.to_dict() if isinstance(views, ViewPlan) else views),
         held_out=held_out,
         minutes=None,
+        **_teacher(given, method),
         epochs=int(epochs) if epochs == int(epochs) else epochs,
         precision=machine.precision,
         compile=_or(given.compile, machine.compiled),
@@ -227,6 +229,7 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
         raise ValueError(
             "--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'"
         )
+    _check_teacher(given, method)
     if given.stream and given.limit is not None:
         raise ValueError("--limit does not go with --stream: name fewer tars")
     if given.stream and method.setup(1).needs_index:
@@ -244,6 +247,39 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
         )
     if (given.mean is None) != (given.std is None):
         raise ValueError("--mean and --std go together: give both or none")
+
+
+def _check_teacher(given: Settings, method: Method) -> None:
+    """Raise ValueError where a teacher does not go with the other settings."""
+    numbers = given.teacher_weight, given.teacher_temperature
+    teacher = teacher_of(given)
+    if teacher is None:
+        if any(number is not None for number in numbers):
+            raise ValueError("--teacher-weight and --teacher-temperature are for a --teacher")
+        return
+    if given.stream:
+        raise ValueError(
+            "--teacher does not go with --stream: its features of all images are computed first"
+        )
+    if method.taught(1, teacher).beside is not None:
+        return
+    if given.teacher_weight is not None:
+        raise ValueError(
+            f"{short_name(method)} takes the teacher's similarities as its targets: leave "
+            "--teacher-weight out"
+        )
+
+
+def _teacher(given: Settings, method: Method) -> dict[str, Any]:
+    teacher = teacher_of(given)
+    if teacher is None:
+        return {}
+    beside = method.taught(1, teacher).beside is not None
+    return dict(
+        teacher=lasting(given.teacher),
+        teacher_weight=teacher.weight if beside else None,
+        teacher_temperature=teacher.temperature,
+    )
 
 
 # Data
@@ -399,12 +435,13 @@ def views_for(given: Settings, method: Method, crop_size: int, channels: int) ->
     and colour take those of that name.
     """
     views = given.given("views")
+    names = method.views if given.teacher is None else method.taught_views
     if views is None and given.recipe != "small":
-        return "+".join(method.views)
+        return "+".join(names)
     if views is None and crop_size >= PHOTOGRAPH and channels in (1, 3):
         views = "photographs"
     if views is None or (isinstance(views, str) and views in PRESETS):
-        return "+".join(fit_views(method.views, crop_size, channels, views))
+        return "+".join(fit_views(names, crop_size, channels, views))
     return views
 
 

@@ -24,9 +24,11 @@ LOCK = ".lock"
 CONFIG, TABLE = "config.yaml", "data.arrow"  # the first is written last: with it a run has begun
 CHECKPOINT = "checkpoints/last.ckpt"
 STARTING = "starting"  # a folder with the weights that a run started from, as an encoder
+TEACHER = "teacher.safetensors"  # features of the training images, see training/teacher.py
 METRICS, SKIPPED = "metrics.jsonl", "skipped.txt"
-_BEFORE_CHECKPOINT = {LOCK, CONFIG, TABLE, STARTING, METRICS, SKIPPED, "environment.json"}
-_BEFORE_CHECKPOINT |= {"views.html", "views.json", "report.html", "checkpoints", "tensorboard"}
+_BEFORE_CHECKPOINT = {LOCK, CONFIG, TABLE, STARTING, TEACHER, METRICS, SKIPPED}
+_BEFORE_CHECKPOINT |= {"environment.json", "views.html", "views.json", "report.html"}
+_BEFORE_CHECKPOINT |= {"checkpoints", "tensorboard"}
 _PATIENCE = 15.0  # seconds in which the workers of a killed process end
 
 

@@ -126,6 +126,22 @@ class Settings:
         ".pth file. Only timm and "
         "hf: use the network"
     )
+    teacher: str | None = setting(
+        "frozen encoder whose similarities between images are learned too: 'pretrained' (the "
+        "installed weights), a timm backbone by name, 'hf:owner/name', a run or encoder folder, "
+        "or a file of vectors with the images' names, made by any encoder (docs/teachers.md)"
+    )
+    teacher_weight: float | None = setting(
+        "weight of the teacher's term beside the loss; not for sce and ressl, which take its "
+        "similarities as their targets. Default: 0.5",
+        at_least=0,
+        at_most=1,
+    )
+    teacher_temperature: float | None = setting(
+        "temperature of the softmax of the teacher's similarities. Default: 0.05",
+        at_least=1e-6,
+        at_most=10**6,
+    )
     adapt: bool = setting(
         "fine-tune the starting weights without labels, with other defaults: adamw, a low "
         "lr, layer_decay 0.7, frozen "

@@ -26,6 +26,7 @@ from nearfar.training.plan import chosen_method, chosen_views, lasting, must_fit
 from nearfar.training.processes import by_torchrun, check_processes, world_size
 from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
 from nearfar.training.settings import Settings
+from nearfar.training.teacher import load_teacher
 
 COMPILED = (
     "this run is compiled (--compile), and torch may compile it anew in another way: from "
@@ -146,7 +147,12 @@ def plan_resumed(
     if noted != settings:
         noted.save(folder / CONFIG)
     here = replace(noted, accelerator=accelerator, devices=processes)
-    return Job(here, method, recipe, whole.given("encoder"), views, images)
+    job = Job(here, method, recipe, whole.given("encoder"), views, images)
+    if settings.teacher is not None:
+        train, _ = job.sets
+        assert isinstance(train, Images)
+        load_teacher(folder, train)  # what is missing, damaged or of other images is said here
+    return job
 
 
 def _same_data(

@@ -1,0 +1,129 @@
+"""A frozen teacher of a run: an encoder or vectors made elsewhere, found by name, and its features
+of the training images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.data.names import match
+from nearfar.evaluation import Vectors, find_vectors
+from nearfar.neighbours import paths_of
+from nearfar.networks import Encoder, build_backbone, fitting_size, load_encoder
+from nearfar.networks.encoder import WEIGHTS
+from nearfar.networks.starting import OWN, PRETRAINED, StartingWeights, find_weights
+from nearfar.run_features import SIDE, features_shown
+
+
+@dataclass(frozen=True)
+class FoundTeacher:
+    """A teacher that exists: weights by name, an encoder in a folder, or vectors in a file."""
+
+    given: str
+    source: StartingWeights | Encoder | Vectors
+
+    def features(
+        self, images: Images, whole: Images, console: Console
+    ) -> Float[Tensor, "images dim"]:
+        """Its features of the training images, less their mean over these, as rows of unit length.
+
+        Without the mean, which all images share, similarities tell more of them apart. whole: the
+        images of which these are some; vectors without names are in their order. Raises
+        ValueError for images without a vector, for other channels, and for features that are not
+        finite.
+        """
+        if isinstance(self.source, Vectors):
+            vectors = _named(self.source, whole, self.given, console)
+            features = self._vectors_of(images, vectors, console)
+        else:
+            features = features_shown(
+                self._encoder_for(self.source, images), images, console, f"features of {self.given}"
+            )
+        return F.normalize(features - features.mean(0), dim=1)
+
+    def _encoder_for(self, source: StartingWeights | Encoder, images: Images) -> Encoder:
+        if isinstance(source, Encoder):
+            if {source.channels, images.channels} - {1, 3} and (source.channels != images.channels):
+                raise ValueError(
+                    f"--teacher {self.given} takes images of {source.channels} channels, and "
+                    f"these have {images.channels}"
+                )
+            return source
+        name = source.encoder
+        if name is None:
+            raise ValueError(f"--teacher {self.given} does not say which net its weights are of")
+        size = fitting_size(name, SIDE, 2 * SIDE)
+        backbone = build_backbone(
+            name, image_size=size, channels=images.channels, init=source.source
+        )
+        mean, std = source.moments(images.channels) or (images.mean, images.std)
+        return Encoder(backbone, size, images.channels, mean, std, images.value_range).eval()
+
+    def _vectors_of(
+        self, images: Images, vectors: Vectors, console: Console
+    ) -> Float[Tensor, "images dim"]:
+        """The vector of each image, by its name."""
+        assert vectors.names is not None
+        paths = [path for path in paths_of(images) if path is not None]
+        own = paths if len(paths) == len(images) else None
+        of, how = match(vectors.names, images.names, own)
+        if len(of) < len(images):
+            first = next(row for row in range(len(images)) if row not in of)
+            raise ValueError(
+                f"--teacher {self.given} has no vector for {len(images) - len(of)} of the "
+                f"{len(images)} training images, such as {images.names[first]!r:.300}: its first "
+                f"name is {vectors.names[0]!r:.300}"
+            )
+        if how:
+            console.print(Text(how))
+        return vectors.features[[of[row] for row in range(len(images))]]
+
+
+def _named(vectors: Vectors, whole: Images, given: str, console: Console) -> Vectors:
+    """Vectors with names: those of the images in their order where they have none."""
+    if vectors.names is not None:
+        return vectors
+    if len(vectors.features) != len(whole):
+        texts = f"rename one of {', '.join(vectors.texts)}" if vectors.texts else "give them names"
+        raise ValueError(
+            f"--teacher {given} has {len(vectors.features)} vectors without names, which cannot be "
+            f"those of {len(whole)} images: {texts}, such as 'path'"
+        )
+    console.print(
+        Text(f"the vectors of {given} have no names: they are in the order of the images")
+    )
+    return vectors._replace(names=whole.names)
+
+
+def find_teacher(given: str) -> FoundTeacher:
+    """Find a teacher by what a user gives: a file of vectors, a folder with an encoder, or what
+    `find_weights` knows by name.
+
+    Raises ValueError for a file without vectors, and all that `find_weights` raises.
+    """
+    path = Path(given)
+    if path.is_file():
+        vectors = find_vectors(given)
+        if vectors is None:
+            raise ValueError(
+                f"--teacher {given} holds no vectors: name a .parquet, .npz or .npy file of some, "
+                "a run or an encoder"
+            )
+        return FoundTeacher(given, vectors)
+    if (path / WEIGHTS).is_file():
+        return FoundTeacher(given, load_encoder(path))
+    known = ":" in given or given in (OWN, PRETRAINED) or path.exists()
+    if not known and ("/" in given or path.suffix):
+        raise FileNotFoundError(
+            f"there is no teacher {given}: name a run or encoder folder, a file of vectors, "
+            "pretrained, or a timm backbone"
+        )
+    return FoundTeacher(given, find_weights(given if known else "timm", None if known else given))

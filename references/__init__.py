@@ -9,7 +9,17 @@ all of it.
 """
 
 from references.features import barlow_twins, negative_cosine, sinkhorn, swav, vicreg, wmse
-from references.keys import ceil, info_nce, jcl, lorac, moco_v3, nnclr, ressl, sce
+from references.keys import (
+    ceil,
+    info_nce,
+    jcl,
+    lorac,
+    moco_v3,
+    nnclr,
+    ressl,
+    sce,
+    teacher_sce,
+)
 from references.pairs import State, clip, dcl, isogclr, saclr, sigclr, siglip, simclr, sogclr
 from references.rows import unit
 
@@ -35,6 +45,7 @@ __all__ = [
     "sinkhorn",
     "sogclr",
     "swav",
+    "teacher_sce",
     "unit",
     "vicreg",
     "wmse",

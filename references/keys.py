@@ -79,6 +79,23 @@ def sce(
     )
 
 
+def teacher_sce(
+    z1: Tensor,
+    z2: Tensor,
+    teacher: Tensor,
+    temperature: float = 0.1,
+    target_temperature: float = 0.05,
+    lam: float = 0.5,
+) -> Tensor:
+    """The cross entropy of SCE's Eq. 8 both ways, where a teacher's rows make the targets."""
+    x, y, rows = unit(z1), unit(z2), unit(teacher.detach())
+    own = torch.eye(len(x), dtype=torch.bool)
+    others = (rows @ rows.T / target_temperature).masked_fill(own, -math.inf).softmax(1)
+    target = torch.where(own, lam, (1 - lam) * others)
+    logits = x @ y.T / temperature
+    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
+
+
 def nuclear_norm(matrices: Tensor) -> Tensor:
     return torch.linalg.svdvals(matrices).sum(-1)
 

@@ -239,5 +239,5 @@ def test_public_losses():
         "SACLR SCE SigCLR SimCLR SogCLR"
     )
     assert sorted(nearfar.losses.__all__) == sorted(
-        [*names.split(), "SwAV", "VICReg", "WMSE", "gather_rows"]
+        [*names.split(), "SwAV", "TeacherSCE", "VICReg", "WMSE", "gather_rows"]
     )

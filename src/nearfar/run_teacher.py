@@ -17,10 +17,11 @@ from nearfar.data import Images
 from nearfar.data.names import match
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.neighbours import paths_of
-from nearfar.networks import Encoder, build_backbone, fitting_size, load_encoder
+from nearfar.networks import Encoder, fitting_size, load_encoder, named_encoder
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import OWN, PRETRAINED, StartingWeights, find_weights
-from nearfar.run_features import SIDE, features_shown
+from nearfar.run_features import features_shown
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,9 @@ class FoundTeacher:
         if name is None:
             raise ValueError(f"--teacher {self.given} does not say which net its weights are of")
         size = fitting_size(name, SIDE, 2 * SIDE)
-        backbone = build_backbone(
-            name, image_size=size, channels=images.channels, init=source.source
-        )
-        mean, std = source.moments(images.channels) or (images.mean, images.std)
-        return Encoder(backbone, size, images.channels, mean, std, images.value_range).eval()
+        encoder = named_encoder(self.given, size, images.channels, (images.mean, images.std))
+        encoder.value_range = images.value_range
+        return encoder
 
     def _vectors_of(
         self, images: Images, vectors: Vectors, console: Console

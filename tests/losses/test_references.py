@@ -76,6 +76,10 @@ FOUND = {
     "ceil": (0.002971254612254186, lambda: plain.ceil(QUERIES[0], Z1, QUEUE, 0.2)),
     "sce": (6.269197830751579, lambda: plain.sce(QUERIES[0], Z1, QUEUE, 0.2, 0.1, 0.4)),
     "sce, in batch": (4.384231665369384, lambda: plain.sce(QUERIES[0], Z1, None, 0.2, 0.1, 0.4)),
+    "teacher sce": (
+        3.5775765255249423,
+        lambda: plain.teacher_sce(Z1, Z2, wave(6, 4, phase=6), 0.2, 0.1, 0.4),
+    ),
     "lorac": (6.179544312404919, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, 1.5)),
     "lorac, gaussian": (
         4.773420866527527,

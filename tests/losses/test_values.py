@@ -111,6 +111,16 @@ for lam in (0.0, 0.4, 1.0):
                 *(ONE, TWO, *queue),
             )
         )
+CASES += [
+    case(
+        f"teacher sce {lam}",
+        L.TeacherSCE(0.1, 0.05, lam),
+        lambda a, b, t, lam=lam: plain.teacher_sce(a, b, t, 0.1, 0.05, lam),
+        *(ONE, TWO, rows(BATCH, 9, seed=6)),
+        learned=2,
+    )
+    for lam in (0.0, 0.4, 1.0)
+]
 LORAC = {
     "laplace, beta 0.5": (0.5,),
     "gaussian": (2.0, "gaussian"),
@@ -208,7 +218,30 @@ def test_proposition_1_of_sce_and_free_coefficients(queue, lam, mu, eta):
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=0)
 
 
+def _other_way(keys, lam, mu, eta):
+    """The second direction of TeacherSCE with TWO as teacher, in which `keys` are the keys: written
+    out.
+    """
+    x, k = plain.unit(TWO), plain.unit(keys)
+    own = torch.eye(BATCH, dtype=torch.bool)
+    logits = x @ k.T / 0.2
+    others = (x @ x.T / 0.1).masked_fill(own, -math.inf).softmax(1)
+    if mu is None:
+        return F.cross_entropy(logits, torch.where(own, lam, (1 - lam) * others))
+    return -(others * logits.masked_fill(own, -1e9).log_softmax(1)).sum(1).mean()
+
+
 IDENTITIES = {
+    "teacher's keys in place of one's own, but for the gradient of the keys": (
+        lambda q: L.TeacherSCE(0.2, 0.1, 0.3)(q, TWO, TWO).mul(2) - _other_way(q, 0.3, None, None),
+        lambda q: L.SCE(0.2, 0.1, 0.3)(q, TWO),
+    ),
+    "teacher and ReSSL, but for the gradient of the keys": (
+        lambda q: (
+            L.TeacherSCE(0.2, 0.1, 0.0, 1.0, 0.0)(q, TWO, TWO).mul(2) - _other_way(q, 0.0, 1.0, 0.0)
+        ),
+        lambda q: L.SCE(0.2, 0.1, 0.0, 1.0, 0.0)(q, TWO),
+    ),
     "sce, lam 1": (
         lambda q: L.SCE(0.2, 0.1, lam=1.0)(q, TWO, QUEUE),
         lambda q: L.MoCo(0.2)(q, TWO, QUEUE),

@@ -52,6 +52,7 @@ REDUCTIONS = {
     "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, torch.full((len(a),), 0.2))[
         1
     ].mean(),
+    "relations": lambda a, b: pairs.relation_sum(a, b, a, 0.05),
     "across": lambda a, b: pairs.log_sum_exp(a, b, 0.1, across=True)[1].mean(),
 }
 

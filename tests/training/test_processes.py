@@ -6,7 +6,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from nearfar.methods import Model, method_class, method_names
+from nearfar.methods import Model, Teacher, method_class, method_names
 from nearfar.networks import SplitBatchNorm, split_batch_norm
 from nearfar.training import batch_norm
 from nearfar.training.batch_norm import SyncBatchNorm, spread_norm_groups, sync_batch_norm
@@ -14,6 +14,7 @@ from tests.steps import descend
 
 BATCH, STEPS, IMAGES = 13, 2, 40  # an odd batch: one process holds a row more
 SPLIT = ("moco-v2", "jcl", "lorac", "sce")
+TAUGHT = ("sce", "ressl", "simclr", "moco-v2", "byol")
 IN_PARTS = ("simclr", "sigclr", "sogclr", "moco-v2")
 SMALLER = {
     "queue_size": 20,
@@ -32,7 +33,7 @@ class Backbone(nn.Sequential):
         self(torch.zeros(2, 1, 4, 4))
 
 
-def build(name: str, synced: bool, groups: int = 0) -> Model:
+def build(name: str, synced: bool, groups: int = 0, taught: bool = False) -> Model:
     torch.manual_seed(0)
     method = method_class(name)
     options = {key: value for key, value in SMALLER.items() if key in method.__dataclass_fields__}
@@ -45,7 +46,8 @@ def build(name: str, synced: bool, groups: int = 0) -> Model:
         }
     backbone = nn.Sequential(Backbone(), nn.BatchNorm1d(12)) if groups else Backbone()
     backbone.num_features = 12
-    model = Model(method(**options), backbone, IMAGES).double()
+    model = Model(method(**options), backbone, IMAGES, Teacher() if taught else None).double()
+    model.teacher_rows = torch.randn(IMAGES, 9, generator=torch.Generator().manual_seed(5))
     if synced:
         return sync_batch_norm(model)
     if groups:
@@ -64,8 +66,9 @@ def train(
     synced: bool = False,
     micro: int | None = None,
     groups: int = 0,
+    taught: bool = False,
 ) -> dict[str, torch.Tensor]:
-    model, batch = build(name, synced, groups), 12 if groups else BATCH
+    model, batch = build(name, synced, groups, taught), 12 if groups else BATCH
     if groups:  # the online networks' statistics are not what this is about
         for module in model.online.modules():
             if isinstance(module, nn.BatchNorm1d):
@@ -86,6 +89,8 @@ def work(rank: int, world: int, path: str, names: list[str]) -> None:
         )  # 7 rows make three parts, 6 make two
     for name in SPLIT:
         states[name, "groups"] = train(name, rank, world, groups=4)
+    for name in TAUGHT:
+        states[name, "taught"] = train(name, rank, world, micro=3, taught=True)
     torch.save(states, f"{path}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -122,6 +127,14 @@ def test_two_processes_in_micro_batches_are_one(name, two_processes):
     one = train(name, 0, 1)
     for states in two_processes:
         same(states[name, "parts"], one)
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_two_processes_with_a_teacher_in_micro_batches_are_one(name, two_processes):
+    one, alone = train(name, 0, 1, taught=True), train(name, 0, 1)
+    assert (one["losses"] - alone["losses"]).abs().min() > 1e-6  # the teacher does matter
+    for states in two_processes:
+        same(states[name, "taught"], one)
 
 
 @pytest.mark.parametrize("name", SPLIT)

@@ -124,7 +124,7 @@ class Head:
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
     """How the similarities that a frozen teacher sees between images enter the loss; see
-    `Method.taught`.
+    `Method.setup_for`.
 
     weight: of the relational term, 0 to 1; the loss has the rest. temperature: of the softmax of
     the teacher's similarities. Raises ValueError for numbers out of range.
@@ -155,8 +155,10 @@ class Setup:
     of all views of a size, those of the heads of all views. `norm_groups` splits the batch
     statistics of the momentum encoder into that many groups of shuffled rows, over all processes;
     `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps
-    the predictor out of the schedule of the learning rate. `beside` is a second loss, on the rows
-    that the pairing names for it: with its weight w the whole is (1 - w) loss + w beside. Raises
+    the predictor out of the schedule of the learning rate. `taught` is the loss in the place of
+    this one where a teacher makes the targets; then there is no momentum encoder and no queue.
+    `beside` is a second loss, on the rows that the pairing names for it: with its weight w the
+    whole is (1 - w) loss + w beside. Raises
     ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not
     end with the projector's width, or a pairing that does not fit the predictor, momentum encoder
     and queue that there are.
@@ -177,6 +179,7 @@ class Setup:
     online_norm_groups: int = 1
     constant_predictor_lr: bool = False
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    taught: TeacherSCE | None = None
     beside: nn.Module | None = None
     beside_weight: float = 0.0
 
@@ -276,30 +279,41 @@ class Method(ABC):
     def setup(self, num_images: int) -> Setup:
         """Declare networks and loss for a training set of `num_images` images."""
 
-    def taught(self, num_images: int, teacher: Teacher) -> Setup:
-        """Declare the same with a teacher: the cross entropy of its similarities between images and
-        those of the projections of the first two views stands beside the loss.
-
-        A method whose own loss has similarities as targets takes the teacher's in their place; then
-        `teacher.weight` counts for nothing. Raises ValueError for a method with one view.
-        """
-        self._check_views()
-        setup = self.setup(num_images)
-        return replace(
-            setup,
-            pairing=replace(setup.pairing, beside=views_and_teacher()),
-            beside=TeacherSCE(target_temperature=teacher.temperature, lam=0.0),
-            beside_weight=teacher.weight,
-        )
-
     @property
     def taught_views(self) -> tuple[str, ...]:
-        """Name the distribution of each view where there is a teacher."""
-        return self.views
+        """Name the distribution of each view with a teacher: none is weak, as both learn."""
+        return tuple(self.views[0] if name == "weak" else name for name in self.views)
 
-    def _check_views(self) -> None:
-        if len(self.views) < 2:
-            raise ValueError("a teacher needs a method with two views of each image")
+    def setup_for(self, num_images: int, teacher: Teacher | None) -> Setup:
+        """Return `setup` with a teacher, if there is one: its loss in the place of the method's,
+        where that declares one, or else beside it, on the first two views.
+
+        Raises ValueError for a method with one view, and with more than two for a loss in its
+        place.
+        """
+        setup, count = self.setup(num_images), len(self.views)
+        if teacher is None:
+            return setup
+        if count < 2 or (setup.taught is not None and count > 2):
+            small = "" if count < 2 else ": leave --small-views out"
+            raise ValueError(f"a teacher compares two views of an image, not {count}{small}")
+        if setup.taught is None:
+            return replace(
+                setup,
+                pairing=replace(setup.pairing, beside=views_and_teacher()),
+                beside=TeacherSCE(target_temperature=teacher.temperature, lam=0.0),
+                beside_weight=teacher.weight,
+            )
+        setup.taught.target_temperature = teacher.temperature
+        query = "projection" if setup.predictor is None else "prediction"
+        return replace(
+            setup,
+            loss=setup.taught,
+            pairing=Pairing(terms=(views_and_teacher(query),)),
+            momentum=None,
+            queue_size=None,
+            norm_groups=1,
+        )
 
     @classmethod
     def recipe(cls, name: str) -> Recipe:

@@ -40,7 +40,7 @@ class Model(nn.Module):
         teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
-        setup = method.setup(num_images) if teacher is None else method.taught(num_images, teacher)
+        setup = method.setup_for(num_images, teacher)
         pairing = setup.pairing
         if (last := max(pairing.online_views + pairing.momentum_views)) >= len(method.views):
             raise ValueError(

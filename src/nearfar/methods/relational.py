@@ -9,8 +9,8 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Cosine, Head, Method, Setup, Teacher, loss_default
-from nearfar.methods.pairing import Pairing, queries_against_keys, views_and_teacher
+from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default
+from nearfar.methods.pairing import queries_against_keys
 from nearfar.methods.recipe import (
     CIFAR,
     IMAGENET,
@@ -26,25 +26,6 @@ from nearfar.methods.registry import register_method
 def _small_crops(kind: str, count: int) -> tuple[str, ...]:
     """Name as many small crops: 6/7, 5/7, 4/7 and 3/7 of the side in turn."""
     return tuple(f"{kind}-{6 - number % 4}" for number in range(count))
-
-
-def _with_teacher(setup: Setup, loss: losses.TeacherSCE, query: str = "projection") -> Setup:
-    """The same, where the teacher's features make the targets: no keys, so no momentum encoder and
-    no queue.
-    """
-    return replace(
-        setup,
-        loss=loss,
-        pairing=Pairing(terms=(views_and_teacher(query),)),
-        momentum=None,
-        queue_size=None,
-        norm_groups=1,
-    )
-
-
-def _no_small_views(small_views: int) -> None:
-    if small_views:
-        raise ValueError("a teacher compares two views of an image: leave --small-views out")
 
 
 def _ressl(lr: float, **settings: Any) -> Recipe:
@@ -143,24 +124,14 @@ class ReSSL(Method):
             queue_size=self.queue_size,
             norm_groups=self.norm_groups,
             online_norm_groups=self.online_norm_groups,
+            taught=losses.TeacherSCE(
+                self.temperature,
+                lam=0.0,
+                mu=1.0,
+                eta=0.0,
+                learn_temperature=self.learn_temperature,
+            ),
         )
-
-    @property
-    def taught_views(self) -> tuple[str, ...]:
-        return "strong", "strong"
-
-    def taught(self, num_images: int, teacher: Teacher) -> Setup:
-        """Declare ReSSL with the teacher's similarities as targets, in the batch, of both views."""
-        _no_small_views(self.small_views)
-        loss = losses.TeacherSCE(
-            self.temperature,
-            teacher.temperature,
-            lam=0.0,
-            mu=1.0,
-            eta=0.0,
-            learn_temperature=self.learn_temperature,
-        )
-        return _with_teacher(self.setup(num_images), loss)
 
 
 _SMALL: dict[str, Any] = {"projector": (512, 256), "final_momentum": 0.99, "norm_groups": 8}
@@ -320,25 +291,11 @@ class SCE(Method):
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,
             norm_groups=self.norm_groups,
-        )
-
-    @property
-    def taught_views(self) -> tuple[str, ...]:
-        return "strong", "strong"
-
-    def taught(self, num_images: int, teacher: Teacher) -> Setup:
-        """Declare SCE with the teacher's similarities in its targets, in the batch, of both
-        views.
-        """
-        _no_small_views(self.small_views)
-        loss = losses.TeacherSCE(
-            self.temperature,
-            teacher.temperature,
-            self.lam,
-            self.mu,
-            self.eta,
-            learn_temperature=self.learn_temperature,
-        )
-        return _with_teacher(
-            self.setup(num_images), loss, "prediction" if self.predictor else "projection"
+            taught=losses.TeacherSCE(
+                self.temperature,
+                lam=self.lam,
+                mu=self.mu,
+                eta=self.eta,
+                learn_temperature=self.learn_temperature,
+            ),
         )

@@ -425,7 +425,7 @@ def _problem(method: Method, batch_size: int, images: int, teacher: Teacher | No
     """
     problem = ""
     with buildable():
-        setup = method.setup(images) if teacher is None else method.taught(images, teacher)
+        setup = method.setup_for(images, teacher)
     groups = math.lcm(
         setup.norm_groups, setup.online_norm_groups, getattr(method, "group_size", None) or 1
     )

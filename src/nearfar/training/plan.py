@@ -261,7 +261,7 @@ def _check_teacher(given: Settings, method: Method) -> None:
         raise ValueError(
             "--teacher does not go with --stream: its features of all images are computed first"
         )
-    if method.taught(1, teacher).beside is not None:
+    if method.setup_for(1, teacher).beside is not None:
         return
     if given.teacher_weight is not None:
         raise ValueError(
@@ -274,7 +274,7 @@ def _teacher(given: Settings, method: Method) -> dict[str, Any]:
     teacher = teacher_of(given)
     if teacher is None:
         return {}
-    beside = method.taught(1, teacher).beside is not None
+    beside = method.setup_for(1, teacher).beside is not None
     return dict(
         teacher=lasting(given.teacher),
         teacher_weight=teacher.weight if beside else None,

@@ -1,0 +1,244 @@
+"""`pretrain --teacher`: what may be one, what a run keeps of it, and what it is worth."""
+
+import shutil
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
+
+import nearfar
+from nearfar.data import open_images
+from nearfar.evaluation import extract
+from nearfar.run_teacher import find_teacher
+from nearfar.training.run_folder import TEACHER
+from tests.pictures import png
+from tests.steps import at_step, same_runs
+
+COUNT = 40
+SETTINGS = dict(
+    epochs=2,
+    batch_size=8,
+    held_out=8,
+    encoder="tiny",
+    log_every=1,
+    precision="32-true",
+    image_size=16,
+)
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch, own_cache):
+    """Forty small pictures in two folders, and vectors with their paths in clip.parquet."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"{'cats' if number % 2 else 'dogs'}/{number:02d}.png" for number in range(COUNT)]
+    for number, name in enumerate(names):
+        place = tmp_path / "photos" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(png(number))
+    write("clip.parquet", names, vectors())
+    return "photos"
+
+
+def vectors(count=COUNT):
+    return np.random.default_rng(0).normal(size=(count, 6)).astype(np.float32) + 1
+
+
+def write(path, names, rows):
+    columns = {"path": [f"elsewhere/photos/{name}" for name in names], "clip": list(rows)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def trained(photos, out, quiet, **options):
+    return nearfar.pretrain(photos, out=out, console=quiet, **SETTINGS | options)
+
+
+def rows_of(run):
+    return load_file(run.path / TEACHER)["rows"]
+
+
+def expected(features):
+    """Rows less their mean, of length one."""
+    features = torch.as_tensor(features).double()
+    return normalize(features - features.mean(0), dim=1).float()
+
+
+def test_vectors_are_matched_by_name_and_kept_as_unit_rows_in_the_order_of_the_images(
+    photos, quiet
+):
+    order = np.random.default_rng(1).permutation(COUNT)
+    names = [f"{'cats' if number % 2 else 'dogs'}/{number:02d}.png" for number in range(COUNT)]
+    write("shuffled.parquet", [names[row] for row in order], vectors()[order])
+    run = trained(photos, "run", quiet, teacher="shuffled.parquet", method="sce")
+    images = open_images(photos, image_size=16).split_holdout(8, 0)[0]
+    of = [names.index(name.removeprefix("photos/")) for name in images.names]
+    torch.testing.assert_close(rows_of(run), expected(vectors()[of]))
+    assert run.settings.teacher.endswith("/shuffled.parquet") and run.settings.teacher[0] == "/"
+    assert (run.settings.teacher_temperature, run.settings.teacher_weight) == (0.05, None)
+
+
+def test_a_run_folder_and_weights_by_name_are_teachers(photos, quiet):
+    first = trained(photos, "first", quiet)
+    images = open_images(photos, image_size=16).split_holdout(8, 0)[0]
+    for out, teacher in (("second", "first"), ("third", "first/encoder-alone")):
+        (first.path / "encoder-alone").mkdir(exist_ok=True)
+        for name in ("encoder.safetensors", "config.json"):
+            shutil.copy(first.path / name, first.path / "encoder-alone")
+        run = trained(photos, out, quiet, teacher=teacher)
+        features = extract(nearfar.load(first), images)
+        torch.testing.assert_close(rows_of(run), expected(features), rtol=1e-3, atol=1e-4)
+    run = trained(photos, "fourth", quiet, teacher="nearfar", method="byol")
+    assert rows_of(run).shape == (COUNT - 8, 256)
+    assert (run.settings.teacher, run.settings.teacher_weight) == ("nearfar", 0.5)
+
+
+@pytest.mark.parametrize("method", ["sce", "simclr"])
+def test_a_run_is_resumed_bit_for_bit_without_its_teacher(method, photos, tmp_path, quiet):
+    options = dict(teacher="clip.parquet", method=method)
+    whole = trained(photos, "whole", quiet, **options)
+    with at_step(3), pytest.raises(nearfar.TrainingStopped):
+        trained(photos, "run", quiet, **options)
+    (tmp_path / "clip.parquet").unlink()
+    same_runs(nearfar.resume("run", console=quiet), whole)
+    state = torch.load("run/checkpoints/last.ckpt", weights_only=True)["model"]
+    assert not [name for name in state if "teacher" in name or "momentum" in name]
+
+
+def test_a_resumed_run_needs_the_features_as_they_were(photos, tmp_path, quiet):
+    with at_step(3), pytest.raises(nearfar.TrainingStopped):
+        trained(photos, "run", quiet, teacher="clip.parquet")
+    path = tmp_path / "run" / TEACHER
+    good, rows = path.read_bytes(), load_file(path)["rows"]
+    spoiled = {
+        "its content has changed": lambda: save_file({"rows": -rows}, path),
+        "not finite": lambda: save_file({"rows": rows * torch.nan}, path),
+        r"its rows are torch.float32 \[192\]": lambda: save_file({"rows": rows.flatten()}, path),
+        "is damaged": lambda: path.write_bytes(good[:-100]),
+        "is missing": path.unlink,
+    }
+    for said, spoil in spoiled.items():
+        spoil()
+        with pytest.raises((ValueError, FileNotFoundError), match=said) as error:
+            nearfar.resume("run", console=quiet)
+        assert "\n" not in str(error.value) and TEACHER in str(error.value)
+    path.write_bytes(good)
+    (tmp_path / photos / "cats" / "01.png").write_bytes(png(99))
+    with pytest.raises(ValueError, match="features of other images"):
+        nearfar.resume("run", data_changed=True, console=quiet)
+
+
+def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
+    names = [f"{'cats' if number % 2 else 'dogs'}/{number:02d}.png" for number in range(COUNT)]
+    write("few.parquet", names[:30], vectors(30))
+    write("others.parquet", [f"birds/{number}.png" for number in range(COUNT)], vectors())
+    write("nan.parquet", names, vectors() * np.where(np.arange(COUNT) == 3, np.nan, 1)[:, None])
+    np.save("short.npy", vectors(39))
+    (tmp_path / "text.csv").write_text("a,b\n1,2\n")
+    fast = ["--epochs", 1, "--batch-size", 8, "--held-out", 8, "--encoder", "tiny", "--out", "out"]
+    fast += ["--image-size", 16]
+    for teacher, said in {
+        "few.parquet": "few.parquet has no vector for ",
+        "others.parquet": "others.parquet has no vector for 32 of the 32 training images",
+        "nan.parquet": "they are not finite (NaN, infinite or beyond float32) in 1 of 40 rows",
+        "short.npy": "39 vectors without names, which cannot be those of 40 images",
+        "text.csv": "text.csv holds no vectors",
+        "nowhere/run": "there is no teacher nowhere/run",
+        "no-such-net": "no-such-net",
+        "photos": "photos",
+    }.items():
+        assert said in complaint("pretrain", photos, "--teacher", teacher, *fast)
+        assert not (tmp_path / "out").exists()
+    with_teacher = ["pretrain", photos, "--teacher", "clip.parquet", *fast]
+    assert "leave --teacher-weight out" in complaint(
+        *with_teacher, "--method", "sce", "--teacher-weight", 0.3
+    )
+    assert "leave --small-views out" in complaint(
+        *with_teacher, "--method", "ressl", "--small-views", 2
+    )
+    assert "--teacher-weight must be" in complaint(*with_teacher, "--teacher-weight", 2)
+    assert "does not go with --stream" in complaint(*with_teacher, "--stream")
+    assert "are for a --teacher" in complaint("pretrain", photos, *fast, "--teacher-weight", 0.3)
+
+
+def test_a_teacher_of_other_channels_is_refused(photos, tmp_path, quiet):
+    five = np.random.default_rng(0).integers(0, 255, (40, 5, 16, 16), dtype=np.uint8)
+    np.save("five.npy", five)
+    trained("five.npy", "five", quiet)
+    with pytest.raises(ValueError, match="takes images of 5 channels, and these have 3"):
+        trained(photos, "run", quiet, teacher="five")
+
+
+class OneView(nearfar.methods.SimCLR):
+    @property
+    def views(self):
+        return ("strong",)
+
+
+def test_a_method_with_one_view_is_refused(photos, quiet):
+    with pytest.raises(ValueError, match="a teacher compares two views of an image, not 1"):
+        trained(photos, "run", quiet, teacher="clip.parquet", method=OneView())
+
+
+def test_vectors_without_names_are_those_of_all_images_in_their_order(images_file, tmp_path, quiet):
+    np.save(tmp_path / "rows.npy", vectors(80))
+    images = open_images(images_file)
+    train = images.split_holdout(8, 0)[0]
+    found = find_teacher(str(tmp_path / "rows.npy")).features(train, images, quiet)
+    of = [images.names.index(name) for name in train.names]
+    torch.testing.assert_close(found, expected(vectors(80)[of]))
+
+
+@pytest.mark.parametrize("method", ["sce", "ressl", "vicreg"])
+def test_a_teacher_that_knows_the_classes_teaches_them(method, tmp_path, quiet):
+    """Classes that no augmentation tells apart: the sign of the same noise, faint, at each place."""
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(240) % 4)
+    patterns = rng.choice([-1, 1], (4, 1, 16, 16))
+    images = 128 + 40 * rng.normal(size=(240, 1, 16, 16)) + 14 * patterns[labels]
+    np.save(tmp_path / "images.npy", images.clip(0, 255).astype(np.uint8))
+    np.save(tmp_path / "rows.npy", np.eye(4, dtype=np.float32)[labels])
+    options = dict(epochs=6, batch_size=40, held_out=40, encoder="tiny", method=method)
+    options |= dict(precision="32-true", console=quiet)
+    without = nearfar.pretrain(tmp_path / "images.npy", out=tmp_path / "a", **options)
+    taught = nearfar.pretrain(
+        tmp_path / "images.npy", out=tmp_path / "b", teacher=tmp_path / "rows.npy", **options
+    )
+    assert purity(taught, tmp_path, labels) > purity(without, tmp_path, labels) + 0.1
+
+
+def purity(run, folder, labels):
+    """The share of images whose nearest other one is of their class."""
+    x = normalize(extract(nearfar.load(run), open_images(folder / "images.npy")), dim=1)
+    nearest = (x @ x.T).fill_diagonal_(-1).argmax(1)
+    return float((labels[nearest] == labels).mean())
+
+
+def test_two_processes_read_what_one_wrote(images_file, tmp_path):
+    """The loss of a run on two processes is that of a run on one."""
+    np.save(tmp_path / "rows.npy", vectors(80))
+    runs = [
+        nearfar.pretrain(
+            images_file,
+            out=tmp_path / str(devices),
+            teacher=tmp_path / "rows.npy",
+            method="sce",
+            devices=devices,
+            epochs=1,
+            batch_size=16,
+            held_out=16,
+            encoder="tiny",
+            sync_batch_norm=True,
+            log_every=1,
+            precision="32-true",
+            accelerator="cpu",
+            console=Console(quiet=True),
+        )
+        for devices in (1, 2)
+    ]
+    one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+    assert len(one) == 4 and two == pytest.approx(one, rel=1e-3)
+    assert torch.equal(*map(rows_of, runs))

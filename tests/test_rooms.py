@@ -63,7 +63,7 @@ ANYWHERE = {
     "allocator",
     "atomic",
     "device",
-    "generators",
+    "isolation",
     "messages",
     "threads",
 }  # know nothing of nearfar

@@ -212,6 +212,17 @@ def test_numbers_on_another_scale_than_those_of_fit_are_refused(fitted, digits, 
         fitted.transform(numbers)
 
 
+def test_shares_of_the_numbers_of_fit_are_refused_and_dark_images_are_not(digits):
+    """Images of 0..1 were taken for black ones, after a fit on the same images of 0..255."""
+    images = np.rint(digits[0][:60] * 255 / 16)
+    estimator = ContrastiveEncoder(encoder="tiny", epochs=1, batch_size=30, settings=QUICK)
+    estimator.fit(images)
+    with pytest.raises(ValueError, match="numbers from 0 to 255, these from 0 to 1: give them on"):
+        estimator.transform(images[:4] / 255)
+    for dark in (images[:4] // 128, np.zeros((1, 8, 8))):
+        assert np.isfinite(estimator.transform(dark)).all()
+
+
 @pytest.mark.parametrize(
     "given", [(1, 0), (1, 1), (0, np.nan), (0, np.inf), (0,), 5, "ab", (0, 1, 2, 3)]
 )

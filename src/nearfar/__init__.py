@@ -65,7 +65,11 @@ __all__ = sorted({"__version__", *_HOMES} - _INTERNAL)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
+    import random
+
+    state = random.getstate()  # rich moves it when it is imported
     value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    random.setstate(state)
     globals()[name] = value
     return value
 

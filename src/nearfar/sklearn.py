@@ -23,7 +23,7 @@ import nearfar
 from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.maps.layouts import lay_out
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
@@ -96,11 +96,11 @@ class ContrastiveEncoder(_Estimator):
     def fit(self, X: Any, y: Any = None) -> ContrastiveEncoder:
         """Pretrain on the images; y is ignored. Raises ValueError as `nearfar.pretrain` does."""
         seed = self._seed()  # may come from the global generator, which then moves on
-        with tempfile.TemporaryDirectory(prefix="nearfar-") as folder, generators_kept():
+        with tempfile.TemporaryDirectory(prefix="nearfar-") as folder, isolated():
             self._fit(X, folder, seed)
         return self
 
-    @generators_kept()
+    @isolated()
     def transform(self, X: Any) -> np.ndarray:
         """Return the features (N, D), float32; of a folder in the order of its files, without
         unreadable ones.
@@ -205,7 +205,10 @@ class ContrastiveEncoder(_Estimator):
             return numbers.astype(self.stored_type_)
         black, white = self.value_range_
         width = (white - black) or 1.0
-        if self.value_range is None and not black - width <= low <= high <= white + width:
+        other = not black - width <= low <= high <= white + width
+        shares = not np.array_equal(numbers, np.rint(numbers))  # of 255, say: dark ones are whole
+        other = other or (shares and 0 < high - black <= width / 100)
+        if self.value_range is None and other:
             raise ValueError(
                 f"the images of fit had numbers from {black:g} to {white:g}, these from {low:g} to "
                 f"{high:g}: give them on one scale, or set value_range"
@@ -259,7 +262,7 @@ class ContrastiveMap(_Estimator):
         check_range("epochs", self.epochs, 1)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
         seeds = self.estimator_._seed(), self._seed()
-        with generators_kept():
+        with isolated():
             self._lay_out(X, *seeds)
         return self
 
@@ -279,7 +282,7 @@ class ContrastiveMap(_Estimator):
             )
         self.projector_ = made.function
 
-    @generators_kept()
+    @isolated()
     def transform(self, X: Any) -> np.ndarray:
         """Return the coordinates (N, 2), float32."""
         check_is_fitted(self)

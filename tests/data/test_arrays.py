@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -160,3 +161,23 @@ def test_digits():
     assert (np.bincount(test.labels) > 20).all()
     with pytest.raises(ValueError, match="no split 'dev'; it has train, test"):
         open_images("digits", split="dev")
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (24, 40, 3), (16, 20, 4)])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy], ids=["array", "tensor"])
+def test_one_colour_image_is_not_taken_for_many_strips_of_grayscale(shape, kind):
+    """A photograph as Pillow gives it was read as a stack of images of three pixels."""
+    image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    height, width, channels = shape
+    said = f"one image of {channels} channels, or {height} grayscale ones of {width} x {channels}"
+    with pytest.raises(ValueError, match=said):
+        open_images(kind(image))
+    one = open_images(kind(image[None]))
+    assert (len(one), one.channels) == (1, channels)
+    many = open_images(kind(image[:, None]))
+    assert (len(many), many.channels) == (height, 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (5, 8, 8), (40, 28, 28), (2, 6, 3), (9, 3, 3)])
+def test_stacks_of_grayscale_images_stay_what_they_are(shape):
+    assert len(open_images(np.zeros(shape, np.uint8))) == shape[0]

@@ -31,6 +31,15 @@ def test_all_protocols_give_what_each_gives_alone(digits):
     assert results["knn"] > 0.96 and results["linear"] > 0.94
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e7])
+def test_the_scale_of_all_features_does_not_matter(digits, scale):
+    """Of an encoder that gives small numbers a linear probe saw nothing but constants."""
+    train_x, train_y, test_x, test_y = digits
+    scaled = (train_x[:300] * scale, train_y[:300], test_x * scale, test_y)
+    plain = evaluate_features(train_x[:300], train_y[:300], test_x, test_y)
+    assert evaluate_features(*scaled) == pytest.approx(plain, abs=0.01)
+
+
 def test_other_protocols_on_request(digits):
     results = evaluate_features(
         *digits, protocols=("knn_10", "knn_200", "linear-sgd"), probe="sce", seed=1

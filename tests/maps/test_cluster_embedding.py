@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -153,6 +154,19 @@ def test_it_is_a_scikit_learn_estimator():
     steps = []
     ClusterEmbedding(max_iter=2, progress=lambda *at: steps.append(at)).fit(np.eye(12))
     assert steps == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("given", [dict(transform_output="pandas"), dict(assume_finite=True)])
+def test_what_scikit_learn_and_torch_are_set_to_elsewhere_changes_no_map(given):
+    rows = np.random.default_rng(0).normal(size=(40, 4))
+    plain = ClusterEmbedding(max_iter=20).fit_transform(rows)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with sklearn.config_context(**given):
+            again = ClusterEmbedding(max_iter=20).fit_transform(rows)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert isinstance(again, np.ndarray) and np.array_equal(plain, again)
 
 
 @pytest.mark.parametrize("rows", [np.zeros((50, 3)), np.eye(2), np.ones((7, 1))])

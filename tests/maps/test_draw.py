@@ -1,3 +1,4 @@
+import matplotlib.style
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,19 @@ def test_each_class_is_drawn_in_its_own_colour(tmp_path, points):
     assert min(shares[:3]) > 0.001 and max(shares[:3]) < 2 * min(shares[:3])
     assert shares[3] == 0
     assert share(tmp_path / "map.png", GREY) == 0
+
+
+@pytest.mark.parametrize("style", ["dark_background", "seaborn-v0_8-poster", "of one's own"])
+def test_the_style_of_the_callers_own_figures_changes_no_map(tmp_path, points, style):
+    labels = np.arange(300) % 3
+    draw_map(tmp_path / "plain.png", points, labels, ["a_b", "b", "c"])
+    own = {"text.usetex": True, "savefig.dpi": 40, "savefig.bbox": "tight", "font.size": 30}
+    with matplotlib.style.context(own if style == "of one's own" else style):
+        before = dict(matplotlib.rcParams)
+        draw_map(tmp_path / "styled.png", points, labels, ["a_b", "b", "c"])
+        assert dict(matplotlib.rcParams) == before
+    pictures = [np.array(Image.open(tmp_path / f"{name}.png")) for name in ("plain", "styled")]
+    assert np.array_equal(*pictures)
 
 
 def test_names_of_classes_are_drawn_as_they_are(tmp_path, points, monkeypatch):

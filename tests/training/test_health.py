@@ -291,8 +291,20 @@ def test_a_run_that_cannot_move_is_not_learning():
     assert verdict(after, before).state == "not learning"
 
 
-def test_after_few_epochs_the_advice_is_to_train_on_first():
-    crowded = replace(GOOD, embedding_rank=1.5)
-    early, late, unknown = (verdict(crowded, None, epochs).words for epochs in (3.0, 100.0, None))
+@pytest.mark.parametrize(
+    "changes",
+    [dict(embedding_rank=1.5), dict(embedding_spread=0.09), dict(own_view=0.01)],
+    ids=["partly collapsed", "collapsed", "not learning"],
+)
+def test_after_few_epochs_the_advice_is_to_train_on_first(changes, request):
+    bad = replace(GOOD, **changes)
+    assert verdict(bad).state == request.node.callspec.id
+    early, late, unknown = (verdict(bad, None, epochs).words for epochs in (3.0, 100.0, None))
     assert early.index("train on first") < early.index("--lr") and "after 3 epochs" in early
     assert "train on first" not in late and late == unknown
+
+
+def test_a_collapse_says_how_near_the_images_were_before_training():
+    """An untrained net may have all images near one point: then training has collapsed nothing."""
+    words = verdict(replace(GOOD, embedding_spread=0.088), replace(GOOD, embedding_spread=0.099))
+    assert "(spread 0.088 of 1, 0.099 before training)" in words.words

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import check_seed
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@generators_kept()
+@isolated()
 def check(
     run: Any,
     data: Any = None,

@@ -21,7 +21,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from nearfar.atomic import check_folder
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -38,7 +38,7 @@ DEVELOPERS = ("test", "benchmarks", "docs")
 """Extras that no run needs."""
 
 
-@generators_kept()
+@isolated()
 def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict[str, Any]:
     """Look at the installation and the machine: versions, hardware, speed, caches, and whether a
     run would work.

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_output, replacing
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMATS = (".parquet", ".csv", ".npz")
 
 
-@generators_kept()
+@isolated()
 def embed(
     run: Any,
     data: Any = None,

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_folder, replacing
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nearfar.evaluation.results import Measurement
 
 
-@generators_kept()
+@isolated()
 def evaluate(
     run: Any,
     data: Any = None,

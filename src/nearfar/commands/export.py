@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import check_known, first_line
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors", "timm": ""}
 
 
-@generators_kept()
+@isolated()
 def export(
     run: str | Path | Run,
     *,
@@ -102,7 +102,7 @@ def export(
     return path
 
 
-@generators_kept()
+@isolated()
 def push(
     run: str | Path | Run,
     repo: str,

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import as_words, check_known, check_range, check_seed, did_you_mean
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ ON_PAGE = 1000  # selected images
 FOUND, CHOSEN = 10, 100  # images, where nobody says how many
 
 
-@generators_kept()
+@isolated()
 def search_images(
     run: Any,
     images: Any = (),
@@ -152,7 +152,7 @@ def _folders_apart(run: Any, images: Any, data: Any) -> tuple[Any, Any]:
     return words, folders[0] if len(folders) == 1 else folders
 
 
-@generators_kept()
+@isolated()
 def find_duplicates(
     run: Any,
     data: Any = None,
@@ -373,7 +373,7 @@ def _each_once(known: Featured, console: Console) -> Featured:
     return replace(known, images=known.images.subset(rows), vectors=vectors)
 
 
-@generators_kept()
+@isolated()
 def select_images(
     run: Any,
     images: Any = (),
@@ -515,7 +515,7 @@ def select_images(
     return columns
 
 
-@generators_kept()
+@isolated()
 def cluster_images(
     run: Any,
     data: Any = None,

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nearfar.atomic import PAGES, check_folder, check_output
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
 
-@generators_kept()
+@isolated()
 def map_images(
     run: Any,
     data: Any = None,

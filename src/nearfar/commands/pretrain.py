@@ -18,7 +18,7 @@ from rich.text import Text
 
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @arguments_of(Settings)
-@generators_kept()
+@isolated()
 def pretrain(settings: Settings, console: Console) -> Run:
     """Pretrain an encoder on images without labels and write a run folder.
 
@@ -87,7 +87,7 @@ def pretrain(settings: Settings, console: Console) -> Run:
             return _finish(folder, job, console)
 
 
-@generators_kept()
+@isolated()
 def resume(
     run: str | Path | Run,
     *,

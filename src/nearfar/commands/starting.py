@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
     from nearfar.run import Run
@@ -28,7 +28,7 @@ EPOCHS = 75
 MINUTES = 8.0  # of training; the rest is for evaluation and map
 
 
-@generators_kept()
+@isolated()
 def run_demo(
     data: Any = "digits",
     *,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearfar.atomic import PAGES, check_output
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on one page
 
 
-@generators_kept()
+@isolated()
 def show_views(
     data: Any = None,
     *,

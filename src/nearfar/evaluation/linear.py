@@ -85,10 +85,10 @@ def standardise(
     train_x: Float[Tensor, "train dim"], *others: Float[Tensor, "_ dim"]
 ) -> tuple[np.ndarray, ...]:
     """All arrays shifted and scaled by the training mean and deviation; constant dimensions become
-    0.
+    0, however small the others are.
     """
     mean, deviation = train_x.mean(0), train_x.std(0, correction=0)
-    scale = (deviation > 1e-6 * (1 + mean.abs())) / deviation.clamp_min(1e-30)
+    scale = (deviation > 1e-6 * mean.abs()) / deviation.clamp_min(1e-30)
     return tuple(((x - mean) * scale).numpy() for x in (train_x, *others))
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.device import in_float64
 from nearfar.losses import checks
+from nearfar.losses.running import FullPrecision
 from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend
 from nearfar.pairs.arithmetic import (
@@ -30,7 +31,7 @@ PRIORS = ("laplace", "gaussian", "constant")
 VARIANCE, MARGIN = 2.0, 3.0  # of the gaussian and of the constant prior: Table 5
 
 
-class LORAC(nn.Module):
+class LORAC(FullPrecision):
     """Mean over queries q_m and images of CE([q_m.k/t + log h(Q), q_m.queue/t], 0); Q: the M rows
     in `large`.
 

@@ -4,11 +4,12 @@ neighbour (NNCLR).
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.running import FullPrecision
 from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend, attend_in_batch, log_sum_exp
 from nearfar.pairs.arithmetic import (
@@ -26,7 +27,7 @@ from nearfar.pairs.joined import on_joined_batch
 TILE = 2**20  # similarities with the queue in memory at once
 
 
-class MoCo(nn.Module):
+class MoCo(FullPrecision):
     """InfoNCE with a queue of negatives: CE([q.k, q.queue] / t, 0), mean over the batch.
 
     Shapes: query, key [batch, dim]; queue [keys, dim] unit rows.
@@ -59,7 +60,7 @@ class MoCo(nn.Module):
         return -F.logsigmoid(vecdot(query, key) / temperature - negative).mean()
 
 
-class MoCoV3(nn.Module):
+class MoCoV3(FullPrecision):
     """InfoNCE with the other images' keys of the batch as negatives: 2t CE(q.keys / t, own key),
     mean over the batch.
 
@@ -91,7 +92,7 @@ class MoCoV3(nn.Module):
         return -2 * temperature * F.logsigmoid(positive - negative).mean()
 
 
-class JCL(nn.Module):
+class JCL(FullPrecision):
     """-q.mu/t + log[exp(q.mu/t + lam/(2 t^2) q'Sigma q) + sum exp(q.queue/t)], mean over the batch.
 
     mu is the mean of the image's unit keys (not scaled to length one again), Sigma their biased
@@ -135,7 +136,7 @@ class JCL(nn.Module):
         return (excess - F.logsigmoid(positive + excess - negative)).mean()
 
 
-class NNCLR(nn.Module):
+class NNCLR(FullPrecision):
     """CE(neighbour_i . predictions / t, own prediction), mean over the batch.
 
     neighbour_i is the row of the queue nearest to the projection of one view; the predictions are

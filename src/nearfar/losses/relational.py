@@ -3,18 +3,19 @@
 """
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.linalg import vecdot
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.running import FullPrecision
 from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import attend, attend_in_batch, log_sum_exp, relation_sum
 from nearfar.pairs.arithmetic import Queue, Rows, Scalar, check_rows, unit_rows
 from nearfar.pairs.joined import on_joined_batch
 
 
-class ReSSL(nn.Module):
+class ReSSL(FullPrecision):
     """Cross entropy of softmax(k.queue / t_m) and softmax(q.queue / t), mean over the batch.
 
     The positive is on neither side.
@@ -50,7 +51,7 @@ class ReSSL(nn.Module):
         return (negative - vecdot(query, target_key) / temperature).mean()
 
 
-class SCE(nn.Module):
+class SCE(FullPrecision):
     """Cross entropy of a soft target and softmax([q.k, q.queue] / t), mean over the batch.
 
     The target gives lam to the positive and 1 - lam to softmax(k.queue / t_m), in which the
@@ -124,7 +125,7 @@ def _joined(
     )
 
 
-class TeacherSCE(nn.Module):
+class TeacherSCE(FullPrecision):
     """SCE with the similarities of a frozen teacher: lam InfoNCE + (1 - lam) H(s, p), mean over the
     2 * batch rows.
 

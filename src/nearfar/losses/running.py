@@ -7,9 +7,41 @@ that the forward pass has changed by then; what it calls an operation of its own
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
+
+Self = TypeVar("Self", bound="FullPrecision")
+
+
+class FullPrecision(nn.Module):
+    """A loss whose running averages and learned numbers stay in float32 when it becomes half.
+
+    In bfloat16, as after `model.bfloat16()`, an average that moves by a hundredth of a difference
+    and a temperature that moves by a thousandth would stand still. Matrices, such as prototypes,
+    are weights as others are.
+    """
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        numbers = {name: one for name, one in self._parameters.items() if one is not None}
+        numbers |= {name: one for name, one in self._buffers.items() if one is not None}
+        before = {name: one.detach() for name, one in numbers.items() if one.ndim < 2}
+        super()._apply(fn, recurse)
+        for name, exact in before.items():
+            now: Any = getattr(self, name)
+            if now.is_floating_point() and now.itemsize < 4:
+                now.data = exact.to(now.device, torch.float32)
+        return self
+
+
+def state(value: float, *shape: int) -> Float[Tensor, "*shape"]:
+    """A buffer of equal numbers: float32, or float64 where that is torch's default."""
+    dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+    return torch.full(shape, float(value), dtype=dtype)
+
 
 _read = torch.library.custom_op(
     "nearfar::read_state",

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.losses import checks, running
 from nearfar.pairs import Kernel, cauchy, cosine, gaussian, sample_others, sampled_sum, weighted_sum
@@ -15,7 +14,7 @@ from nearfar.pairs.arithmetic import Index, Rows, Scalar, check_rows
 from nearfar.pairs.joined import on_joined_batch
 
 
-class SACLR(nn.Module):
+class SACLR(running.FullPrecision):
     """Attraction -log q_pos plus repulsion mean(q_ij) / Z over a few, or all, negatives j of each
     row i.
 
@@ -93,7 +92,7 @@ class SACLR(nn.Module):
         self.monitored: dict[str, Tensor] = {}
         self.register_buffer(
             "partition",
-            torch.full((num_images,) if scale == "row" else (), float(initial_partition)),
+            running.state(initial_partition, *([num_images] if scale == "row" else [])),
         )
 
     @on_joined_batch("z1", "z2", "index")

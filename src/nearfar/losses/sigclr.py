@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.running import FullPrecision, state
 from nearfar.pairs import logistic_sum
 from nearfar.pairs.arithmetic import Rows, Scalar, accumulation_dtype
 from nearfar.pairs.joined import on_joined_batch
@@ -18,7 +19,7 @@ from nearfar.pairs.joined import on_joined_batch
 MOST_LOG_SCALE = math.log(100)  # as CLIP's
 
 
-class SigCLR(nn.Module):
+class SigCLR(FullPrecision):
     """(1 / 2B) sum_i sum_{j != i} softplus(-y_ij (s_ij / t + b)), y = 1 for the positive and -1 for
     negatives.
 
@@ -59,12 +60,8 @@ class SigCLR(nn.Module):
         self.gather = gather
         self.monitored: dict[str, Tensor] = {}
         self.group_size = checks.group(group_size)
-        self.log_scale = (
-            nn.Parameter(torch.tensor(-math.log(temperature))) if learn_temperature else None
-        )
-        self.bias = (
-            nn.Parameter(torch.tensor(float(bias))) if learn_bias and bias is not None else bias
-        )
+        self.log_scale = nn.Parameter(state(-math.log(temperature))) if learn_temperature else None
+        self.bias = nn.Parameter(state(bias)) if learn_bias and bias is not None else bias
 
     @on_joined_batch("z1", "z2")
     def forward(self, z1: Rows, z2: Rows) -> Scalar:

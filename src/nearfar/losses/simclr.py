@@ -2,17 +2,17 @@
 denominator.
 """
 
-from torch import nn
 from torch.nn import functional as F
 
 from nearfar.losses import checks
+from nearfar.losses.running import FullPrecision
 from nearfar.losses.temperature import log_scale, temperature_now
 from nearfar.pairs import log_sum_exp
 from nearfar.pairs.arithmetic import Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
 
-class SimCLR(nn.Module):
+class SimCLR(FullPrecision):
     """-s_pos / t + log sum_{j != i} exp(s_ij / t), positive included, mean over the 2 * batch rows.
 
     Shapes: z1, z2 [batch, dim] of two views. Defaults: temperature 0.2 (the paper has 0.5 on CIFAR
@@ -45,7 +45,7 @@ class SimCLR(nn.Module):
         return -F.logsigmoid(positive - negative).mean()
 
 
-class DCL(nn.Module):
+class DCL(FullPrecision):
     """-w_i s_pos / t + log sum over the negatives of exp(s_ij / t), mean over the 2 * batch rows.
 
     Shapes: z1, z2 [batch, dim] of two views. `weighted` (DCLW): w_i = 2 - batch * softmax_i(s_pos /

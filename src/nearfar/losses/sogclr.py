@@ -8,7 +8,7 @@ import math
 
 import torch
 from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearfar.losses import checks, running
 from nearfar.losses.temperature import log_scale, temperature_now
@@ -17,7 +17,7 @@ from nearfar.pairs.arithmetic import Index, PerImage, PerRow, Rows, Scalar
 from nearfar.pairs.joined import on_joined_batch
 
 
-class SogCLR(nn.Module):
+class SogCLR(running.FullPrecision):
     """-s_pos / t + g / u, mean over the 2 * batch rows, where g = mean over the negatives of
     exp(s_ij / t).
 
@@ -57,7 +57,7 @@ class SogCLR(nn.Module):
         self.gamma = gamma
         self.gather = gather
         self.group_size = checks.group(group_size)
-        self.register_buffer("u", torch.zeros(num_images))
+        self.register_buffer("u", running.state(0, num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
 
     @on_joined_batch("z1", "z2", "index")
@@ -80,7 +80,7 @@ def moved(u: PerImage, seen: Bool[Tensor, " batch"], mean: PerRow, gamma: float)
     return torch.where(seen, (1 - gamma) * u + gamma * mean, mean)
 
 
-class ISogCLR(nn.Module):
+class ISogCLR(running.FullPrecision):
     """t_i g / u - s_pos, mean over the 2 * batch rows, where g = mean over the negatives of
     exp(s_ij / t_i).
 
@@ -140,10 +140,10 @@ class ISogCLR(nn.Module):
         self.gamma = gamma
         self.gradient_limit = gradient_limit
         self.gather = gather
-        self.register_buffer("u", torch.zeros(num_images))
+        self.register_buffer("u", running.state(0, num_images))
         self.register_buffer("seen", torch.zeros(num_images, dtype=torch.bool))
-        self.register_buffer("temperatures", torch.full((num_images,), float(temperature)))
-        self.register_buffer("momentum", torch.zeros(num_images))
+        self.register_buffer("temperatures", running.state(temperature, num_images))
+        self.register_buffer("momentum", running.state(0, num_images))
 
     @on_joined_batch("z1", "z2", "index")
     def forward(self, z1: Rows, z2: Rows, index: Index | None) -> Scalar:

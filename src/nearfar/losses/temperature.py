@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearfar.losses.running import state
 from nearfar.pairs.arithmetic import accumulation_dtype
 
 LARGEST_SCALE = 100.0  # 1 / t, as in CLIP; the smallest is its inverse
@@ -26,7 +27,7 @@ def log_scale(learn: bool, temperature: float, largest: float = LARGEST_SCALE) -
             f"a learned temperature must be {1 / largest:.3g} to {LARGEST_SCALE:g}, got "
             f"{temperature}"
         )
-    return nn.Parameter(torch.tensor(-math.log(temperature)))
+    return nn.Parameter(state(-math.log(temperature)))
 
 
 def temperature_now(loss: Any, *rows: Tensor, largest: float = LARGEST_SCALE) -> Any:

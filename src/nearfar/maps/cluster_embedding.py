@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfar.device import seeded
+from nearfar.isolation import isolated
 from nearfar.maps.repulsion import similarity_sums
 from nearfar.messages import check_range
 from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
@@ -92,7 +93,7 @@ class ClusterEmbedding(BaseEstimator):
         for name in ("n_neighbors", "max_iter"):
             check_range(name, getattr(self, name), 1, inf)
         rows = torch.from_numpy(check_array(X, dtype=np.float32, ensure_min_samples=2))
-        with torch.no_grad(), seeded("cpu", self.random_state):
+        with isolated(), torch.no_grad(), seeded("cpu", self.random_state):
             k = min(self.n_neighbors, len(rows) - 1)
             distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
             squared = squared_distances(distance[:, :k], self.metric)
@@ -134,6 +135,7 @@ class ClusterEmbedding(BaseEstimator):
             return START * noise
         rows = F.normalize(rows, dim=1) if self.metric == "cosine" else rows
         pca = PCA(self.n_components, random_state=self.random_state)
+        pca.set_output(transform="default")  # whatever scikit-learn is set to return elsewhere
         start = torch.from_numpy(pca.fit_transform(rows.numpy()))
         return START * (
             start / start[:, 0].std().clamp_min(1e-12) + 1e-2 * noise

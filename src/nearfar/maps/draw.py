@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import matplotlib.axes
 import matplotlib.figure
 import matplotlib.offsetbox
+import matplotlib.style
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
@@ -21,6 +22,7 @@ INK, PAPER = "#1b1f24", "#ffffff"
 MOST_THUMBNAILS, ACROSS, TRIED = 400, 30, 20_000
 
 
+@matplotlib.style.context("default")  # the caller may have set another for figures of their own
 def draw_map(
     path: str | os.PathLike[str],
     points: Float[Tensor, "images 2"],

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import nearfar
 from nearfar.atomic import write_file
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.messages import one_line
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
 from nearfar.networks.starting import CONFIG, WEIGHTS
@@ -195,7 +195,7 @@ def describe_encoder(encoder: Encoder, license: str | None = None) -> dict[str, 
     return about
 
 
-@generators_kept()
+@isolated()
 def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encoder:
     """Read the encoder of a run folder, on the CPU and in eval mode.
 

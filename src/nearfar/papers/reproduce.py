@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearfar.papers.paper import Paper, Table
 
 
-@generators_kept()
+@isolated()
 def reproduce(
     table: str | None = None,
     *,

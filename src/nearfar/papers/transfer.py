@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearfar.run import Run
 
 
-@generators_kept()
+@isolated()
 def transfer(
     run: str | Path | Run,
     data: Any = None,

@@ -361,6 +361,7 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
         f"embeddings use about {health.embedding_rank:.0f} of {health.embedding_dim} dimensions, "
         f"features {health.effective_rank:.0f} of {health.feature_dim}"
     )
+    began = "" if first is None else f", {first.embedding_spread:.2g} before training"
     room = f"spread {health.embedding_spread:.2g} of 1"
     return {
         "healthy": f"{found}; {rank}; {room}.",
@@ -368,9 +369,9 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
         "Try a lower --lr, more --warmup-epochs or --clip-gradient 1.",
         "unclear": f"{health.images} held-out images are too few to tell; give at least "
         f"{FEW_IMAGES}.",
-        "collapsed": f"all images have nearly the same embedding ({room}), so the encoder "
-        f"cannot tell them apart. "
-        "Try a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: "
+        "collapsed": f"all images have nearly the same embedding ({room}{began}), so the "
+        f"encoder cannot tell them apart. "
+        f"{then} a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: "
         "a lower temperature, "
         "more negatives, or another method.",
         "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space "

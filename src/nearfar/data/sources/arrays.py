@@ -39,6 +39,7 @@ from nearfar.views import from_range, resize_square, with_channels
 
 _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y", "label", "targets", "target", "classes", "class")
+COLOUR = (3, 4)  # channels of colour images, without and with transparency
 _PARTS = ("", "train", "validation", "val", "test")
 KINDS = (
     "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone "
@@ -241,7 +242,7 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
     the last.
 
     ValueError where both may be it: `channels` says which one has so many, and of two equal ones
-    takes the second.
+    takes the second; and for three axes that are one colour image rather than strips of grayscale.
     """
     if raw.ndim not in (3, 4) or 0 in raw.shape:
         raise ValueError(
@@ -251,6 +252,12 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
         raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8
     ):  # float128, which torch does not know
         raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
+    if raw.ndim == 3 and raw.shape[2] in COLOUR and min(raw.shape[:2]) > max(COLOUR):
+        height, width, colours = raw.shape
+        raise ValueError(
+            f"an array {list(raw.shape)} is one image of {colours} channels, or {height} grayscale "
+            f"ones of {width} x {colours} pixels: give images[None], or images[:, None]"
+        )
     if raw.ndim == 3:
         raw = raw[:, None]
     elif _channels_last(raw.shape, channels):

@@ -1,15 +1,21 @@
-"""What nearfar draws does not move the random numbers of the program that calls it."""
+"""What nearfar draws does not move the random numbers of the program that calls it, whose modes do
+not reach nearfar.
+"""
 
 import random
 import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import nearfar
 from nearfar.arguments import VERBS
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 SHORT = dict(epochs=0.5, batch_size=16, encoder="tiny", precision="32-true")
@@ -65,6 +71,69 @@ def test_an_estimator_without_a_seed_draws_another_each_time(images_file):
     assert not np.allclose(*made)
 
 
+def test_an_import_does_not_move_the_generators():
+    program = (
+        "import random; random.seed(3); before = random.getstate(); import nearfar\n"
+        "for name in nearfar.__all__: getattr(nearfar, name)\n"
+        "assert random.getstate() == before"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@contextmanager
+def of(setter, value, before):
+    setter(value)
+    try:
+        yield
+    finally:
+        setter(before)
+
+
+MODES = {
+    "float64": lambda: of(torch.set_default_dtype, torch.float64, torch.float32),
+    "bfloat16": lambda: of(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "another device": lambda: of(torch.set_default_device, "meta", "cpu"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "errors of NumPy": lambda: np.errstate(all="raise"),
+}
+
+
+def modes():
+    """The modes of torch and NumPy as they are now."""
+    torchs = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+    halves = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    return *torchs, *halves, np.geterr()
+
+
+def embedded_and_trained(run, images_file, folder):
+    """Features by a run, and the losses of a new one."""
+    quiet = Console(quiet=True)
+    run = nearfar.Run(shutil.copytree(run.path, folder / "run"))
+    (run.path / "features.safetensors").unlink(missing_ok=True)
+    nearfar.embed(run, out=folder / "rows.npz", console=quiet)
+    new = nearfar.pretrain(images_file, out=folder / "new", console=quiet, **SHORT)
+    return np.load(folder / "rows.npz")["embedding"], [line.get("loss") for line in new.metrics]
+
+
+@pytest.fixture(scope="module")
+def usual(trained, images_file, tmp_path_factory):
+    return embedded_and_trained(trained, images_file, tmp_path_factory.mktemp("usual"))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_that_the_caller_has_set_do_not_reach_nearfar_and_stay(
+    name, trained, images_file, usual, tmp_path
+):
+    """Features in bfloat16 would have been kept in the run folder for all later commands."""
+    with MODES[name]():
+        before = modes()
+        rows, losses = embedded_and_trained(trained, images_file, tmp_path)
+        assert modes() == before
+    assert np.array_equal(rows, usual[0]) and losses == usual[1]
+
+
 @pytest.mark.parametrize(
     "name", sorted(set(VERBS.values()) - {"list_methods", "completion_script"})
 )
@@ -75,5 +144,5 @@ def test_every_public_function_puts_them_back(name):
     while function is not None:
         wrapped.append(function.__code__)
         function = getattr(function, "__wrapped__", None)
-    kept = generators_kept()(lambda: None).__code__
+    kept = isolated()(lambda: None).__code__
     assert kept in wrapped

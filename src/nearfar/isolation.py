@@ -1,0 +1,45 @@
+"""nearfar and the program that calls it leave each other's random numbers and modes alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Compute in the usual modes of torch and NumPy, and put the global generators back afterwards;
+    also a decorator of functions.
+
+    Modes: gradients are recorded, new numbers are float32 on the CPU, autocast is off, and NumPy
+    raises nothing, whatever the caller has set for its own work. Generators: those of torch, NumPy
+    and `random`; of a GPU's, that of the current device is put back if it was in use before.
+    """
+    import numpy as np  # here: `nearfar --help` needs neither
+    import torch
+
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    default = torch.get_default_dtype()
+    there = torch.accelerator.current_accelerator(check_available=True)
+    with ExitStack() as stack:
+        devices = []
+        if there is not None:
+            started = getattr(torch.get_device_module(there), "is_initialized", lambda: True)
+            devices = [torch.accelerator.current_device_index()] if started() else []
+        of_gpu = {"device_type": there.type} if there is not None and devices else {}
+        stack.enter_context(torch.random.fork_rng(devices, **of_gpu))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in {"cpu", "cpu" if there is None else there.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)

@@ -6,7 +6,8 @@ All losses have in common:
   [keys, dim] holds unit rows; the loss reads it and never pushes to it. Views get gradients; keys
   and the queue get none.
 - They return a scalar in float32 (float64 if an input is), under autocast too, and support one
-  backward pass.
+  backward pass. Their running averages and learned numbers stay in float32 in a model that becomes
+  half, as by `model.bfloat16()`.
 - They raise ValueError for a number out of its range, unequal shapes, an empty queue, and a batch
   of one where the negatives or statistics come from the batch.
 - SimCLR, DCL, SogCLR, SigCLR and SACLR with all negatives take `group_size=G`: the negatives of a

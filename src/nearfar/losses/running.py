@@ -26,9 +26,10 @@ class FullPrecision(nn.Module):
     """
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        numbers = {name: one for name, one in self._parameters.items() if one is not None}
-        numbers |= {name: one for name, one in self._buffers.items() if one is not None}
-        before = {name: one.detach() for name, one in numbers.items() if one.ndim < 2}
+        numbers: dict[str, Tensor | None] = {**self._parameters, **self._buffers}
+        before = {
+            name: one.detach() for name, one in numbers.items() if one is not None and one.ndim < 2
+        }
         super()._apply(fn, recurse)
         for name, exact in before.items():
             now: Any = getattr(self, name)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
-from nearfar.generators import generators_kept
+from nearfar.isolation import isolated
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
 from nearfar.networks.encoder import Encoder
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
@@ -233,7 +233,7 @@ def named_encoder(
     return Encoder(backbone, image_size, channels, *found).eval()
 
 
-@generators_kept()
+@isolated()
 def join_encoders(
     members: Sequence[tuple[Encoder | str, float]] | Sequence[tuple[str, float]],
     image_size: int | None = None,

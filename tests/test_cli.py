@@ -79,7 +79,7 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
         ),
         (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
         (["evaluate"], "RUN requires an argument"),
-        (["evaluate", "no/such/run"], "not a run folder"),
+        (["evaluate", "no/such/run"], "name a run folder, images or a file of vectors"),
         (["completion", "tcsh"], "fish"),
     ],
 )

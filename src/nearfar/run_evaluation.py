@@ -53,7 +53,7 @@ from nearfar.evaluation.results import (
 )
 from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
-from nearfar.networks import Encoder
+from nearfar.networks import Encoder, SmallNet
 from nearfar.run import Run, load
 from nearfar.run_features import (
     WithoutRun,
@@ -325,8 +325,8 @@ def encoders_by_row(
     moments = trained.mean.flatten().tolist(), trained.std.flatten().tolist()
     untrained = Encoder(backbone, settings.image_size, settings.channels, *moments)
     if settings.whiten:  # as it was before the first step too
-        whitening = trained.backbone.net.get_submodule("conv").state_dict()
-        untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)
+        nets = (net for net in trained.backbone.net.modules() if isinstance(net, SmallNet))
+        untrained.backbone.net.get_submodule("conv").load_state_dict(next(nets).conv.state_dict())
     start = "untrained" if settings.init is None else "starting_weights"
     return {**SIMPLE, start: untrained, "trained": trained}
 

@@ -13,12 +13,15 @@ import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
+from torch.nn.functional import normalize
 
 import nearfar
 from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_images
+from nearfar.evaluation import extract
 from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
+from nearfar.networks import save_encoder
 from nearfar.views import View, ViewPlan
 
 
@@ -267,3 +270,33 @@ def test_views_and_images_of_other_data_are_normalised_alike(
         run, darker, out=tmp_path / "map.html", layout="projector", num_views=2, console=quiet
     )
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999
+
+
+def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_path, quiet):
+    """A run at 8 px whose encoder is replaced by one that takes 24: all that reads images for it
+    opens them at 24 px, and its features are those of images opened so.
+    """
+    chance = np.random.default_rng(0)
+    for number in range(24):
+        folder = tmp_path / "photos" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = chance.integers(0, 120, (24, 24, 3), dtype=np.uint8)
+        pixels[:: 1 + number % 2] += 120
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
+    photos = str(tmp_path / "photos")
+    run = nearfar.pretrain(photos, out=tmp_path / "run", image_size=8, console=quiet, **how)
+    encoder = nearfar.join([run, "edges"], image_size=24)
+    save_encoder(run.path, encoder)
+    images = open_images(photos, image_size=24)
+    expected = extract(encoder, images)
+    nearfar.embed(run, out=tmp_path / "all.npz", console=quiet)
+    assert np.allclose(np.load(tmp_path / "all.npz")["embedding"], expected, atol=1e-6)
+    found = nearfar.search_images(run, "a/0.png", k=3, console=quiet)
+    nearest = (normalize(expected, dim=1) @ normalize(expected, dim=1)[0]).argsort(descending=True)
+    assert found["name"] == [images.names[row] for row in nearest[1:4]]
+    measured = nearfar.evaluate(run, protocol=["knn_3"], console=quiet)
+    assert measured.on.image_size == 24 and measured["trained"]["knn_3"] == 1.0
+    assert list(measured)[-2:] == ["untrained", "trained"]
+    assert nearfar.export(run, to="torch", console=quiet).is_file()
+    assert nearfar.map_images(run, epochs=5, console=quiet).is_file()

@@ -91,6 +91,28 @@ def test_gray_images_in_three_channels_have_one_line():
     assert gray_words(MeasuredOn(**ON, image_size=224)) == ""
 
 
+def test_a_frozen_pretrained_net_that_is_better_is_named_and_taken():
+    said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
+    assert said == (
+        "The frozen pretrained net does better in kNN (0.800 against 0.500): take that net as it "
+        "is, by the data in the place of the run and --encoder pretrained."
+    )
+    beaten = sentence(measured((0.9, 0.9), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
+    assert beaten == "The encoder beats HOG and the frozen pretrained net in every column."
+
+
+def test_without_a_run_the_features_at_hand_are_judged():
+    def at_hand(knn):
+        rows = {"hog": {"knn": 0.4}, "at_hand": {"knn": knn}}
+        return sentence(Measurement(MeasuredOn(**ON), rows))
+
+    assert at_hand(0.6) == "The features at hand beat HOG in kNN."
+    assert at_hand(0.3) == (
+        "HOG does better in kNN (0.400 against 0.300): nearfar pretrain learns features of these "
+        "images."
+    )
+
+
 def test_starting_weights_that_were_better_are_kept():
     said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
     assert said == (

@@ -113,4 +113,5 @@ def no_pretrained_weights():
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nearfar.run_features.installed_weights", lambda: None)
+        patch.setattr("nearfar.training.readout.installed_weights", lambda: None)
         yield

@@ -56,7 +56,7 @@ GROUPS = {
     ),
     "Method and encoder": (
         "method encoder init adapt teacher",
-        "recipe whiten layer_decay frozen teacher_weight teacher_temperature",
+        "recipe whiten grid beside layer_decay frozen teacher_weight teacher_temperature",
     ),
     "Views": ("views crop_size keep_colour", ""),
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),

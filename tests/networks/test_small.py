@@ -71,3 +71,41 @@ def test_directions_of_the_patches_come_out_uncorrelated_and_equally_large(size,
     np.testing.assert_allclose(found, np.diag(values / (values + WHITENING_FLOOR)), atol=1e-5)
     np.testing.assert_array_equal(filters[count : 2 * count], -filters[:count])
     torch.testing.assert_close(net.conv.weight[2 * count :], before[2 * count :], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "medium"])
+def test_features_on_a_grid_are_the_mean_and_the_means_of_its_cells(name):
+    torch.manual_seed(0)
+    plain = build_backbone(name, image_size=96, channels=3).eval()
+    net = build_backbone(name, image_size=96, channels=3, grid=2).eval()
+    net.net.load_state_dict(plain.net.state_dict())
+    images = torch.randn(3, 3, 96, 96)
+    with torch.no_grad():
+        maps, features = plain.net.forward_features(images), net(images)
+    width = plain.num_features
+    assert net.num_features == 5 * width == features.shape[1]
+    torch.testing.assert_close(features[:, :width], plain(images))
+    cells = features[:, width:].view(3, width, 2, 2)
+    half = maps.shape[2] // 2  # maps of 4 x 4
+    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        part = maps[:, :, row * half : (row + 1) * half, column * half : (column + 1) * half]
+        torch.testing.assert_close(2 * cells[:, :, row, column], part.mean((2, 3)))
+
+
+def test_features_on_a_grid_tell_places_apart_that_the_mean_does_not():
+    torch.manual_seed(0)
+    net = build_backbone("small", image_size=32, channels=1, grid=3).eval()
+    image = torch.zeros(1, 1, 32, 32)
+    image[..., 4:12, 4:12] = 1
+    with torch.no_grad():
+        here, there = net(image)[0], net(image.roll(16, 3))[0]
+    mean, cells = slice(None, 256), slice(256, None)
+    similar = [torch.cosine_similarity(here[part], there[part], 0) for part in (mean, cells)]
+    assert similar[0] > 0.99 > 0.9 > similar[1]
+
+
+def test_a_grid_is_for_our_nets():
+    with pytest.raises(ValueError, match="--grid 3 is for the encoders tiny, small, medium"):
+        build_backbone("resnet18", image_size=32, channels=3, grid=3)
+    with pytest.raises(ValueError, match="1 to 32 cells"):
+        SmallNet(32, grid=33)

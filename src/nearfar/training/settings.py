@@ -53,6 +53,7 @@ else:
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed"]
 OBJECTS = ("data", "method", "encoder", "views")  # settings that may be an object instead of a name
 LARGEST_IMAGE = 2**14  # pixels
+MOST_CELLS = 32  # a side of a grid
 
 
 def setting(
@@ -147,6 +148,20 @@ class Settings:
         "lr, layer_decay 0.7, frozen "
         "2, a tenth of the epochs as warm-up, 10 minutes",
         False,
+    )
+    grid: Chosen[int] = setting(
+        "cells of a side: the saved encoder gives the mean over its last map and beside it the "
+        "mean of each cell of this grid, which tells where things are; 1: the mean alone. "
+        "Default: 3 for 'small' and 'medium' where no edges stand beside it, else 1",
+        at_least=1,
+        at_most=MOST_CELLS,
+    )
+    beside: Chosen[str] = setting(
+        "what the saved encoder has beside the trained net, joined by '+': 'pretrained' (the "
+        "weights of nearfar[pretrained]), 'start' (the starting weights as they were), 'edges', "
+        "'colours' and 'pixels'; or 'none'. "
+        "Default: pretrained+edges where these weights are installed, for grayscale and colour "
+        "images of 28 px or more, start+edges with --adapt; else none"
     )
     layer_decay: Chosen[float] = setting(
         "factor on the learning rate for each layer of the encoder further from the "

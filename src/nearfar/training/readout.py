@@ -1,0 +1,82 @@
+"""What a run saves: its trained net with the readout of its last map, and what stands beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nearfar.messages import check_known
+from nearfar.networks import OWN_NETS, Encoder, join_encoders, load_encoder
+from nearfar.networks.backbone import with_grid
+from nearfar.networks.starting import INSTALL, PRETRAINED, installed_weights
+from nearfar.training.run_folder import STARTING
+from nearfar.training.settings import Settings
+
+NONE, START = "none", "start"
+GRID, PLACING = 3, ("small", "medium")
+"""Cells of a side by default, and the nets that have them; "tiny" stays as tables compare by it."""
+LEAST_SIDE = 28  # pixels: smaller images tell nets that are made for photographs too little
+EDGES = "edges"
+BESIDE = {PRETRAINED: 1.0, START: 1.0, EDGES: 0.5, "colours": 0.5, "pixels": 0.5}
+"""What may stand beside the trained net, by its weight."""
+TRAINED = 0.7  # weight of the trained net beside another net; 1 beside simple features alone
+
+
+def chosen_readout(
+    given: Settings, encoder: Any, channels: int, image_size: int
+) -> dict[str, int | str]:
+    """Return the settings "grid" and "beside", which are chosen where they are not given.
+
+    encoder: its name, or a module. channels, image_size: of the images. Raises ValueError for words
+    that name nothing, and for what is not there.
+    """
+    named = isinstance(encoder, str)
+    beside = given.beside
+    if beside is None:
+        usual = named and given.recipe == "small" and channels in (1, 3)
+        usual = usual and image_size >= LEAST_SIDE
+        before = START if given.adapt else PRETRAINED if installed_weights() else None
+        beside = f"{before}+{EDGES}" if usual and before else NONE
+    words = [] if beside == NONE else beside.split("+")
+    for word in words:
+        check_known("--beside", word, [*BESIDE, NONE])
+    if words and not named:
+        raise ValueError("--beside is for encoders by name, not for a module of your own")
+    if PRETRAINED in words and installed_weights() is None:
+        raise ValueError(f"--beside {beside}: no pretrained weights are installed: {INSTALL}")
+    if START in words and given.init is None:
+        raise ValueError(f"--beside {beside}: without --init there are no starting weights")
+    places = encoder in PLACING and given.recipe == "small" and EDGES not in words
+    grid = given.grid or (GRID if places else 1)
+    if grid != 1 and encoder not in OWN_NETS:
+        raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
+    return {"grid": grid, "beside": beside}
+
+
+def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
+    """Return what a run saves: the net as it was trained, read out and joined as its settings say.
+
+    The trained net comes first. Raises ValueError for weights that are no longer there.
+    """
+    trained.backbone = with_grid(trained.backbone, settings.grid)
+    if settings.beside == NONE:
+        return trained
+    words = settings.beside.split("+")
+    weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
+    others: list[tuple[Encoder | str, float]] = [
+        (load_encoder(Path(settings.out) / STARTING) if word == START else word, BESIDE[word])
+        for word in words
+    ]
+    return join_encoders([(trained, weight), *others], channels=trained.channels)
+
+
+def in_words(beside: str) -> str:
+    """Say what stands beside the trained net, for a sentence; "" for nothing."""
+    names = {
+        PRETRAINED: "a net pretrained on ImageNet",
+        START: "the starting weights as they were",
+    }
+    listed = [names.get(word, word) for word in beside.split("+") if word != NONE]
+    return " and ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
+
+

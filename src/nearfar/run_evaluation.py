@@ -39,6 +39,7 @@ from nearfar.evaluation import (
 from nearfar.evaluation.evaluate import FEW, largest_class
 from nearfar.evaluation.labelled import balanced_accuracy
 from nearfar.evaluation.results import (
+    ALONE,
     BALANCED,
     ENCODERS,
     MeasuredOn,
@@ -53,7 +54,8 @@ from nearfar.evaluation.results import (
 )
 from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
-from nearfar.networks import Encoder, SmallNet
+from nearfar.networks import Encoder, first_encoder
+from nearfar.networks.backbone import with_grid
 from nearfar.run import Run, load
 from nearfar.run_features import (
     WithoutRun,
@@ -318,17 +320,22 @@ def encoders_by_row(
     trained = load(run, encoder=encoder)
     if not baselines:
         return {"trained": trained}
+    alone = first_encoder(trained)
     settings = replace(
         settings or run.settings, frozen=0
     )  # what is fine-tuned is trained as a whole
     backbone = initial_backbone(settings, settings.given("encoder") if encoder is None else encoder)
-    moments = trained.mean.flatten().tolist(), trained.std.flatten().tolist()
+    backbone = with_grid(backbone, settings.grid)
+    moments = alone.mean.flatten().tolist(), alone.std.flatten().tolist()
     untrained = Encoder(backbone, settings.image_size, settings.channels, *moments)
     if settings.whiten:  # as it was before the first step too
-        nets = (net for net in trained.backbone.net.modules() if isinstance(net, SmallNet))
-        untrained.backbone.net.get_submodule("conv").load_state_dict(next(nets).conv.state_dict())
+        whitening = alone.backbone.net.get_submodule("conv").state_dict()
+        untrained.backbone.net.get_submodule("conv").load_state_dict(whitening)
     start = "untrained" if settings.init is None else "starting_weights"
-    return {**SIMPLE, start: untrained, "trained": trained}
+    rows: dict[str, Callable[[Tensor], Tensor]] = {**SIMPLE, start: untrained}
+    if alone is not trained:
+        rows[ALONE] = alone
+    return rows | {"trained": trained}
 
 
 def finetuned(

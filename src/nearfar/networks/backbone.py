@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nearfar.messages import did_you_mean, one_line
 from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.starting import StartingWeights, find_weights, load_tensors
-from nearfar.networks.timm_entries import ENTRIES, SMALL, SMALL_STEM, shrink_stem, stem_of
+from nearfar.networks.timm_entries import ENTRIES, JOINED, SMALL, SMALL_STEM, shrink_stem, stem_of
 
 log = logging.getLogger("nearfar")
 
@@ -163,7 +163,7 @@ def with_grid(backbone: Backbone, grid: int) -> Backbone:
     if backbone.net.grid == grid:
         return backbone
     form = Architecture(form.name, {**form.arguments, "grid": grid}, form.small_stem)
-    net = form.create().to(next(backbone.net.parameters()).device)
+    net: SmallNet = cast(SmallNet, form.create()).to(next(backbone.net.parameters()).device)
     net.load_state_dict(backbone.net.state_dict())
     return Backbone(net.train(backbone.net.training), form, net.num_features)
 
@@ -214,11 +214,8 @@ def build_backbone(
             f"image size and channels must be 1 or more, got {image_size} px and "
             f"{channels} channels"
         )
-    start = (
-        None
-        if init is None
-        else find_weights(str(init), encoder if isinstance(encoder, str) else None)
-    )
+    name = encoder if isinstance(encoder, str) else None
+    start = None if init is None else find_weights(str(init), name, whole=name == JOINED)
     check_encoder(encoder)
     if isinstance(encoder, nn.Module):
         backbone = own_backbone(encoder, image_size, channels)

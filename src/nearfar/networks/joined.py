@@ -220,7 +220,7 @@ def named_encoder(
     `find_weights` and `build_backbone` raise.
     """
     known = ":" in name or name in (OWN, PRETRAINED) or Path(name).exists()
-    weights = find_weights(name if known else "timm", None if known else name)
+    weights = find_weights(name if known else "timm", None if known else name, whole=True)
     found = weights.moments(channels) or moments
     if found is None:
         raise ValueError(f"the weights of {name} do not say how images are normalised")
@@ -271,6 +271,26 @@ def join_encoders(
         backbone = Backbone(net, None, net.num_features)
     moments = [0.0] * channels, [1.0] * channels
     return Encoder(backbone, size, channels, *moments, ranges[0] if ranges else None).eval()
+
+
+def first_encoder(encoder: Encoder) -> Encoder:
+    """Return the first member of a joined encoder as an encoder, which shares its weights; any
+    other as it is.
+
+    What a run saves has the net that was trained in the first place.
+    """
+    net = encoder.backbone.net
+    if not isinstance(net, Joined):
+        return encoder
+    first = net.members[0]
+    assert isinstance(first, Member)
+    with torch.no_grad():
+        blank = first.mean.new_zeros(1, len(first.mean), first.image_size, first.image_size)
+        width = first.net.eval()(blank).shape[1]
+    mean, std = first.mean.flatten().tolist(), first.std.flatten().tolist()
+    backbone = Backbone(first.net, first.architecture, width)
+    shape = first.image_size, len(first.mean)
+    return Encoder(backbone, *shape, mean, std, encoder.value_range).eval()
 
 
 def _members(one: Encoder | str, weight: float, size: int, channels: int) -> list[Member]:

@@ -33,16 +33,16 @@ class SmallNet(nn.Module):
     """Residual net for a CPU: [batch, in_chans, image_size, image_size] -> [batch, num_features],
     or the classes.
 
-    A stem, basic blocks that each halve the feature map, and averages of the last one. Few wide
+    A stem, basic blocks that each halve the feature map, and the mean of the last one. Few wide
     layers on small feature maps, since on a CPU the normalisation and activation of large ones cost
     more than their convolutions. widths: channels of the stem and of each block. side: pixels of
-    the stem's map. grid: cells of a side; above 1 the features are the mean over the map, widths[-1]
-    numbers, and behind it the mean of every cell divided by `grid`, which makes both parts about as
-    long: the mean tells what there is, the cells where it is. `image_size` decides the stem: 3x3 with stride 1 up to `side` and with stride 2
+    the stem's map. `image_size` decides the stem: 3x3 with stride 1 up to `side` and with stride 2
     up to 2.8 times that; above, it cuts patches that do not overlap, so that all sizes cost the
-    same from there on (docs/photographs.md). Images of other sizes are taken as well. num_classes,
-    drop_rate: of a classifier as timm's models have it; none for 0 classes. Raises ValueError for
-    an image size below 4.
+    same from there on (docs/photographs.md). Images of other sizes are taken as well. grid: cells
+    of a side; above 1 the mean of every cell of the last map, divided by `grid`, follows the mean
+    over all of it: the mean tells what there is, the cells where it is, and both are about as long.
+    num_classes, drop_rate: of a classifier as timm's models have it; none for 0 classes. Raises
+    ValueError for an image size below 4 and a grid that is not from 1 to 32.
 
     >>> SmallNet(image_size=32)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 256])

@@ -77,8 +77,8 @@ class StartingWeights:
     number for each of their channels, in units of 0..1; None where images are to be normalised by
     their own. in_timm: the name that `timm.create_model` knows them by; None for those in `file`.
     license: what they say of theirs. in_order: whether the tensors of `file` have names of their
-    own, and stand in the order of timm's net. prefix: the beginning of the names of those tensors of
-    `file` that are the net's; others are left out.
+    own, and stand in the order of timm's net. prefix: how the names of the net's tensors begin in
+    `file`; others are left out.
     """
 
     source: str
@@ -127,15 +127,16 @@ class StartingWeights:
         return [self.mean[i] for i in turns], [self.std[i] for i in turns]
 
 
-def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
+def find_weights(init: str, encoder: str | None = None, whole: bool = False) -> StartingWeights:
     """Find starting weights by what a user gives.
 
     init: "nearfar" (those of this package), "pretrained" (those of the package that the extra of
     that name installs), "timm" (its default weights of the encoder, from such a package where it is
     installed), "hf:owner/name" (a timm model on the Hub), a run folder, a folder in timm's form
     (config.json beside the weights, as `hf download` leaves it), or a file. Only "timm" and "hf:"
-    touch the network. encoder: its name where one is given; it must be that of the weights. Raises
-    ValueError for an encoder that they do not fit and for weights that cannot be fetched,
+    touch the network. encoder: its name where one is given; it must be that of the weights. whole:
+    of a run that saved a joined encoder take all of it, and not the net alone that was trained.
+    Raises ValueError for an encoder that they do not fit and for weights that cannot be fetched,
     FileNotFoundError for a missing file.
     """
     path, encoder = Path(init), encoder and encoder.removesuffix(SMALL)
@@ -148,7 +149,7 @@ def find_weights(init: str, encoder: str | None = None) -> StartingWeights:
     if init.startswith("hf:"):
         found = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
     elif (path / WEIGHTS).is_file():
-        found = _of_run(path)
+        found = _of_run(path, whole)
     elif (path / CONFIG).is_file():
         found = _described(init, f"local-dir:{path}")
     elif path.is_file():
@@ -266,7 +267,7 @@ def _described(init: str, in_timm: str) -> StartingWeights:
     )
 
 
-def _of_run(folder: Path) -> StartingWeights:
+def _of_run(folder: Path, whole: bool = False) -> StartingWeights:
     with one_line(
         f"{folder / CONFIG} does not describe an encoder",
         AttributeError,
@@ -280,7 +281,7 @@ def _of_run(folder: Path) -> StartingWeights:
         if "object" not in about:
             name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
             own = dict(encoder=name, arguments=arguments, small_stem=bool(small_stem))
-            if name == JOINED:  # the net that was trained comes first
+            if name == JOINED and not whole:
                 moments = first = arguments["members"][0]
                 own = {key: first[key] for key in ("arguments", "small_stem")}
                 own |= dict(encoder=first["name"], prefix=FIRST_MEMBER)

@@ -31,7 +31,7 @@ from nearfar.data.value_range import spread
 from nearfar.device import find_device
 from nearfar.losses.checks import positive
 from nearfar.maps.thumbnails import data_url
-from nearfar.networks import Encoder
+from nearfar.networks import Encoder, first_encoder
 from nearfar.pages.report import STARTS, write_report
 from nearfar.pages.template import write_page
 from nearfar.papers.annotations import (
@@ -285,7 +285,9 @@ def evaluate_detectors(
     rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
     if baselines and run.settings.init is not None:
         rows |= encoders_by_row(run, encoder, baselines)
-    encoders = {row: one for row in STARTS if isinstance(one := rows.get(row), Encoder)}
+    encoders = {
+        row: first_encoder(one) for row in STARTS if isinstance(one := rows.get(row), Encoder)
+    }
     opened = {}
     for task in tasks:  # everything that can be wrong is, before hours of training
         opened[task] = _sets(source, task, limit, test_share, seed)

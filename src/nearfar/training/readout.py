@@ -78,5 +78,3 @@ def in_words(beside: str) -> str:
     }
     listed = [names.get(word, word) for word in beside.split("+") if word != NONE]
     return " and ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
-
-

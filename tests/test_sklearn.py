@@ -97,7 +97,7 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     for number, image in enumerate(images):
         Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number}.png")
     expected = fitted.transform(digits[0][:6])
-    assert expected.shape == (6, 256) and expected.dtype == np.float32
+    assert expected.shape == (6, fitted.encoder_.num_features) and expected.dtype == np.float32
     assert fitted.value_range_ == (0, 16)
     files = sorted(tmp_path.iterdir())
     for same in (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.random import Generator
-from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from scipy.ndimage import gaussian_filter
 
 TILE, PAGE, SIGN, GLYPH = 64, 96, 64, 48  # pixels
@@ -91,7 +91,7 @@ DEFECTS: dict[str, Callable[[np.ndarray, Generator], np.ndarray]] = {
 }
 
 
-# Pages: drawn at 192 px, then skewed, reduced to 96 px and scanned with noise.
+# Pages: drawn at 192 px, then moved, skewed, cut off, reduced to 96 px and scanned with noise.
 
 WORDS = tuple(
     re.findall(
@@ -111,9 +111,17 @@ def page(kind: str, rng: Generator) -> np.ndarray:
     """Draw a page of a layout in LAYOUTS, 96 px, gray."""
     sheet = Image.new("L", (FORM, FORM), 255)
     LAYOUTS[kind](ImageDraw.Draw(sheet), rng)
-    sheet = ImageChops.offset(sheet, int(rng.integers(-5, 6)), int(rng.integers(-5, 6)))
     paper = int(rng.integers(215, 250))
-    turned = sheet.rotate(rng.normal(scale=1.5), Image.Resampling.BILINEAR, fillcolor=255)
+    zoom, turn = _between(rng, 0.85, 1.3), rng.normal(scale=0.04)  # radians
+    c, d = np.cos(turn) / zoom, np.sin(turn) / zoom
+    x, y = FORM / 2 + rng.uniform(-16, 16, 2)
+    turned = sheet.transform(
+        (FORM, FORM),
+        Image.Transform.AFFINE,
+        (c, d, FORM / 2 - c * x - d * y, -d, c, FORM / 2 + d * x - c * y),
+        Image.Resampling.BILINEAR,
+        fillcolor=255,
+    )
     small = turned.filter(ImageFilter.GaussianBlur(_between(rng, 0.2, 0.9)))
     ink = np.asarray(small.resize((PAGE, PAGE), Image.Resampling.BOX), np.float64) / 255
     shade = 1 + _between(rng, -0.12, 0.12) * np.linspace(-1, 1, PAGE)
@@ -171,16 +179,19 @@ def _article(draw: ImageDraw.ImageDraw, rng: Generator) -> None:
     title = " ".join(rng.choice(WORDS, 3)).title()
     draw.text(((FORM - LARGE.getlength(title)) / 2, 8), title, fill=0, font=LARGE)
     top = _block(draw, rng, (40, 24, 112), int(rng.integers(2, 5)), 0.6) + 6
-    figure = rng.integers(-1, 2)  # the column with a figure, or none
-    for column, left in enumerate((12, 100)):
-        start = top
+    columns = int(rng.integers(1, 4))
+    wide = 172 / columns
+    figure = rng.integers(-1, columns)  # the column with a figure, or none
+    for column in range(columns):
+        start, left = top, 12 + column * wide
         if column == figure:
             high = _between(rng, 25, 50)
-            draw.rectangle((left, start, left + 80, start + high), outline=0, fill=190)
+            draw.rectangle((left, start, left + wide - 8, start + high), outline=0, fill=190)
             start += high + 4
         while start < 168:
             lines = min(int(rng.integers(3, 9)), int((182 - start) // 8))
-            start = _block(draw, rng, (left, start, 80), lines, _between(rng, 0.3, 1)) + 2
+            box = (left, start, wide - 8)
+            start = _block(draw, rng, box, lines, _between(rng, 0.3, 1)) + 2
 
 
 def _form(draw: ImageDraw.ImageDraw, rng: Generator) -> None:

@@ -35,7 +35,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from encoders_report import METRICS, against, averaged, correlations, presets, read, table
+from encoders_report import (
+    METRICS,
+    against,
+    averaged,
+    baselines,
+    correlations,
+    presets,
+    read,
+    table,
+)
 from invariance import AugSelf, TwoSpaces
 from kinds import ON, SETS, Kind, parts
 from rich.console import Console
@@ -349,6 +358,10 @@ def tables(path: Path) -> str:
     return "\n".join(
         [
             table(lines),
+            *(
+                f"\n## Baselines on {on} images, kNN / 5 labels\n\n{baselines(lines, on)}"
+                for on in ON
+            ),
             "\n## Presets, kNN / 5 labels\n",
             presets(lines, {name: kind.crop for name, kind in SETS.items()}),
             "\n## Rank correlation with kNN accuracy\n",

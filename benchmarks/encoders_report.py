@@ -78,14 +78,40 @@ def table(lines: list[Line]) -> str:
     return "\n".join(out)
 
 
+def baselines(lines: list[Line], on: str) -> str:
+    """Return kNN accuracy and that with five labels a class of each baseline, means over seeds,
+    with the numbers of images and the share of the largest class.
+
+    A baseline that failed or has not been measured has no number.
+    """
+    of_images = [line for line in measured(lines) if line["on"] == on and "largest" in line]
+    out = _header("| | images | evaluated | largest class", "|---|---:|---:|---:", BASELINES)
+    for name in dict.fromkeys(line["set"] for line in of_images):
+        of_set = [line for line in of_images if line["set"] == name]
+        cells = []
+        for contender in BASELINES:
+            found = [line for line in of_set if line["contender"] == contender]
+            means = _means(found, ("knn", "five_labels"))
+            cells.append(" / ".join(f"{100 * mean:.1f}" for mean in means.values()))
+        sizes = f"{of_set[0]['images']} | {of_set[0]['tested']} | {100 * of_set[0]['largest']:.1f}"
+        out.append(f"| {name} | {sizes} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
 def against(lines: list[Line], default: str) -> str:
     """Return, for each set and column, the mean of the default and the best of the baselines.
 
     **loses** marks the cells where the default is more than a point below. Sets without the
-    default or without a baseline are left out.
+    default or without a baseline are left out. A line below the table names each failure of the
+    default.
     """
     columns = METRICS | BALANCED
     out = _header("| | evaluated on", "|---|---", columns.values())
+    failures = [
+        f"\n{default} failed on {line['set']} ({line['on']}, seed {line['seed']}): {line['error']}"
+        for line in lines
+        if line["contender"] == default and "error" in line
+    ]
     lines = measured(lines)
     for name, on in dict.fromkeys((line["set"], line["on"]) for line in lines):
         means = {
@@ -103,7 +129,7 @@ def against(lines: list[Line], default: str) -> str:
         if ours and any(means.values()):
             cells = [_beside(ours, means, key) for key in columns]
             out.append(f"| {name} | {on} | {' | '.join(cells)} |")
-    return "\n".join(out)
+    return "\n".join(out + failures)
 
 
 def _beside(ours: dict[str, float], baselines: dict[str, dict[str, float]], key: str) -> str:

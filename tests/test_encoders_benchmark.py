@@ -12,7 +12,7 @@ import pytest
 from nearfar.data import open_images
 from nearfar.views import make
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS, DOCS = (Path(__file__).parents[1] / name for name in ("benchmarks", "docs"))
 
 
 @pytest.fixture
@@ -116,7 +116,30 @@ def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_poin
         "| 40.0 / 40.0 hog |  |  |"
     )
     lines[2]["knn"] = 0.6601
-    assert "| 65.0 / 66.0 hog **loses** |" in report.against(lines, "pretrain 1 minute")
+    lines.append(line("pretrain 1 minute", 0, seed=2, error="RuntimeError: no memory"))
+    found = report.against(lines, "pretrain 1 minute")
+    assert "| 65.0 / 66.0 hog **loses** |" in found
+    assert found.endswith(
+        "pretrain 1 minute failed on digits (test, seed 2): RuntimeError: no memory"
+    )
+
+
+def test_the_table_of_baselines_has_a_number_for_what_was_measured(report):
+    lines = [
+        line("hog", 0.6, images=80, tested=20, largest=0.5),
+        line("hog", 0.7, seed=1, images=80, tested=20, largest=0.5),
+        line("raw pixels", 0.6, images=80, tested=20, largest=0.5, on="held-out"),
+        line("at once", 0, images=80, tested=20, error="RuntimeError: no"),
+    ]
+    [_, _, row] = report.baselines(lines, "test").splitlines()
+    assert row == "| digits | 80 | 20 | 50.0 |  |  | 65.0 / 40.0 |  |  |"
+
+
+def test_the_tables_of_the_page_are_those_of_the_file(report):
+    lines = report.read(DOCS / "results/kinds.jsonl")
+    page = (DOCS / "kinds.md").read_text()
+    assert f"\n{report.baselines(lines, 'held-out')}\n" in page
+    assert len({row["set"] for row in lines}) == 19
 
 
 def test_lines_from_before_the_choice_of_images_were_of_held_out_ones(report, tmp_path):

@@ -13,9 +13,10 @@
 "pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`.
 The other trained contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half
 of them. "weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
-"colours and edges" these without the net; "pretrained" are the weights of the installed package alone, and "pretrained,
-edges" and the like these with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too, with the error; lines that are in
-it already are skipped: remove one to measure it again. Sets whose package is missing are named and left out.
+"colours and edges" simple features alone; "pretrained" are the weights of the installed package alone, and "pretrained,
+edges" and the like these with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too,
+with the error; lines that are in it already are skipped: remove one to measure it again. Sets whose package is missing
+are named and left out.
 """
 
 from __future__ import annotations

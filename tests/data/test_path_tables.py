@@ -179,3 +179,11 @@ def test_encoded_images_in_a_column_of_paths_are_said_shortly(tmp_path, paint):
     (tmp_path / "t.csv").write_text(f"image\na.png\n{'iVBORw0KGgo' * 1200}\n")
     images = open_images(tmp_path / "t.csv")
     assert images.skipped == [("row 2", "this row has no path")]
+
+
+def test_spaces_around_the_cells_of_a_table_say_nothing(tmp_path, paint):
+    for number in range(3):
+        paint(tmp_path / f"{number}.png", number)
+    (tmp_path / "a.csv").write_text(" label , path \n 1, 0.png\n2 , 1.png \n 1 , 2.png\n")
+    images = open_images(tmp_path / "a.csv", label_column="label", cache=False)
+    assert len(images) == 3 and images.labels.tolist() == [1, 2, 1] and images.class_names is None

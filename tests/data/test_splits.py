@@ -191,3 +191,68 @@ def test_the_name_of_a_file_comes_before_its_column_of_splits(tmp_path):
     file = one_file(tmp_path, WORDS).rename(tmp_path / "photos-test.parquet")
     assert list_splits(file) == ["test"]
     assert len(open_images(file, cache=False)) == len(WORDS)
+
+
+def table_of_paths(folder, column, words):
+    """A CSV with a space behind each comma, as people write them."""
+    lines = [f"path, label, {column}"]
+    for row, word in enumerate(words):
+        (folder / f"{row}.png").write_bytes(gray(row))
+        lines.append(f"{row}.png, class {row % 2}, {word}")
+    (folder / "rows.csv").write_text("\n".join(lines))
+    return folder / "rows.csv"
+
+
+def table_of_images(folder, column, words):
+    rows = rows_with(words)
+    rows[column] = rows.pop("split")
+    pq.write_table(pa.table(rows), folder / "rows.parquet")
+    return folder / "rows.parquet"
+
+
+OTHER_COLUMNS = {  # name: words for two rows each of train, validation and test
+    "Split": ["train ", "Val", "TEST"],
+    "data set": ["train", "valid", "test"],
+    "subset": ["training", "dev", "testing"],
+    "Usage": ["Training", "PublicVal", "PrivateTest"],
+    "partition": ["train_images", "val2017", "test-seen"],
+    "is_train": [True, False, False],
+    "is_valid": [0, 1, 0],
+    "isTest": ["no", "no", "yes"],
+}
+
+
+@pytest.mark.parametrize("make", [table_of_paths, table_of_images])
+@pytest.mark.parametrize("column", OTHER_COLUMNS)
+def test_splits_stand_in_a_column_of_any_usual_name(column, make, tmp_path, lines):
+    words = OTHER_COLUMNS[column]
+    source = make(tmp_path, column, [word for word in words for _ in range(2)])
+    held_out = {"is_train": ["test"], "isTest": ["test"], "is_valid": ["validation"]}
+    rows = {"validation": [2, 3], "test": [4, 5]}
+    rows |= {"is_train": {"test": [2, 3, 4, 5]}}.get(column, {})
+    for split in held_out.get(column, ["validation", "test"]):
+        assert values(open_images(source, split=split, cache_dir=tmp_path / "cache")) == rows[split]
+    train = {"is_valid": [0, 1, 4, 5], "isTest": [0, 1, 2, 3]}.get(column, [0, 1])
+    images = open_images(source, cache_dir=tmp_path / "cache")
+    assert values(images) == train
+    assert images.label_names == [f"class {row % 2}" for row in train]
+    said = f"'{source}' is divided by its column '{column}'"
+    assert (said in lines()) == (column != "Split")
+
+
+@pytest.mark.parametrize("make", [table_of_paths, table_of_images])
+@pytest.mark.parametrize("words", [[0, 1, 2], ["a", "b", "c"], ["train", "hold-out", "later"]])
+def test_a_column_of_splits_that_names_none_is_said(words, make, tmp_path, lines):
+    source = make(tmp_path, "split", words)
+    assert len(open_images(source, cache_dir=tmp_path / "cache")) == len(words)
+    [said] = [line for line in lines() if "column 'split'" in line]
+    assert "all rows are read" in said and all(str(word) in said for word in words[:2])
+
+
+@pytest.mark.parametrize(
+    "names", [("TrainImages", "TestImages"), ("trainA", "testA"), ("iTrain", "myTest")]
+)
+def test_words_of_splits_are_seen_in_camel_case(names, tmp_path, paint):
+    for number, name in enumerate(names):
+        paint(tmp_path / name / f"{number}.png", number)
+    assert list_splits(tmp_path) == (["train", "test"] if "Train" not in names[0][1:] else [])

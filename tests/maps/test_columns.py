@@ -1,5 +1,6 @@
 import base64
 import re
+import unicodedata
 
 import numpy as np
 import pyarrow
@@ -169,19 +170,19 @@ def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, c
     )
     with caplog.at_level("INFO", "nearfar"):
         assert join_columns(read_table(tmp_path / "a.csv"), NAMES)["x"].tolist() == [3, 4, 1]
-    assert "left out 1 rows whose names had occurred before" in caplog.text
+    assert "left out 2 rows whose names had occurred before" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("a.txt", "name\n", "must be a .parquet or a .csv file"),
+        ("a.txt", "name\n", "must be a .parquet, .csv, .tsv or .jsonl file"),
         ("none.csv", None, "there is no such file"),
         ("a.csv", "x,y\n1,2\n", "needs the image names in a column 'name'.*it has x, y"),
-        ("a.csv", "name,x,name\n1,2,3\n", "a.csv has more than one column 'name'; rename one"),
-        ("a.csv", "name,x,x\n1,2,3\n", "a.csv has more than one column 'x'; rename one"),
-        ("a.parquet", "name\n", "cannot read --columns .*a.parquet"),
-        ("a.csv", "name,x\nfolder/b.png,1\n", "'folder/b.png' is not, did you mean 'b.png'"),
+        ("a.csv", "name,x,name\n1,2,3\n", "a.csv': two of its columns have the same name"),
+        ("a.csv", "name,x,x\n1,2,3\n", "a.csv': two of its columns have the same name"),
+        ("a.parquet", "name\n", "--columns.*cannot read .*a.parquet"),
+        ("a.csv", "name,x\nb0.png,1\n", "'b0.png' is not, did you mean 'b.png'"),
     ],
 )
 def test_files_that_cannot_be_joined(tmp_path, file, text, says):
@@ -201,3 +202,26 @@ def test_a_name_that_was_written_for_a_spreadsheet_is_found(tmp_path):
         and "\n'plain,6" in text
     )
     assert join_columns(read_table(tmp_path / "own.csv"), names)["rank"].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("csv", "Image Path;x\n{here}/ö/a.png;1\nö\\b.png;2\n"),
+        ("tsv", " file name \tx\nö/a\t1\nö/b.png\t2\n"),
+        ("jsonl", '{{"image": "./ö/a.png", "x": 1}}\n{{"image": "somewhere/ö/b.png", "x": 2}}\n'),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_names_and_files_are_found_as_people_write_them(
+    ending, text, encoding, form, tmp_path, caplog
+):
+    names = [unicodedata.normalize(form, name) for name in ("ö/a.png", "ö/b.png", "ö/c.png")]
+    paths = [f"{tmp_path}/{name}" for name in names]
+    file = tmp_path / f"columns.{ending}"
+    file.write_bytes(text.format(here=tmp_path).encode(encoding))
+    with caplog.at_level("INFO", "nearfar"):
+        joined = join_columns(read_table(file), names, paths)
+    assert np.array_equal(joined["x"], [1, 2, np.nan], equal_nan=True)
+    assert f"1 of 3 images have no row, first {names[2]}" in caplog.text

@@ -72,8 +72,8 @@ def map_images(
         seed: random seed of the map and of the sample.
         onto: existing map of this run, by its name there or its file, to which the images are
             added.
-        columns: .parquet or .csv file with a column "name" and others to colour the images by, in
-            addition to the columns of a table of paths.
+        columns: .parquet, .csv, .tsv or .jsonl file with a column "name" (or "path", ...) and
+            others to colour the images by, in addition to the columns of a table of paths.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of
@@ -159,7 +159,8 @@ def map_images(
         images = copy(images)
         images.shown = shown_positions(show_channels, images.channels)
     features = featured.features
-    colours = columns_of(images.columns, table, images.names, labelled=images.labels is not None)
+    labelled = images.labels is not None
+    colours = columns_of(images.columns, table, images.names, labelled, featured.paths)
     found: dict[str, Any] = {}
     near = None
     with shown(console, "comparing images") as progress:

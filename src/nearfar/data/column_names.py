@@ -1,4 +1,4 @@
-"""The usual names of columns: of paths and names of images, of images, of labels, and of vectors.
+"""The usual names of columns: of paths and names of images, of images, labels, splits and vectors.
 
 Names are compared by `usual_name`: "File Paths", "filePath" and "file_path" are one.
 """
@@ -26,6 +26,10 @@ IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "png", "webp
 LABEL_NAMES: tuple[str, ...] = (
     *("label", "class", "cls", "classname", "classlabel", "classid", "labelname", "labelid"),
     *("finelabel", "target", "y", "category", "categoryname", "categoryid", "coarselabel"),
+)
+SPLIT_NAMES: tuple[str, ...] = (
+    *("split", "splitname", "datasplit", "traintestsplit", "subset", "partition"),
+    *("dataset", "set", "phase", "usage", "fold"),
 )
 VECTOR_NAMES = ("embedding", "feature", "vector")
 _SINGULAR = re.compile(r"(?<=ss)es$|(?<=[^s])s$")

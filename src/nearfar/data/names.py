@@ -28,7 +28,7 @@ def spellings(name: str) -> Iterator[str]:
     """The ways in which the file system may write a name, as it stands first."""
     yield name
     plain = plain_name(name)
-    yield from (plain, unicodedata.normalize("NFD", plain))
+    yield from (name.strip(), plain, unicodedata.normalize("NFD", plain))
     if "://" in name:
         yield unquote(name.partition("://")[2])
 

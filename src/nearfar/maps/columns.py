@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
 from nearfar.data import Images
+from nearfar.data.column_names import PATH_NAMES, usual_column
+from nearfar.data.names import match
+from nearfar.data.sources import files
 from nearfar.data.table import as_arrays
 from nearfar.evaluation import extract_view
 from nearfar.messages import did_you_mean, one_line
@@ -62,9 +63,9 @@ GREY = "#8a8f98"
 FEW = 20  # integers with at most so many different values are classes
 MOST_CLASSES = 500
 NONE, OTHERS, NO_LABEL = "none", "all others", "no label"
-NAME_COLUMNS = ("name", "file_name", "filename", "path", "file", "image")
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # nearfar writes a ' before them into a .csv
 NEAREST = 15
+_log = logging.getLogger("nearfar")
 LEAST = 1e-6  # cosine distance below which rows of float32 are the same
 
 
@@ -208,16 +209,21 @@ def neighbour_columns(near: Nearest) -> dict[str, np.ndarray]:
 
 
 def columns_of(
-    own: pyarrow.Table | None, table: pyarrow.Table | None, names: Sequence[str], labelled: bool
+    own: pyarrow.Table | None,
+    table: pyarrow.Table | None,
+    names: Sequence[str],
+    labelled: bool,
+    paths: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The columns that came with the images, and those of a table by their names, as arrays.
+    """The columns that came with the images, and those of a table by their names or files, as
+    arrays.
 
     labelled: the page has a column "label" already; that of the images is left out.
     """
     found = {} if own is None else as_arrays(_in_years(own))
     if labelled:
         found.pop("label", None)
-    return found if table is None else found | join_columns(table, names)
+    return found if table is None else found | join_columns(table, names, paths)
 
 
 def _in_years(table: pyarrow.Table) -> pyarrow.Table:
@@ -236,29 +242,21 @@ def _in_years(table: pyarrow.Table) -> pyarrow.Table:
 
 
 def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
-    """Read a .parquet or .csv file that has a column of names; ValueError, one line, for anything
-    else.
+    """Read a .parquet, .csv, .tsv or .jsonl file that has a column of names; ValueError, one line,
+    for anything else.
     """
     path = Path(path)
-    if path.suffix not in (".parquet", ".csv"):
-        raise ValueError(f"--columns {path} must be a .parquet or a .csv file")
+    if path.suffix.lower() not in (".parquet", ".csv", ".tsv", ".jsonl"):
+        raise ValueError(f"--columns {path} must be a .parquet, .csv, .tsv or .jsonl file")
     if not path.is_file():
         raise ValueError(f"--columns {path}: there is no such file")
-    with one_line(f"cannot read --columns {path}", pyarrow.ArrowException, OSError):
-        if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-        else:
-            as_text = dict.fromkeys(
-                NAME_COLUMNS, pyarrow.string()
-            )  # names of digits keep their zeros
-            table = pyarrow.csv.read_csv(
-                path, convert_options=pyarrow.csv.ConvertOptions(column_types=as_text)
-            )
+    with one_line("--columns", ValueError):
+        table = files.read_table(path)
     if twice := next(
         (name for name in table.column_names if table.column_names.count(name) > 1), None
     ):
         raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
-    if not set(table.column_names) & set(NAME_COLUMNS):
+    if _column_of_names(table) is None:
         found = ", ".join(table.column_names)
         raise ValueError(
             f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {found}"
@@ -266,31 +264,50 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
     return table
 
 
-def join_columns(table: pyarrow.Table, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the other columns of a table, in the order of `names`; an image without a row has
-    missing values.
+def _column_of_names(table: pyarrow.Table) -> str | None:
+    """The column "name", as nearfar writes it, else one of another usual name."""
+    return usual_column(table.column_names, ("name", *PATH_NAMES))
 
+
+def join_columns(
+    table: pyarrow.Table, names: Sequence[str], paths: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the other columns of a table, in the order of the images with these names and files;
+    an image without a row has missing values.
+
+    A name in the table is that of an image, or means one as `nearfar.data.names.match` says.
     Numbers come as float64, NaN for missing ones (integers without gaps as they are), all else as
     text. Lists, structs and bytes are left out. Of several rows of one name the first counts, and a
-    log line counts the others. Raises ValueError if no name is in the table.
+    log line counts the others; another one counts the images without a row. Raises ValueError if no
+    name is in the table.
     """
-    key = next(name for name in NAME_COLUMNS if name in table.column_names)
+    key = str(_column_of_names(table))
     row_of: dict[str, int] = {}
+    others: dict[str, int] = {}
     wanted, again = set(names), 0
     for row, name in enumerate(map(str, table[key].to_pylist())):
         if name.startswith("'") and name.lstrip("'").startswith(FORMULAS) and name[1:] in wanted:
             name = name[1:]
-        if name in wanted:
-            again += row_of.setdefault(name, row) != row
+        known = row_of if name in wanted else others
+        again += known.setdefault(name, row) != row
+    rows = [row_of.get(name) for name in names]
+    if others and None in rows:
+        found, how = match(list(others), names, paths)
+        for image, place in found.items():
+            if rows[image] is None:
+                rows[image] = list(others.values())[place]
+        if how:
+            _log.info("--columns: %s", how)
     if again:
-        logging.getLogger("nearfar").info(
-            "--columns: left out %d rows whose names had occurred before", again
-        )
-    if not row_of and len(names):
-        first = str(table[key][0]) if len(table) else ""
-        near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
-        raise ValueError(
-            f"--columns: no name in column '{key}' is that of an image: '{first}' is not, {near}"
-        )
-    rows = pyarrow.array([row_of.get(name) for name in names], type=pyarrow.int64())
-    return as_arrays(table.drop_columns([key]).take(rows))
+        _log.info("--columns: left out %d rows whose names had occurred before", again)
+    if lacking := rows.count(None):
+        if lacking == len(rows):
+            first = str(table[key][0]) if len(table) else ""
+            near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
+            raise ValueError(
+                f"--columns: no name in column '{key}' is that of an image: '{first}' is not, "
+                f"{near}"
+            )
+        first = names[rows.index(None)]
+        _log.info("--columns: %d of %d images have no row, first %s", lacking, len(rows), first)
+    return as_arrays(table.drop_columns([key]).take(pyarrow.array(rows, type=pyarrow.int64())))

@@ -18,7 +18,7 @@ from nearfar.data.table import stacked
 from nearfar.maps import find_map, load_map, map_quality, origin
 from nearfar.maps.columns import NEAREST, columns_of
 from nearfar.maps.thumbnails import thumbnails
-from nearfar.neighbours import find_nearest
+from nearfar.neighbours import find_nearest, paths_of
 from nearfar.pages.lists import GATHERED
 from nearfar.pages.map import THUMBNAIL_SIZES, write_map
 from nearfar.run import Run, load
@@ -77,7 +77,10 @@ def transform(
             raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
     new = sampled_shown(open_shown(data, console, split=split, **reading), limit, seed, console)
     columns = stacked([old.columns, new.columns], [len(old), len(new)])
-    columns = columns_of(columns, table, [*old.names, *new.names], labelled=True)
+    names = [*old.names, *new.names]
+    files = [*paths_of(old), *paths_of(new)]
+    paths = [file or name for file, name in zip(files, names, strict=True)]
+    columns = columns_of(columns, table, names, True, paths)
     features = [features_shown(trained, images, console, "features") for images in (old, new)]
 
     def on_the_map(images: Images, known: Tensor, rows: list[int]) -> Tensor:

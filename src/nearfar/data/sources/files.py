@@ -24,7 +24,7 @@ from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_numbe
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
 from nearfar.data.scanning import Found, Progress, Source, prefix
-from nearfar.data.sources.splits import class_folders, shard_splits, word_splits
+from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import did_you_mean, first_line, one_line, say_once
 
@@ -126,7 +126,7 @@ class ImageFolder(Source):
         found: dict[str, str | None] = {}
         for name in metadata:
             file = self.root / name
-            table = _read_table(file, label_column)
+            table = read_table(file, label_column)
             paths, labels = (_column(table, one, file) for one in ("file_name", label_column))
             folder = os.path.dirname(name)
             texts = labels_of(labels.to_pylist(), f"column '{label_column}'")
@@ -169,7 +169,7 @@ class PathTable(Source):
     """
 
     def __init__(self, file: Path, label_column: str | None = None) -> None:
-        self.file, self.table = file, _read_table(file, label_column)
+        self.file, self.table = file, read_table(file, label_column)
         self.path_column = path_column(self.table.schema)
         if self.path_column is None:
             there = ", ".join(self.table.column_names) or "none"
@@ -200,10 +200,8 @@ class PathTable(Source):
         return None
 
     def _rows_by_split(self) -> dict[str, list[int]]:
-        column = next((one for one in self.table.column_names if one.lower() == "split"), None)
-        if column is not None:
-            rows = word_splits([str(word) for word in self.table[column].to_pylist()], self.file)
-            if set(rows) != {""}:
+        for column in split_columns(self.table.column_names):
+            if rows := row_splits(column, self.table[column].to_pylist(), self.file):
                 return rows
         return {
             split: list(range(len(self.table)))
@@ -267,7 +265,12 @@ def names_paths(file: Path) -> bool:
     )
 
 
-def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
+def read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
+    """A table in a .parquet, .jsonl, .csv or .tsv file; ValueError, one line, for what is none.
+
+    Of text files the names of columns come without spaces around them, columns that may name images
+    as text, and columns of labels as numbers where all are some.
+    """
     with one_line(f"cannot read '{file}'"):
         if file.suffix.lower() == ".parquet":
             return pyarrow.parquet.read_table(file)
@@ -278,18 +281,20 @@ def _read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
             line = opened.readline(_HEADER)
         separator = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=line.count)
         header = next(csv.reader([line], delimiter=separator), [])
-        if len(set(header)) < len(header):
+        names = [name.strip() for name in header]
+        if len(set(names)) < len(names):
             raise ValueError("two of its columns have the same name")
-        labels = [
-            name for name in header if name == label_column or usual_name(name) in LABEL_NAMES
-        ]
-        paths = [name for name in header if usual_name(name) in PATH_NAMES]
-        as_text = dict.fromkeys([*labels, *paths], pyarrow.string())  # digits with their zeros
+        labels = {name for name in names if name == label_column or usual_name(name) in LABEL_NAMES}
+        texts = {
+            name for name in header if usual_name(name) in PATH_NAMES or name.strip() in labels
+        }
+        as_text = dict.fromkeys(texts, pyarrow.string())  # digits with their zeros
         table = pyarrow.csv.read_csv(
             content if isinstance(content, Path) else _opened(content),
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
         )
+        table = table.rename_columns([name.strip() for name in table.column_names])
         for name in labels:
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, _numbers_in(table[name]))
@@ -310,7 +315,8 @@ def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.
     """A column of texts as numbers where all are some, but for those with zeros in front, such as
     001.
     """
-    texts = [None if one is None or one.lower() in NO_NUMBER else one for one in column.to_pylist()]
+    stripped = [None if one is None else one.strip() for one in column.to_pylist()]
+    texts = [None if one is None or one.lower() in NO_NUMBER else one for one in stripped]
     there = [one for one in texts if one is not None]
     if not there or not all(map(_NUMBER.fullmatch, there)):
         return column

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from nearfar.data.column_names import IMAGE_NAMES
+from nearfar.data.column_names import IMAGE_NAMES, usual_column, usual_name
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.left_out import NO_SPLIT
 from nearfar.data.scanning import Found, Source, Stamp
-from nearfar.data.sources.splits import word_splits
+from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, one_line, say_once
 
@@ -39,7 +39,7 @@ class Rows(Source):
     image. `name`: of all tables, for messages. The labels stand in `label_column`, else in a column
     with a usual name.
 
-    Tables that are in no split each, and all have a column "split" with words such as "train" and
+    Tables that are in no split each, and all have a column of splits with words such as "train" and
     "test", have those.
     """
 
@@ -51,14 +51,30 @@ class Rows(Source):
     )  # by table, where rows are divided
 
     def divide(self) -> None:
-        """Take the splits of a column "split", if the tables themselves have none."""
-        columns = {file: _split_column(self.features(file)) for file in self.files}
-        if set(self.splits) != {""} or None in columns.values():
+        """Take the splits of a column, such as "split", if the tables themselves have none."""
+        if set(self.splits) != {""}:
             return
-        words = {file: self._words(file, str(column)) for file, column in columns.items()}
-        found = word_splits([word for of_file in words.values() for word in of_file], self.name)
-        if set(found) == {""}:
-            return
+        for column in split_columns(self.features(self.files[0])):
+            columns = [self._column_like(column, file) for file in self.files]
+            if None in columns:
+                continue
+            words = {
+                file: self._words(file, str(own))
+                for file, own in zip(self.files, columns, strict=True)
+            }
+            every = [word for of_file in words.values() for word in of_file]
+            if found := row_splits(column, every, self.name):
+                self._divide(words, found)
+                return
+
+    def _column_like(self, column: str, file: str) -> str | None:
+        """The column of a file whose name is that one, perhaps written otherwise."""
+        return usual_column(self.features(file), [usual_name(column)])
+
+    def _divide(
+        self, words: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[int]]
+    ) -> None:
+        """Divide the rows of files with these words; found: places of all words by split."""
         split_of = {place: split for split, places in found.items() for place in places}
         places = iter(range(len(split_of)))
         self.split_of_rows = {
@@ -408,10 +424,6 @@ def images_in(schema: pyarrow.Schema) -> str | None:
     with contextlib.suppress(ValueError):
         return image_column(datasets.Features.from_arrow_schema(schema), "")
     return None
-
-
-def _split_column(features: Features) -> str | None:
-    return next((name for name in features if name.lower() == "split"), None)
 
 
 def _classes(features: Features, column: str) -> list[str] | None:

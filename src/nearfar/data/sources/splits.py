@@ -9,8 +9,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from nearfar.data.column_names import SPLIT_NAMES, usual_name
+from nearfar.data.labels import NO_NUMBER
 from nearfar.messages import say_once
 
 _SPLITS = {
@@ -20,6 +22,11 @@ _SPLITS = {
 }
 _SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words.split()}
 _FILLING = {"data", "image", "images", "img", "imgs", "set", "split"}
+_TRUTH = {
+    **dict.fromkeys(("true", "1", "1.0", "yes"), True),
+    **dict.fromkeys(("false", "0", "0.0", "no"), False),
+}
+_SHOWN = 3  # words of a column that names no splits
 Named = TypeVar("Named")
 
 
@@ -89,20 +96,59 @@ def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     with the rest.
     """
 
-    def split_of(name: str) -> str | None:
-        words = (word for part in reversed(name.split("/")) for word in reversed(_words(part)))
-        return next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
-
-    found = {name: split_of(name) for name in files}
+    found = {name: _last_word(name) for name in files}
     return _divided(found, found.items(), source)
 
 
-def word_splits(words: Sequence[str], source: object) -> dict[str, list[int]]:
-    """Places of words such as "train" and "test" by the split that they name, as for the names of
-    shards.
+def split_columns(columns: Iterable[str]) -> list[str]:
+    """The columns whose names say that they hold splits, the likeliest first: "split", "data set",
+    "is_valid".
     """
-    found = {place: _SPLIT_WORDS.get(word.lower()) for place, word in enumerate(words)}
-    return _divided(found, zip(words, found.values(), strict=True), source)
+    named = {column: usual_name(column) for column in columns}
+    usual = [one for known in SPLIT_NAMES for one, name in named.items() if name == known]
+    return usual + [one for one, name in named.items() if _of_truth(name)]
+
+
+def row_splits(column: str, values: Sequence[Any], source: object) -> dict[str, list[int]]:
+    """Places of rows by the split that a column names, as for the names of shards; {} if it divides
+    nothing.
+
+    A column such as "is_train" holds truth values. A line says which column divides the rows,
+    unless it is called "split"; and where a column of that name names no splits.
+    """
+    own, words = _of_truth(usual_name(column)), [str(value).strip() for value in values]
+    if own:
+        other = "test" if own == "train" else "train"
+        truths = [_TRUTH.get(word.lower()) for word in words]
+        of_row = [None if one is None else own if one else other for one in truths]
+    else:
+        of_row = [_last_word(word) for word in words]
+    is_split = usual_name(column) == "split"
+    named = zip(words, of_row, strict=True) if is_split else ()
+    found = _divided(dict(enumerate(of_row)), named, source)
+    if set(found) == {""}:
+        there = [word for word in dict.fromkeys(words) if word.lower() not in NO_NUMBER]
+        if is_split and there and set(of_row) <= {"train", None}:
+            shown = ", ".join(map(repr, there[:_SHOWN])) + ", ..." * (len(there) > _SHOWN)
+            say_once(
+                f"column 'split' of '{source}' holds {shown}, which name no splits: all rows "
+                f"are read; such words are train, val and test"
+            )
+        return {}
+    if not is_split:
+        say_once(f"'{source}' is divided by its column '{column}'")
+    return found
+
+
+def _of_truth(name: str) -> str | None:
+    """The split whose rows a column of truth values marks, by its usual name, such as "istrain"."""
+    return _SPLIT_WORDS.get(name.removeprefix("is")) if name.startswith("is") else None
+
+
+def _last_word(name: str) -> str | None:
+    """The split that the last word of a name or path stands for that stands for one."""
+    words = (word for part in reversed(name.split("/")) for word in reversed(_words(part)))
+    return next((_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS), None)
 
 
 def _divided(
@@ -171,12 +217,14 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
 
 
 def _words(name: str) -> list[str]:
-    return re.findall(r"[^\W\d_]+", name.lower())
+    """The words of a name in lower case; "TrainImages" has two."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return re.findall(r"[^\W\d_]+", apart.lower())
 
 
 def _named_alone(folder: str) -> str | None:
-    """The split that a folder is named for, with digits or words like "images" at most beside
-    it.
+    """The split that a folder is named for, with digits, single letters or words like "images" at
+    most beside it.
     """
-    words = set(_words(folder)) - _FILLING
+    words = {word for word in _words(folder) if len(word) > 1} - _FILLING
     return _SPLIT_WORDS.get(words.pop()) if len(words) == 1 else None

@@ -30,7 +30,7 @@ from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match, plain_name, spellings
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, digest, printable, usual_side
-from nearfar.data.text import encoding_of, text_of
+from nearfar.data.text import encoding_of, lines_of, text_of
 from nearfar.data.value_range import EIGHT_BITS, Form
 from nearfar.device import find_device
 from nearfar.evaluation import Vectors, extract, find_vectors
@@ -440,10 +440,12 @@ def _beside(
     """Vectors with the images of `data`, by their names or in their order; without data with grey
     stand-ins.
     """
-    assert run.vectors is not None
-    vectors, names, labels = run.vectors.features, run.vectors.names, run.vectors.labels
+    found, of_images = _vectors_labelled(run, label_column, data)
+    vectors, names, labels = found.features, found.names, found.labels
     if encoder is not None:
         raise ValueError(f"{run.path} holds vectors: no encoder is needed")
+    if data is None and split not in (None, "all"):
+        raise ValueError(f"{run.path} holds vectors, which have no splits: leave --split out")
     if data is None:
         numbers, classes = _numbered(labels, list(range(len(vectors))))
         images = Images(
@@ -453,18 +455,18 @@ def _beside(
             else list(map(printable, names)),
             labels=numbers,
             class_names=classes,
-            source=run.vectors.source,
+            source=found.source,
         )
         return Featured(images, None, None, console, vectors, pictured=False)
     images = open_shown(
         data,
         console,
         split=split or "all",
-        label_column=label_column,
+        label_column=of_images,
         image_size=side_at_hand(data, console),
     )
     if names is None:
-        if texts := run.vectors.texts:
+        if texts := found.texts:
             raise ValueError(
                 f"{run.path} has no column of a usual name, such as 'path', with the names "
                 f"of its images: rename the "
@@ -494,9 +496,30 @@ def _beside(
             console.print(Text(f"{said}; the others are left out"))
     kept, rows = map(list, zip(*sorted(of.items()), strict=True))
     images = images.subset(kept)
-    if images.labels is None:
+    if images.labels is None or label_column != of_images:
         images.labels, images.class_names = _numbered(labels, rows)
+    elif labels is not None:
+        console.print(Text(f"labels are those of {images.source}, not those of {run.path}"))
     return Featured(images, None, None, console, vectors[rows])
+
+
+def _vectors_labelled(
+    run: WithoutRun, label_column: str | None, data: Any
+) -> tuple[Vectors, str | None]:
+    """Vectors with the labels in a column, if it is one of theirs, and None; else the column that
+    the images are to have.
+    """
+    assert run.vectors is not None
+    if label_column is None or label_column not in run.vectors.columns:
+        if label_column is not None and data is None:
+            there = ", ".join(run.vectors.columns) or "none"
+            raise ValueError(
+                f"{run.path} has no column '{label_column}' for labels; its columns: {there}"
+            )
+        return run.vectors, label_column
+    vectors = find_vectors(run.source, label_column)
+    assert vectors is not None
+    return vectors, None
 
 
 def _numbered(
@@ -679,23 +702,19 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
         content = Path(word).read_bytes()
         if encoding_of(content) == "cp1252":  # or names of files in whatever bytes they have
             escaped = content.decode("utf-8", "surrogateescape")
-            lines = _lines(escaped)
+            lines = lines_of(escaped)
             there = any(
                 line in known or os.path.exists(line) for line in lines if not _is_text(line)
             )
-            out += lines if there else _lines(text_of(content))
+            out += lines if there else lines_of(text_of(content))
         else:
-            out += _lines(text_of(content))
+            out += lines_of(text_of(content))
     return out
 
 
 def _is_text(name: str) -> bool:
     """Whether a name is UTF-8."""
     return not any("\udc80" <= char <= "\udcff" for char in name)
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]
 
 
 def _decoded(word: str, data: Featured) -> Shaped[Tensor, "channels side side"]:

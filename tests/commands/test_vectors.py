@@ -423,3 +423,74 @@ def test_damaged_files_of_vectors_are_one_line(here, complaint):
     }.items():
         line = complaint("cluster", name)
         assert said in line and name in line, line
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("column", ["e{}", "clip_{}", "{}"])
+def test_a_column_for_each_number_makes_vectors(ending, column, here, quiet):
+    numbers = {column.format(place): rows()[:, place] for place in range(8)}
+    table = pandas.DataFrame({"file": NAMES, **numbers, "label": LABELS})
+    if ending == "parquet":
+        table.to_parquet("wide.parquet")
+    else:
+        table.to_csv(f"wide.{ending}", index=False, sep="," if ending == "csv" else "\t")
+    found = nearfar.search_images(f"wide.{ending}", NAMES[30], k=1, console=quiet)
+    assert found["name"] == [NAMES[29]]
+    assert nearfar.check(f"wide.{ending}", console=quiet)["classes"]["label"] == ["left", "right"]
+
+
+def test_what_embed_writes_as_csv_are_vectors(here, quiet):
+    from nearfar.commands.embed import write_embeddings
+
+    write_embeddings(Path("own.csv"), NAMES, rows(), LABELS)
+    found = nearfar.search_images("own.csv", NAMES[30], k=1, console=quiet)
+    assert found["name"] == [NAMES[29]]
+
+
+@pytest.mark.parametrize("form", ["parquet", "npz", "datasets"])
+def test_labels_of_vectors_stand_in_the_column_that_is_named(form, here, quiet):
+    datasets = pytest.importorskip("datasets")
+    columns = {"name": NAMES, "embedding": list(rows()), "label": LABELS, "kind": LABELS[::-1]}
+    source = f"v.{form}"
+    if form == "npz":
+        np.savez(source, **columns)
+    else:
+        source = datasets.Dataset.from_dict(columns) if form == "datasets" else source
+        pyarrow.parquet.write_table(pyarrow.table(columns), "v.parquet")
+    for column, first in (("label", "left"), ("kind", "right")):
+        known = open_featured(
+            run_or_data(source), None, None, None, quiet, label_column=column
+        ).images
+        assert known.label_names[0] == first
+    with pytest.raises(ValueError, match=r"no column 'sort' for labels; its columns: .*kind"):
+        nearfar.check(source, label_column="sort", console=quiet)
+    with pytest.raises(ValueError, match="vectors, which have no splits"):
+        nearfar.check(source, split="test", console=quiet)
+
+
+def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, here, quiet):
+    table = pandas.DataFrame({"embedding": list(rows()[:-2])})
+    for name, changed in {
+        "the index of pandas": table[::-1],
+        "__index_level_0__": table.sample(frac=1, random_state=0),
+    }.items():
+        changed.to_parquet("sorted.parquet")
+        with pytest.raises(ValueError, match=f"rename the right one of {name}"):
+            nearfar.search_images("sorted.parquet", NAMES[30], data="photos", console=quiet)
+    table.to_parquet("whole.parquet")
+    found = nearfar.search_images("whole.parquet", NAMES[30], data="photos", k=1, console=quiet)
+    assert found["name"] == [f"left/{NAMES[29]}"]
+
+
+def test_rows_without_a_name_are_refused_and_zeros_are_said(here, quiet, caplog):
+    columns = {"name": [*NAMES[:-2], None, None], "embedding": list(rows())}
+    pyarrow.parquet.write_table(pyarrow.table(columns), "lacking.parquet")
+    with pytest.raises(ValueError, match="2 of 60 rows have no name, first row 58"):
+        nearfar.search_images("lacking.parquet", NAMES[0], console=quiet)
+    np.savez(
+        "bytes.npz", names=np.array(NAMES, dtype=bytes), features=rows() * (ANGLES > 0.5)[:, None]
+    )
+    with caplog.at_level("INFO", logger="nearfar"):
+        found = nearfar.search_images("bytes.npz", NAMES[-1], k=1, console=quiet)
+    assert found["name"] == [NAMES[-2]]
+    assert f"{(ANGLES <= 0.5).sum()} of 60 vectors of 'bytes.npz' are all zero" in caplog.text

@@ -121,3 +121,24 @@ def test_odd_arrays_in_memory():
             open_images(wrong)
     with pytest.raises(ValueError, match=r"labels must lie below 2\*\*63"):
         open_images((IMAGES, np.full(4, 2**63, np.uint64)))
+
+
+def test_arrays_that_may_be_images_and_are_not_read_are_counted(tmp_path):
+    more = {"extra_images": IMAGES, "masks": IMAGES[..., None], "ids": np.arange(4)}
+    np.savez(tmp_path / "a.npz", x_train=IMAGES, y_train=np.arange(4), **more)
+    images = open_images(tmp_path / "a.npz")
+    assert images.line.endswith("4 images read, 2 left out: 2 arrays under other keys")
+    assert [name for name, _ in images.skipped] == ["extra_images", "masks"]
+
+
+@pytest.mark.parametrize("labels", [np.eye(4, 3) + 1, np.array([0.5, 1, 2, 3])])
+def test_what_is_no_label_under_a_usual_key_is_said_and_refused_if_asked_for(
+    tmp_path, labels, caplog
+):
+    np.savez(tmp_path / "a.npz", images=IMAGES, labels=labels)
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(tmp_path / "a.npz")
+    assert len(images) == 4 and images.labels is None
+    assert any("no labels of" in line and "are used" in line for line in caplog.messages)
+    with pytest.raises(ValueError, match="labels must be whole numbers or texts"):
+        open_images(tmp_path / "a.npz", label_column="labels")

@@ -1,6 +1,7 @@
 """One rule for labels in every source: however they are stored, the classes are the same."""
 
 import io
+from decimal import Decimal
 
 import datasets
 import numpy as np
@@ -193,3 +194,57 @@ def test_deeper_folders_have_no_labels_and_a_line_says_why(tmp_path, paint, capl
     with caplog.at_level("INFO", "nearfar"):
         assert open_images(tmp_path).labels is None
     assert "folders of folders, such as 'animal/cat/0.png': for labels, put each" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ([b"a", "é".encode(), "é".encode("cp1252")], ["a", "é", "é"]),
+        ([Decimal(3), None, Decimal(1)], ["3", "", "1"]),
+        (["e\u0301", "\u00e9", " \u00e9 "], ["é"] * 3),
+        (pa.array(["x", "y", "x"], pa.large_string()), ["x", "y", "x"]),
+        (pa.array([0, 1, 0], pa.float16()), ["0", "1", "0"]),
+    ],
+)
+def test_labels_of_any_type_of_parquet_are_labels(tmp_path, values, classes):
+    assert classes_of(as_parquet(tmp_path, values)) == classes
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([{"id": 1}, {"id": 2}], "struct<id: int64>"),
+        (pa.array([1, 2], pa.timestamp("s")), "timestamp"),
+        ([["a"], ["b", "c"]], "list<"),
+        ([b"\x89PNG\r\n\x1a\n", b"\x89PNG\r\n\x1a\n"], "PNG"),
+    ],
+)
+def test_a_column_of_labels_that_are_none_is_said(tmp_path, values, kind, caplog):
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert as_parquet(tmp_path, values).labels is None
+    [said] = [line for line in caplog.messages if "no labels" in line]
+    assert "'label'" in said and kind in said
+
+
+@pytest.mark.parametrize("other", [{"target": ["x", "y"]}, {}])
+def test_tables_that_lack_the_column_of_labels_are_said(tmp_path, other, caplog):
+    rows = {"image": [png(0), png(1)]}
+    pq.write_table(pa.table(rows | {"label": ["x", "y"]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table(rows | other), tmp_path / "1.parquet")
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert classes_of(open_images(tmp_path)) == ["x", "y", "", ""]
+    said = "1 of 2 tables of '%s' have no column 'label', and their images no labels: first %s"
+    assert said % (tmp_path, "1.parquet") in caplog.messages
+    assert any("--label-column takes another one: target" in m for m in caplog.messages) == bool(
+        other
+    )
+
+
+def test_a_class_is_one_in_either_unicode_form_and_two_in_either_case(tmp_path, caplog):
+    for number, name in enumerate(["train/e\u0301", "train/Cat", "test/\u00e9", "test/cat"]):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{number}.png").write_bytes(png(number))
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert sorted(classes_of(open_images(tmp_path, split="all"))) == ["Cat", "cat", "é", "é"]
+    assert sorted(classes_of(open_images(tmp_path, split="test"))) == ["cat", "é"]
+    assert "'Cat' and 'cat' are two classes: they differ in case alone" in caplog.messages

@@ -105,3 +105,16 @@ def test_names_that_are_not_utf8_or_hold_line_breaks(tmp_path, paint):
             tmp_path / f"table{ending}", images.names, np.zeros((4, 2), np.float32), images.labels
         )
     assert np.load(tmp_path / "table.npz")["name"].tolist() == images.names
+
+
+def test_a_link_to_a_folder_that_is_read_already_is_counted(tmp_path, paint):
+    for number, name in enumerate(["all/a/0.png", "all/b/1.png"]):
+        paint(tmp_path / name, number)
+    for split in ("test", "train"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "a").symlink_to(tmp_path / "all/a")
+    (tmp_path / "all/b/up").symlink_to("..")
+    images = open_images(tmp_path)
+    assert images.names == ["all/a/0.png", "all/b/1.png"]
+    assert [name for name, _ in images.skipped] == ["all/b/up/", "test/a/", "train/a/"]
+    assert images.line.endswith("3 left out: 3 links to folders that are read already")

@@ -235,3 +235,16 @@ def test_images_reach_another_process(tmp_path, paint):
     assert len(pickle.dumps(memory)) > 6 * 3 * 64 * 64 > 5 * len(pickle.dumps(cached))
     streamed = open_images(tmp_path / "pics", cache=False)
     assert torch.equal(pickle.loads(pickle.dumps(streamed)).gather(torch.arange(6)), cached.pixels)
+
+
+def test_paths_in_a_table_of_datasets_are_those_of_the_working_directory(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        Image.fromarray(noise(8 + number, 8, 3)).save(f"{number}.png")
+    rows = {"image": ["0.png", str(tmp_path / "1.png")]}
+    table = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    images = open_images(table, image_size=8)
+    assert len(images) == 2 and images.skipped == []
+    own = torch.from_numpy(noise(8, 8, 3)).permute(2, 0, 1)
+    assert torch.equal(images.pixels[0], own)

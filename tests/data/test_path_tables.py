@@ -187,3 +187,22 @@ def test_spaces_around_the_cells_of_a_table_say_nothing(tmp_path, paint):
     (tmp_path / "a.csv").write_text(" label , path \n 1, 0.png\n2 , 1.png \n 1 , 2.png\n")
     images = open_images(tmp_path / "a.csv", label_column="label", cache=False)
     assert len(images) == 3 and images.labels.tolist() == [1, 2, 1] and images.class_names is None
+
+
+def test_rows_that_name_a_file_again_are_said(tmp_path, paint, caplog):
+    for number in range(2):
+        paint(tmp_path / f"{number}.png", number)
+    (tmp_path / "a.csv").write_text("path,label\n0.png,a\n0.png,b\n1.png,a\n,a\n,b\n")
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert len(open_images(tmp_path / "a.csv", cache=False)) == 3
+    assert f"1 rows of '{tmp_path / 'a.csv'}' name a file that an earlier row names" in caplog.text
+
+
+def test_of_two_labels_in_the_metadata_the_first_counts_and_that_is_said(tmp_path, paint, caplog):
+    for number in range(2):
+        paint(tmp_path / f"{number}.png", number)
+    (tmp_path / "metadata.csv").write_text("file_name,kind\n0.png,a\n./0.png,b\n1.png,b\n1.png,b\n")
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(tmp_path, label_column="kind", cache=False)
+    assert images.label_names == ["a", "b"]
+    assert "has other labels in 1 further rows" in caplog.text

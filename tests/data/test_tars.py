@@ -108,3 +108,34 @@ def test_a_size_below_zero_ends_the_reading(tmp_path):
     images = open_images(tmp_path / "a.tar")
     assert images.names[0] == "a/a" and "a/b" not in images.names
     assert "a.tar" in dict(images.skipped)
+
+
+def test_tars_of_one_name_in_several_folders_have_images_of_their_own_names(tmp_path):
+    for number, folder in enumerate(["a", "b"]):
+        (tmp_path / folder).mkdir()
+        tar(tmp_path / folder / "000.tar", [("s.png", png(number)), ("s.cls", b"%d" % number)])
+    images = open_images(tmp_path)
+    assert images.names == ["a/000/s", "b/000/s"] and images.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "label"),
+    [
+        ("\ufeffmoss\r\n".encode(), "moss"),
+        ("moss".encode("utf-16"), "moss"),
+        ("é\n".encode("cp1252"), "é"),
+        ("e\u0301".encode(), "é"),
+    ],
+)
+def test_labels_are_texts_in_any_encoding(tmp_path, content, label):
+    tar(tmp_path / "a.tar", [("0.png", png(0)), ("0.cls", content)])
+    assert open_images(tmp_path / "a.tar").label_names == [label]
+
+
+@pytest.mark.parametrize("folder", ["", "train/"])
+def test_folders_in_a_tar_that_are_no_classes_are_said(tmp_path, folder, caplog):
+    names = [f"{folder}{name}" for name in ("cat/0.png", "dog/1.png")]
+    tar(tmp_path / "a.tar", [(name, png(number)) for number, name in enumerate(names)])
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert open_images(tmp_path / "a.tar").labels is None
+    assert any("folders in a tar are neither classes nor splits" in m for m in caplog.messages)

@@ -106,6 +106,12 @@ def run(words):
     return code, *(one.buffer.getvalue().decode() for one in (out, err))
 
 
+def ends_in_one_line(err):
+    """Whether the last line, behind those on what was read, is the one of the mistake."""
+    *before, last, end = ["", *err.split("\n")]
+    return not end and last.startswith("nearfar: ") and "\nnearfar: " not in "\n".join(before)
+
+
 def listing(folder):
     return {
         path: path.is_file() and (path.stat().st_size, path.stat().st_mtime_ns)
@@ -124,7 +130,7 @@ def test_random_command_lines(seed, place):
             wrong.append((words, f"exit code {code!r}"))
         elif "Traceback" in out + err or "defect" in err:
             wrong.append((words, err))
-        elif code == 2 and (err.count("\n") != 1 or not err.startswith("nearfar: ")):
+        elif code == 2 and not ends_in_one_line(err):
             wrong.append((words, f"not one line: {err!r}"))
         elif code == 2 and left:
             wrong.append((words, f"left behind: {left}"))

@@ -98,6 +98,7 @@ def evaluate(
 
     from nearfar import run_evaluation
     from nearfar.data.sources.files import special
+    from nearfar.data.text import lines_of, text_of
     from nearfar.device import find_device
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.evaluation.evaluate import largest_class
@@ -133,11 +134,7 @@ def evaluate(
         raise ValueError(
             "--probe and --probe-lr are for linear-sgd, which --protocol does not ask for"
         )
-    listed = (
-        None
-        if labels is None
-        else Path(labels).read_text(encoding="utf-8", errors="replace").splitlines()
-    )
+    listed = None if labels is None else lines_of(text_of(Path(labels).read_bytes()))
     where: dict[str, Any] = dict(
         share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
     )

@@ -60,6 +60,7 @@ _FORMATS += (
 
 Planes = Shaped[np.ndarray, "channels height width"]
 _LARGEST_CHUNK = 2**20  # bytes of a PNG's chunk that may hold an orientation
+_ROWS = 256  # of an image that are put on white at once
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
 _PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
@@ -252,11 +253,14 @@ def _png(data: bytes | str, kind: int) -> Raw:
         planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
         if len(planes) % 2:
             return upright(planes, orientation)
-        *planes, alpha = planes.astype(np.uint16, copy=False)
-        wide = alpha.astype(np.uint32)
-        for plane in planes:  # one by one and in place, as wider numbers of all take gigabytes
-            plane[:] = (plane * wide + 65535 * (65535 - wide) + 32767) // 65535
-        return upright(np.stack(planes), orientation)
+        planes = planes.astype(np.uint16, copy=False)
+        colours, alpha = planes[:-1], planes[-1]
+        for top in range(0, len(alpha), _ROWS):  # in place, as wider numbers of all take gigabytes
+            rows = slice(top, top + _ROWS)
+            wide = alpha[rows].astype(np.uint32)
+            white = 65535 * (65535 - wide) + 32767
+            colours[:, rows] = (colours[:, rows] * wide + white) // 65535
+        return upright(colours, orientation)
 
     return Raw(1 if kind in (0, 4) else 3, native, True, True, read)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numbers
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from nearfar.data.column_names import LABEL_NAMES, usual_name
 from nearfar.data.table import printable
+from nearfar.data.text import text_of
+from nearfar.messages import say_once
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)([.]0*)?")  # "001" and "1e3" are texts
 _TRUTH = {"false": 0, "true": 1}
@@ -50,9 +53,11 @@ def label_of(value: Any, where: str) -> str | OneHot | None:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
         return None
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+        if any(byte < 32 and byte not in b"\t\n\r" for byte in value):
+            raise _wrong(where, value)
+        value = text_of(value)
     if isinstance(value, str):
-        text = value.strip()
+        text = unicodedata.normalize("NFC", value.strip())
         return None if text.lower() in ("", "nan") else text
     if isinstance(value, bool):
         return str(value)
@@ -147,8 +152,17 @@ def numbered(
         names = ["False", "True"]
     else:
         number, names = _by_value(there)
+    _say_alike(names or [])
     numbers = [None if label is None else number.get(label) for label in labels]
     return pyarrow.array(numbers, pyarrow.int64()), names and [printable(name) for name in names]
+
+
+def _say_alike(names: Sequence[str]) -> None:
+    """Say which classes differ in upper and lower case alone."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.casefold(), name)) != name:
+            say_once(f"{other!r} and {name!r} are two classes: they differ in case alone")
 
 
 def _by_names(there: set[str], names: list[str]) -> tuple[dict[str, int], list[str]]:
@@ -227,8 +241,12 @@ def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[s
     """Columns of a usual name that may hold labels, the likeliest first; those in `classes` name
     their classes.
     """
-    may_be = [field.name for field in schema if field.name in classes or _may_be(field.type)]
-    usual = [name for known in LABEL_NAMES for name in may_be if usual_name(name) == known]
+    kinds = {field.name: field.type for field in schema}
+    named = [name for known in LABEL_NAMES for name in kinds if usual_name(name) == known]
+    usual = [name for name in named if name in classes or _may_be(kinds[name])]
+    if named and not usual:
+        kind = f"{kinds[named[0]]!s:.80}"
+        say_once(f"no labels are taken from column '{named[0]}', which holds {kind}")
     found = [*(name for name in usual if name in classes), *usual]
     return list(dict.fromkeys(found)) or (list(classes) if len(classes) == 1 else [])
 
@@ -239,8 +257,9 @@ def _may_be(kind: pyarrow.DataType) -> bool:
         return _may_be(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
-    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string)
-    return types.is_large_string(kind) or any(test(kind) for test in tests)
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    tests += (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(test(kind) for test in tests)
 
 
 def plain_labels(

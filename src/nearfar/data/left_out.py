@@ -20,6 +20,8 @@ NO_DATA = "no image data here"
 NO_IMAGE = "a label without an image"
 UNKNOWN = "unknown files"
 PIPE = "not a file"
+LINKED = "a link to a folder that is read already"
+OTHER_KEY = "an array under another key"
 OTHERS = "not read"  # other files than most of a folder
 
 _RAW = "raw photographs are not read"
@@ -54,9 +56,18 @@ _WORDS = {
     NO_DATA: "without image data",
     NO_IMAGE: "labels without an image",
     OTHERS: "of another kind than most",
+    LINKED: "links to folders that are read already",
+    OTHER_KEY: "arrays under other keys",
     TOO_MANY_PIXELS: "with too many pixels (--max-pixels)",
 }
-_CHOSEN = {*_BY_ENDING, OTHERS, NO_SPLIT, TOO_MANY_PIXELS}  # kinds that are no damage
+_CHOSEN = {
+    *_BY_ENDING,
+    OTHERS,
+    LINKED,
+    OTHER_KEY,
+    NO_SPLIT,
+    TOO_MANY_PIXELS,
+}  # kinds that are no damage
 _MOST_KINDS, _MOST_ENDINGS, _LONGEST = 6, 4, 60
 _MAGIC: tuple[bytes, ...] = (
     b"\xff\xd8\xff",

@@ -29,7 +29,7 @@ from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
 from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_now, printable, read_small
 
-FORMAT = 5  # raise it when a column means something else
+FORMAT = 6  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
@@ -177,6 +177,9 @@ class Source:
         None: none.
         """
         return None
+
+    def say_unlabelled(self, names: Sequence[str]) -> None:
+        """Say why images with these names have no labels, where people may expect some."""
 
     def class_names(self) -> list[str] | None:
         """The classes in their order, where the source names them apart from the labels."""
@@ -339,6 +342,8 @@ def table_of(
     else:
         names = _names(table)
         labels = table["label"].to_pylist()
+        if table["label"].null_count == len(table):
+            source.say_unlabelled(names)
     numbers, classes = _numbers(source, table, labels or [None] * len(names))
     columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
     for name, column in columns.items():

@@ -40,3 +40,8 @@ def text_of(content: bytes) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError:
         return content.decode("latin-1" if encoding == "cp1252" else encoding, "replace")
+
+
+def lines_of(text: str) -> list[str]:
+    """What a list holds, one a line or with a zero byte behind each; empty ones are left out."""
+    return [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]

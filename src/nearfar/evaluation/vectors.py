@@ -4,9 +4,10 @@ they have some.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,15 @@ from nearfar.data import describe
 from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, VECTOR_NAMES, usual_column
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.sources import is_array_file, is_table
+from nearfar.data.sources.arrays import header_in
+from nearfar.data.sources.files import TEXT_TABLES, read_table
 from nearfar.data.sources.rows import images_in
+from nearfar.data.text import text_of
 from nearfar.evaluation.labelled import features
 from nearfar.messages import first_line, one_line, say_once
 
+_WIDE = re.compile(r"(?!.*pixel)(.*?)[ _.-]?(\d+)", re.IGNORECASE | re.DOTALL)
+_FEWEST = 8  # columns of numbers that are vectors
 _BOXES = {"bbox", "bboxes", "box", "boxes", "landmark", "landmarks", "keypoint", "keypoints"}
 _BOXES |= {"point", "points", "polygon", "segmentation", "corner", "corners"}
 _BOXES |= {"coordinate", "coordinates", "coords", "position"}
@@ -34,7 +40,8 @@ class Vectors(NamedTuple):
     """Features, and the names and labels (texts, None: missing) of their rows, where the source has
     them.
 
-    texts: columns of text that may hold names, where none of a usual name does.
+    texts: columns that may hold names, where none of a usual name does. columns: all that may hold
+    labels.
     """
 
     source: str
@@ -42,32 +49,38 @@ class Vectors(NamedTuple):
     names: list[str] | None = None
     labels: list[str | None] | None = None
     texts: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
 
 class _Columns(NamedTuple):
-    """The columns of a source that are read, and those of text that are not."""
+    """The columns of a source that are read, those that may hold names, and all that may hold
+    labels.
+    """
 
     features: np.ndarray
     column: str
     names: Any = None
     labels: Any = None
     texts: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
 
-def find_vectors(source: Any) -> Vectors | None:
+def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None:
     """Read features from a source that holds some, else None: it may hold images.
 
     source: an array or tensor [rows, dim] of floats, or a pair of one and labels; a .npy file of
     one; a .npz file with it under "embedding", "features" or the like; a .parquet file or
     `datasets.Dataset` with a column of lists of floats and none of images, which are used in its
-    place. Names stand under "name", "path", "file_name" or another usual name
-    (`nearfar.data.column_names`), labels under "label" or the like. No pickle is loaded.
+    place; a .csv, .tsv or .parquet file with a column of floats for each number, such as e0, e1,
+    ..., as `nearfar embed` writes them. Names stand under "name", "path", "file_name" or another
+    usual name (`nearfar.data.column_names`), labels in `label_column`, else under "label" or the
+    like. No pickle is loaded.
     ValueError, one line, for features that are not finite, names that occur twice, and columns of
     other lengths.
     """
     said = describe(source)
     with one_line(f"cannot use the vectors of {said}"):
-        columns = _columns(source, said)
+        columns = _columns(source, said, label_column)
         if columns is None:
             return None
         x = np.array(columns.features, np.float32)
@@ -78,14 +91,29 @@ def find_vectors(source: Any) -> Vectors | None:
                 f"{bad[0]} counted from 0: leave these rows out"
             )
         checked = features(x, "given")
+        if zeros := int((x == 0).all(1).sum()):
+            say_once(f"{zeros} of {len(x)} vectors of '{said}' are all zero, and like no other")
         names, labels = columns.names, columns.labels
-        words = None if names is None else [str(name) for name in np.atleast_1d(names).tolist()]
+        words = None if names is None else [_name(name) for name in np.atleast_1d(names).tolist()]
+        if words is not None and "" in words:
+            row = words.index("")
+            raise ValueError(
+                f"{words.count('')} of {len(words)} rows have no name, first row {row} counted "
+                f"from 0: leave these rows out"
+            )
         if words is not None and len(set(words)) < len(words):
             raise ValueError("a name occurs more than once")
         known = None if labels is None else _labels_of(labels)
         if any(one is not None and len(one) != len(x) for one in (words, known)):
             raise ValueError(f"{len(x)} rows need as many names and labels")
-        return Vectors(said, checked, words, known, columns.texts)
+        return Vectors(said, checked, words, known, columns.texts, columns.columns)
+
+
+def _name(value: Any) -> str:
+    """A name as text; "" for none."""
+    if isinstance(value, bytes):
+        return text_of(value)
+    return "" if value is None or value != value else str(value)
 
 
 def _labels_of(labels: Any) -> list[str | None] | None:
@@ -97,13 +125,13 @@ def _labels_of(labels: Any) -> list[str | None] | None:
         return None
 
 
-def _columns(source: Any, said: str) -> _Columns | None:
+def _columns(source: Any, said: str, label_column: str | None) -> _Columns | None:
     """The columns of a source with features; None for one without."""
     rows, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if isinstance(rows, (np.ndarray, Tensor)):
         return _alone(rows, labels)
     if is_table(source):
-        return None if isinstance(source, dict) else _of_dataset(source, said)
+        return None if isinstance(source, dict) else _of_dataset(source, said, label_column)
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_file():
         return None
     if is_array_file(source):
@@ -113,15 +141,22 @@ def _columns(source: Any, said: str) -> _Columns | None:
         if isinstance(content, np.ndarray):
             return _alone(content)
         with content:
-            return _of_archive(content)
-    if Path(source).suffix.lower() != ".parquet":
+            return _of_archive(content, label_column)
+    ending = Path(source).suffix.lower()
+    if ending in TEXT_TABLES:
+        with contextlib.suppress(ValueError):  # of no table, which its source says
+            return _of_wide(lambda: read_table(Path(source), label_column), said, label_column)
+        return None
+    if ending != ".parquet":
         return None
     schema = pyarrow.parquet.read_schema(source)
-    chosen = _chosen(schema, said)
+    chosen = _chosen(schema, said, label_column)
     if chosen is None:
-        return None
+        if images_in(schema) is not None:
+            return None
+        return _of_wide(lambda: pyarrow.parquet.read_table(source), said, label_column, schema)
     wanted = [name for name in chosen[:3] if name is not None]
-    return _of_table(pyarrow.parquet.read_table(source, columns=wanted), chosen)
+    return _of_table(pyarrow.parquet.read_table(source, columns=wanted), chosen, schema.names)
 
 
 def _alone(rows: np.ndarray | Tensor, labels: Any = None) -> _Columns | None:
@@ -130,15 +165,64 @@ def _alone(rows: np.ndarray | Tensor, labels: Any = None) -> _Columns | None:
     return _Columns(array, "array", None, labels) if is_one else None
 
 
-def _of_archive(content: NpzFile) -> _Columns | None:
+def _of_wide(
+    read: Callable[[], pyarrow.Table],
+    said: str,
+    label_column: str | None,
+    schema: pyarrow.Schema | None = None,
+) -> _Columns | None:
+    """The vectors of a table with a column of floats for each of their numbers; None without."""
+    if schema is not None and not _numbered_columns(schema):
+        return None
+    table = read()
+    wide = _numbered_columns(table.schema)
+    if not wide:
+        return None
+    flat = [table[name].to_numpy().astype(np.float32) for name in wide]
+    rest = table.drop_columns(wide)
+    labels = label_column if label_column in rest.column_names else None
+    labels = labels or next(iter(label_columns(rest.schema)), None)
+    others = [name for name in rest.column_names if name != labels]
+    texts = [name for name in others if _is_text(rest.schema.field(name).type)]
+    names = usual_column(texts, PATH_NAMES) or usual_column(others, PATH_NAMES)
+    named = f", named by '{names}'" if names else ""
+    say_once(f"vectors of '{said}': {len(wide)} columns, '{wide[0]}' to '{wide[-1]}'{named}")
+    return _Columns(
+        np.stack(flat, 1),
+        wide[0],
+        None if names is None else np.array(rest[names].to_pylist(), dtype=object),
+        None if labels is None else rest[labels].to_pylist(),
+        texts if names is None else (),
+        rest.column_names,
+    )
+
+
+def _numbered_columns(schema: pyarrow.Schema) -> list[str]:
+    """Columns of floats whose names are one word and the numbers from 0 or 1 on, at least eight."""
+    groups: dict[str, dict[int, str]] = {}
+    for field in schema:
+        found = _WIDE.fullmatch(field.name)
+        if found and pyarrow.types.is_floating(field.type):
+            groups.setdefault(found[1], {})[int(found[2])] = field.name
+    for group in sorted(groups.values(), key=len, reverse=True):
+        places = sorted(group)
+        follow = places == list(range(places[0], places[0] + len(places)))
+        if follow and places[0] in (0, 1) and len(places) >= _FEWEST:
+            return [group[place] for place in places]
+    return []
+
+
+def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
     """The arrays of a .npz file that are asked for; the others are not read."""
     column = usual_column(content.files, VECTOR_NAMES)
     if column is None:
         return None
-    kinds = {name: _header(content, name) for name in content.files}
+    kinds = {name: header_in(content, name) for name in content.files}
     texts = [name for name, (_, kind) in kinds.items() if kind.kind in "UST" and name != column]
     names = usual_column([*texts, *content.files], PATH_NAMES)
-    labels = usual_column([name for name in content.files if name != names], LABEL_NAMES)
+    labels = label_column if label_column in content.files else None
+    others = [name for name in content.files if name not in (names, column)]
+    labels = labels or usual_column(others, LABEL_NAMES)
     for name in {column, names, labels} - {None}:
         shape, kind = kinds[str(name)]
         if kind.hasobject:
@@ -148,28 +232,17 @@ def _of_archive(content: NpzFile) -> _Columns | None:
             raise ValueError(f"'{name}' claims {needed:,} bytes and holds {held:,}: it is damaged")
     read = [None if name is None else content[name] for name in (column, names, labels)]
     assert read[0] is not None
-    others = [name for name in texts if name not in (names, labels)]
-    return _Columns(read[0], column, read[1], read[2], others if names is None else ())
-
-
-def _header(content: NpzFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array in a .npz file, from its header."""
-    with content.zip.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, kind = read(file)
-    return shape, kind
+    unused = [name for name in texts if name != labels] if names is None else []
+    return _Columns(read[0], column, read[1], read[2], unused, others)
 
 
 def _chosen(
-    schema: pyarrow.Schema, said: str
+    schema: pyarrow.Schema, said: str, label_column: str | None
 ) -> tuple[str, str | None, str | None, list[str]] | None:
-    """The columns of features, names and labels, and of further texts; None without features, and
-    beside images.
+    """The columns of features, names and labels, and others that may hold names; None without
+    features, and beside images.
+
+    An index that pandas saved says that rows were sorted or left out: it may name them.
     """
     column = _column_of(schema)
     if column is None:
@@ -182,10 +255,22 @@ def _chosen(
         return None
     texts = [one.name for one in schema if _is_text(one.type)]
     names = usual_column(texts, PATH_NAMES) or usual_column(schema.names, PATH_NAMES)
-    labels = next((one for one in label_columns(schema) if one not in (column, names)), None)
+    labels = label_column if label_column in schema.names else None
+    usual = (one for one in label_columns(schema) if one not in (column, names))
+    labels = labels or next(usual, None)
     say_once(f"vectors of '{said}': column '{column}'" + (f", named by '{names}'" if names else ""))
+    texts += [one for one in _pandas_index(schema) if one not in texts]
     others = [one for one in texts if one != labels] if names is None else []
     return column, names, labels, others
+
+
+def _pandas_index(schema: pyarrow.Schema) -> list[str]:
+    """The index that pandas saved, unless it counts the rows from 0."""
+    saved = (schema.pandas_metadata or {}).get("index_columns", [])
+    counted = [one for one in saved if isinstance(one, dict)]
+    if any((one.get("start"), one.get("step")) != (0, 1) for one in counted):
+        return ["the index of pandas"]
+    return [one for one in saved if one in schema.names]
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:
@@ -205,13 +290,13 @@ def _column_of(schema: pyarrow.Schema) -> str | None:
     return usual_column(lists, VECTOR_NAMES) or (likely[0] if len(likely) == 1 else None)
 
 
-def _of_dataset(table: Any, said: str) -> _Columns | None:
-    chosen = _chosen(table.features.arrow_schema, said)
+def _of_dataset(table: Any, said: str, label_column: str | None) -> _Columns | None:
+    chosen = _chosen(table.features.arrow_schema, said, label_column)
     if chosen is None:
         return None
     wanted = [name for name in chosen[:3] if name is not None]
     read = table.select_columns(wanted).with_format("arrow")[:]
-    found = _of_table(read, chosen)
+    found = _of_table(read, chosen, table.column_names)
     names = getattr(table.features.get(chosen[2] or ""), "names", None)
     if names is None:
         return found
@@ -221,7 +306,9 @@ def _of_dataset(table: Any, said: str) -> _Columns | None:
 
 
 def _of_table(
-    table: pyarrow.Table, chosen: tuple[str, str | None, str | None, list[str]]
+    table: pyarrow.Table,
+    chosen: tuple[str, str | None, str | None, list[str]],
+    every: Sequence[str],
 ) -> _Columns:
     column, names, labels, texts = chosen
     rows = table[column].combine_chunks()
@@ -231,7 +318,8 @@ def _of_table(
     return _Columns(
         flat.reshape(len(rows), -1),
         column,
-        None if names is None else np.array([str(one) for one in table[names].to_pylist()], str),
+        None if names is None else np.array(table[names].to_pylist(), dtype=object),
         None if labels is None else table[labels].to_pylist(),
         texts,
+        [name for name in every if name not in (column, names)],
     )

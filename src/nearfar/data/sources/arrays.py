@@ -29,6 +29,7 @@ from nearfar.data.labels import (
     texts_of,
     whole_number,
 )
+from nearfar.data.left_out import OTHER_KEY
 from nearfar.data.memory import machine_memory
 from nearfar.data.scanning import prefix
 from nearfar.data.sources.splits import choose_splits
@@ -85,16 +86,50 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
                     f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
                 )
             images = _joined(content, [parts[part] for part in chosen])
-            every = {
-                part: labels_of(_joined(content, [key]), f"'{key}'")
-                for part, key in keys.items()
-                if key is not None
-            }
+            every = _labels_in(content, keys, path, label)
+            others = [key for key in content.files if key not in parts.values()]
+            left = [(key, OTHER_KEY) for key in others if _may_be_images(content, key)]
         opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, asked)
         if all(part in every for part in chosen):
             check_alike(every, path)
             _set_labels(opened, [one for part in chosen for one in every[part]], every)
+        opened.skipped = left
         return opened
+
+
+def _labels_in(
+    content: NpzFile, keys: Mapping[str, str | None], path: Path, label: str | None
+) -> dict[str, list[str | None]]:
+    """The labels of each split; none, with a line, where what stands under a usual key is none."""
+    try:
+        return {
+            part: labels_of(_joined(content, [key]), f"'{key}'")
+            for part, key in keys.items()
+            if key is not None
+        }
+    except ValueError as error:
+        if label is not None:
+            raise
+        say_once(f"no labels of '{path}' are used: {first_line(error)}")
+        return {}
+
+
+def _may_be_images(content: NpzFile, key: str) -> bool:
+    """Whether an array in a .npz file has the axes of images, by its header."""
+    return f"{key}.npy" in content.zip.namelist() and len(header_in(content, key)[0]) in (3, 4)
+
+
+def header_in(content: NpzFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of an array in a .npz file, from its header."""
+    with content.zip.open(f"{key}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, kind = read(file)
+    return shape, kind
 
 
 def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:

@@ -124,6 +124,7 @@ class ImageFolder(Source):
                 f"'{self.root}' has no {' or '.join(METADATA)} with a column '{label_column}'"
             )
         found: dict[str, str | None] = {}
+        twice = 0
         for name in metadata:
             file = self.root / name
             table = read_table(file, label_column)
@@ -133,7 +134,12 @@ class ImageFolder(Source):
             for path, label in zip(paths.to_pylist(), texts, strict=True):
                 written = str(path).replace("\\", "/")
                 image = os.path.normpath(os.path.join(folder, written)).replace(os.sep, "/")
-                found[image] = label
+                twice += found.setdefault(image, label) != label
+        if twice:
+            say_once(
+                f"the metadata of '{self.root}' has other labels in {twice} further rows for "
+                f"images that it named before: the first counts"
+            )
         there = {plain_name(name): name for names in self.splits.values() for name in names}
         found = {there.get(plain_name(name), name): label for name, label in found.items()}
         lost = sorted(found.keys() - set(there.values()))
@@ -178,6 +184,8 @@ class PathTable(Source):
                 f"columns: {there}"
             )
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
+        if again := sum(map(bool, paths)) - len(set(filter(None, paths))):
+            say_once(f"{again} rows of '{file}' name a file that an earlier row names")
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}
         super().__init__(file.parent, splits, (), label_column)
@@ -392,8 +400,8 @@ def list_files(
 
     And (path, reason) of what might have been data: folders that cannot be read, pipes and devices
     with the name of an image, a Parquet file or a tar. Links to folders are followed, each real
-    folder once; folders of runs are left out, with one line. progress: called with (files, None),
-    from the start on.
+    folder once, and further links to it are listed; folders of runs are left out, with one line.
+    progress: called with (files, None), from the start on.
     """
     if progress is not None:
         progress(0, None)
@@ -406,6 +414,7 @@ def list_files(
         folder = os.path.join(root, inside[:-1]) if inside else str(root)
         real = os.path.realpath(folder)
         if real in seen:
+            problems.append((inside, left_out.LINKED))
             continue
         seen.add(real)
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -142,7 +143,25 @@ class Rows(Source):
                 features.arrow_schema, [one for one in features if _classes(features, one)]
             )
         )
-        return next((name for name in dict.fromkeys(found) if self._holds_labels(name)), None)
+        usual = list(dict.fromkeys(found))
+        chosen = next((name for name in usual if self._holds_labels(name)), None)
+        if chosen is not None:
+            self._say_chosen(chosen, [name for name in usual if name != chosen])
+        return chosen
+
+    def _say_chosen(self, column: str, others: Sequence[str]) -> None:
+        """Say which column has the labels where there are others, and which tables lack it."""
+        if others:
+            say_once(
+                f"labels of '{self.name}' are those of column '{column}'; --label-column takes "
+                f"another one: {', '.join(others)}"
+            )
+        lacking = [file for file in self.files if column not in self.features(file)]
+        if lacking:
+            say_once(
+                f"{len(lacking)} of {len(self.files)} tables of '{self.name}' have no column "
+                f"'{column}', and their images no labels: first {lacking[0]}"
+            )
 
     def _holds_labels(self, column: str) -> bool:
         """Whether a column of a usual name holds labels and no measurements or lists; a line says
@@ -413,7 +432,10 @@ def image_column(features: Features, source: object) -> str:
     ]
     for group in (images, structs, [name for name in binary if name in IMAGE_NAMES]):
         if group:
-            return next((name for name in IMAGE_NAMES if name in group), group[0])
+            chosen = next((name for name in IMAGE_NAMES if name in group), group[0])
+            if others := [name for name in group if name != chosen]:
+                say_once(f"images are those of column '{chosen}', and not of {', '.join(others)}")
+            return chosen
     raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
 
 
@@ -429,7 +451,7 @@ def images_in(schema: pyarrow.Schema) -> str | None:
 def _classes(features: Features, column: str) -> list[str] | None:
     """The names of the classes that numbers in a column stand for, if the table knows them."""
     names = getattr(features.get(column), "names", None)
-    return None if names is None else list(names)
+    return None if names is None else [unicodedata.normalize("NFC", name) for name in names]
 
 
 def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
@@ -445,7 +467,8 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
     path = cell.get("path")
     if not isinstance(path, str) or not path or inside is None or "\0" in path:
         return None
-    full = os.path.realpath(inside / path)
+    anywhere = inside == Path(inside.anchor)  # then paths are those of the working directory
+    full = os.path.realpath(path if anywhere else inside / path)
     return (
         full
         if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -72,7 +73,9 @@ def _most_are_named(counts: Mapping[str, int]) -> bool:
 def class_folders(name: str, split: str) -> tuple[str, ...]:
     """The folders that a file lies in, but for the one that is named for its split."""
     folder = name.rpartition("/")[0]
-    return _split_and_others(folder)[1] if split else tuple(folder.split("/")) if folder else ()
+    if split:
+        return _split_and_others(folder)[1]
+    return _in_one_form(folder.split("/")) if folder else ()
 
 
 @functools.lru_cache(2**16)
@@ -83,8 +86,13 @@ def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
     parts = folder.split("/") if folder else []
     for place, part in enumerate(parts):
         if split := _named_alone(part):
-            return split, (*parts[:place], *parts[place + 1 :])
-    return None, tuple(parts)
+            return split, _in_one_form((*parts[:place], *parts[place + 1 :]))
+    return None, _in_one_form(parts)
+
+
+def _in_one_form(folders: Iterable[str]) -> tuple[str, ...]:
+    """Names of folders with one form of accents, so that a class is one in all splits."""
+    return tuple(unicodedata.normalize("NFC", one) for one in folders)
 
 
 def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:

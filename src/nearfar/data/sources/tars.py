@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tarfile
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name
 from nearfar.data.sources.splits import shard_splits
 from nearfar.data.table import Lookup, cut, digest
-from nearfar.messages import first_line, one_line
+from nearfar.data.text import text_of
+from nearfar.messages import first_line, one_line, say_once
 
 LABEL = "cls"
 ADDRESS = "hf://datasets/"
@@ -97,11 +99,20 @@ class Tars(Source):
                     label = None
                     if one.label is not None:
                         text = _member(tar, one.label._replace(size=min(one.label.size, 4096)))
-                        label = text.decode("utf-8", "replace").strip() or None
+                        label = _label_in(text)
                     yield Found(_member(tar, one.image), one.image.offset, one.name, label)
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
         return examples(tar, self.path(file), file, self.label_column or LABEL, not self.headers)
+
+    def say_unlabelled(self, names: Sequence[str]) -> None:
+        folders = {name.rpartition("/")[0] for name in names}
+        if len(folders) > sum(map(len, self.splits.values())):
+            say_once(
+                f"images of '{self.root}' have no labels: these stand in "
+                f".{self.label_column or LABEL} files beside them, and folders in a tar are "
+                f"neither classes nor splits; unpack it for that"
+            )
 
     def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
         columns = (table[name].to_pylist() for name in ("ref", "place", "bytes"))
@@ -165,7 +176,7 @@ def examples(
     x/a.b.cls, else x/a.cls; of several of that name, as where tars were joined, the one beside the
     image. The file may be read elsewhere in between.
     """
-    stem, label = Path(name).stem, label.lower()
+    stem, label = os.path.splitext(name)[0], label.lower()
     images, labels, others = list[Member](), dict[str, list[Member]](), list[Member]()
     problems, run, last = list[Example](), 0, ""
     for member, problem in _members(file, path):
@@ -202,6 +213,11 @@ def examples(
     for one in (one for same in labels.values() for one in same):
         if one.place not in used:
             yield Example(f"{stem}/{one.name}", None, None, NO_IMAGE)
+
+
+def _label_in(content: bytes) -> str | None:
+    """The text of a label, with one form of accents; None for an empty one."""
+    return unicodedata.normalize("NFC", text_of(content).strip("\ufeff \t\r\n")) or None
 
 
 def _stem(name: str, ending: str) -> str:

@@ -257,9 +257,9 @@ def _may_be(kind: pyarrow.DataType) -> bool:
         return _may_be(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
-    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    tests += (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in tests)
+    of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    of_texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(test(kind) for test in (*of_numbers, *of_texts))
 
 
 def plain_labels(

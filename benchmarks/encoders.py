@@ -12,11 +12,11 @@
 `--on test`, for reports, trains on all training images and tests on the test images.
 "pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`.
 The other trained contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half
-of them. "weights" begins from --weights, "frozen" are these as they are, "at once" the features of verbs without a run,
-"colours and edges" simple features alone; "pretrained" are the weights of the installed package alone, and "pretrained,
-edges" and the like these with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too,
-with the error; lines that are in it already are skipped: remove one to measure it again. Sets whose package is missing
-are named and left out.
+of them. "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
+from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, "colours and edges" simple
+features alone; "pretrained" are the weights of the installed package alone, and "pretrained, edges" and the like these
+with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too, with the error; lines that
+are in it already are skipped: remove one to measure it again. Sets whose package is missing are named and left out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from nearfar.evaluation import (
     raw_pixels,
 )
 from nearfar.evaluation.evaluate import largest_class
-from nearfar.methods import Method
+from nearfar.methods import LeJEPA, Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.starting import find_weights
 from nearfar.run_features import COPIES, open_featured, run_or_data
@@ -73,10 +73,14 @@ from nearfar.training.plan import PHOTOGRAPH
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan
 
 
-def default_plan(images: Images, crop: int) -> ViewPlan:
-    """Return the views that `pretrain` chooses for SimCLR at that size, with --keep-colour 0."""
+def default_plan(images: Images, crop: int, small: int = 0) -> ViewPlan:
+    """Return the views that `pretrain` chooses for SimCLR at that size, with --keep-colour 0, and
+    some small crops.
+    """
     preset = "photographs" if crop >= PHOTOGRAPH and images.channels == 3 else None
-    names = fit_views(("strong", "strong"), crop, images.channels, preset)
+    names = fit_views(
+        ("strong", "strong") + ("local-lejepa",) * small, crop, images.channels, preset
+    )
     return plan("+".join(names), crop, images.channels)
 
 
@@ -103,7 +107,8 @@ class Contender:
             return plan(f"{self.change}+{self.change}", crop, images.channels)
         change = dict(self.change)
         keep = change.pop("keep_colour", 0.0)
-        views = default_plan(images, crop).views
+        small = self.method.small_views if isinstance(self.method, LeJEPA) else 0
+        views = default_plan(images, crop, small).views
         if isinstance(self.method, TwoSpaces) and self.method.pairs == 2:
             views += tuple(replace(view, **PLAIN) for view in views)
         return ViewPlan("", tuple(replace(view, **change) for view in views), keep_colour=keep)
@@ -131,6 +136,8 @@ CONTENDERS = {
     },
     "augself": Contender(method=AugSelf()),
     "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
+    "lejepa": Contender(method="lejepa", weight_decay=0.1),
+    "lejepa, 2 + 4": Contender(method=LeJEPA(small_views=4), weight_decay=0.1),
     "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
     "two pairs": Contender(method=TwoSpaces(pairs=2), epochs=0.5),
     **{preset: Contender(preset) for preset in PRESETS},

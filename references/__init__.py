@@ -8,7 +8,16 @@ dictionary that starts empty; `images` is the size of the training set, None whe
 all of it.
 """
 
-from references.features import barlow_twins, negative_cosine, sinkhorn, swav, vicreg, wmse
+from references.features import (
+    barlow_twins,
+    lejepa,
+    negative_cosine,
+    sigreg,
+    sinkhorn,
+    swav,
+    vicreg,
+    wmse,
+)
 from references.keys import (
     ceil,
     info_nce,
@@ -32,6 +41,7 @@ __all__ = [
     "info_nce",
     "isogclr",
     "jcl",
+    "lejepa",
     "lorac",
     "moco_v3",
     "negative_cosine",
@@ -41,6 +51,7 @@ __all__ = [
     "sce",
     "sigclr",
     "siglip",
+    "sigreg",
     "simclr",
     "sinkhorn",
     "sogclr",

@@ -59,6 +59,27 @@ def wmse(
     return 2 - 2 * torch.cat(cosines).mean()
 
 
+def sigreg(z: Tensor, directions: Tensor) -> Tensor:
+    """directions [directions, dim]: unit rows."""
+    t = torch.linspace(-5, 5, 17, dtype=z.dtype)
+    normal = (-(t**2) / 2).exp()
+    statistics = []
+    for direction in unit(directions.to(z.dtype)):
+        phi = torch.exp(1j * t[:, None] * (z @ direction)).mean(1)
+        statistics.append(len(z) * torch.trapezoid((phi - normal).abs().square() * normal, t))
+    return torch.stack(statistics).mean()
+
+
+def lejepa(
+    projections: Tensor, directions: Tensor, lam: float = 0.05, global_views: int = 2
+) -> Tensor:
+    """projections [views, batch, dim], the global views first."""
+    target = projections[:global_views].mean(0)
+    prediction = torch.stack([F.mse_loss(z, target) for z in projections]).mean()
+    normality = torch.stack([sigreg(z, directions) for z in projections]).mean()
+    return (1 - lam) * prediction + lam * normality
+
+
 def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
     q = (scores / epsilon).exp()
     for _ in range(iterations):

@@ -235,8 +235,8 @@ def test_public_losses():
     import nearfar.losses
 
     names = (
-        "BarlowTwins DCL ISogCLR JCL LORAC MoCo MoCoV3 NNCLR NegativeCosine ReSSL "
-        "SACLR SCE SigCLR SimCLR SogCLR"
+        "BarlowTwins DCL ISogCLR JCL LORAC LeJEPA MoCo MoCoV3 NNCLR NegativeCosine ReSSL "
+        "SACLR SCE SIGReg SigCLR SimCLR SogCLR"
     )
     assert sorted(nearfar.losses.__all__) == sorted(
         [*names.split(), "SwAV", "TeacherSCE", "VICReg", "WMSE", "gather_rows"]

@@ -49,6 +49,8 @@ CASES = {
     "BarlowTwins": (L.BarlowTwins, "oo"),
     "VICReg": (L.VICReg, "oo"),
     "WMSE": (L.WMSE, "oo"),
+    "SIGReg": (L.SIGReg, "o"),
+    "LeJEPA": (L.LeJEPA, "O"),
     "NNCLR": (L.NNCLR, "koq"),
     "SwAV": (lambda: L.SwAV(DIM, 9, queue_size=20), "O"),
 }
@@ -282,7 +284,7 @@ def test_an_empty_batch(name):
         make(name)(*inputs(name, batch=0))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "SwAV"])
+@pytest.mark.parametrize("name", [name for name, (_, kinds) in CASES.items() if len(kinds) > 1])
 @pytest.mark.usefixtures("unchecked")
 def test_unequal_shapes(name):
     first, second, *rest = inputs(name)
@@ -337,6 +339,12 @@ WRONG = {  # beside those that tests/methods/test_ranges.py reaches through the 
     "num_images must be": [lambda: L.SACLR(0)],
     "batch of at least 7": [lambda: L.SACLR(10, negatives=6)(X[0], X[0])],
     "projections must be": [lambda: L.SwAV(5)(X[:1]), lambda: L.SwAV(4)(X)],
+    "projections must be .2 views": [lambda: L.LeJEPA()(X[:1]), lambda: L.LeJEPA()(X[0])],
+    "projections must be .4 views": [lambda: L.LeJEPA(large_views=4)(X)],
+    "z must be .batch, dim.": [lambda: L.SIGReg()(X)],
+    "lam must be between 0 and 1": [lambda: L.LeJEPA(lam=1.5)],
+    "num_directions must be 1 or more": [lambda: L.SIGReg(0), lambda: L.LeJEPA(0.1, 0)],
+    "large_views must be 1 or more": [lambda: L.LeJEPA(large_views=0)],
 }
 
 

@@ -103,6 +103,9 @@ FOUND = {
     "vicreg": (5.271247188366522, lambda: plain.vicreg(Z1, Z2, 2.0, 3.0, 4.0)),
     "wmse": (0.8791262415831845, lambda: plain.wmse(Z1, Z2, eps=0.0)),
     "wmse, parts": (0.031655351714476455, lambda: plain.wmse(Z1[:, :2], Z2[:, :2], PARTS, eps=0.0)),
+    "sigreg": (0.37810067405226827, lambda: plain.sigreg(Z1, QUEUE[:3])),
+    "lejepa": (0.4334752349414984, lambda: plain.lejepa(QUERIES, QUEUE[:3], 0.3, 3)),
+    "lejepa, small view": (0.4828142917546419, lambda: plain.lejepa(QUERIES, QUEUE[:3], 0.3, 2)),
     "swav": (2.537293779655942, lambda: plain.swav(QUERIES, PROTOTYPES, 0.2, 0.1, 3, 2)),
 }
 

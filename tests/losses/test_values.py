@@ -24,6 +24,12 @@ SPREAD = ONE * torch.tensor([1, 5, 0.1, 2, 1]) + 3  # features of different scal
 CORRELATED = rows(13, 4) @ rows(4, 4, seed=5) + 2
 
 
+def drawn_directions(count, dim):
+    """What a loss draws next, from torch's global generator, which stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        return torch.randn(count, dim)
+
+
 def case(name, loss, reference, *inputs, learned=1):
     """A loss, its plain form, its inputs (of which the first `learned` get a gradient, and LORAC's
     large crops).
@@ -100,6 +106,18 @@ CASES = [
         CORRELATED + 0.7 * rows(13, 4, seed=1),
         learned=2,
     ),
+    case("sigreg", L.SIGReg(7), lambda z: plain.sigreg(z, drawn_directions(7, DIM)), SPREAD),
+    *(
+        case(
+            f"lejepa {lam}, {large_views} large views",
+            L.LeJEPA(lam, 7, large_views),
+            lambda z, lam=lam, large_views=large_views: plain.lejepa(
+                z, drawn_directions(7, DIM), lam, large_views
+            ),
+            FIVE,
+        )
+        for lam, large_views in ((0.05, 2), (0.0, 5), (1.0, 1))
+    ),
 ]
 for lam in (0.0, 0.4, 1.0):
     for queue in ((QUEUE,), ()):
@@ -164,7 +182,8 @@ def compare(ours, theirs, inputs):
 @pytest.mark.parametrize(("loss", "reference", "inputs", "learned"), CASES)
 def test_value_and_gradient_are_those_of_the_plain_form(loss, reference, inputs, learned):
     inputs = [x.clone().requires_grad_(k < learned or k == 3) for k, x in enumerate(inputs)]
-    compare(loss(*inputs), reference(*inputs), [x for x in inputs if x.requires_grad])
+    wanted = reference(*inputs)  # first, as it looks at what the loss draws
+    compare(loss(*inputs), wanted, [x for x in inputs if x.requires_grad])
 
 
 @pytest.mark.parametrize("tile", [2**20, 20])

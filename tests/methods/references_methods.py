@@ -153,6 +153,16 @@ def swav(method, state, epoch, epochs):
     return step
 
 
+def lejepa(method, state, epoch, epochs):
+    def step(embeddings, index):
+        projections = embeddings["projection"]
+        with torch.random.fork_rng(devices=[]):  # what the loss draws next
+            directions = torch.randn(method.num_directions, projections.shape[2])
+        return plain.lejepa(projections, directions, method.lam, method.large_views)
+
+    return step
+
+
 def saclr(m, kept, a, b, index):
     options = dict(
         alpha=m.alpha,
@@ -216,6 +226,7 @@ REFERENCES = {
     "lorac": lorac,
     "lorac-bs": lorac,
     "jcl": jcl,
+    "lejepa": lejepa,
     "swav": swav,
 }
 VARIANTS = {
@@ -234,6 +245,7 @@ VARIANTS = {
     "sigclr": [{}, {"bias": None}, {"learn_temperature": True, "learn_bias": False, "bias": -3.0}],
     "barlow-twins": [{}, {"redundancy": 0.5}],
     "vicreg": [{}, {"invariance": 1.0, "variance": 2.0, "covariance": 3.0}],
+    "lejepa": [{}, {"small_views": 0}, {"large_views": 3, "lam": 0.5, "num_directions": 30}],
     "swav": [
         {},
         {"small_views": 0},

@@ -16,7 +16,7 @@ KINDS = [  # values that are wrong for all of these
     ),
     ((0.0,), "bandwidth epsilon gradient_limit initial_partition sigma"),
     ((-1,), "queue_size small_views stored"),
-    ((0,), "iterations key_views norm_groups online_norm_groups"),
+    ((0,), "iterations key_views norm_groups num_directions online_norm_groups"),
     ((1,), "group_size large_views num_prototypes sub_batch"),
 ]
 WRONG = {name: values for values, names in KINDS for name in names.split()} | {
@@ -37,6 +37,7 @@ ALSO_WRONG = {
     ("lorac-bs", "beta"): (0.0, -1.0),
     ("isogclr", "beta"): (-0.1, 1.1),
     ("sce", "lam"): (1.1,),
+    ("lejepa", "lam"): (1.1,),
     ("saclr", "rho"): (1.1,),
 } | {
     (name, "queue_size"): (0,) for name in method_names() if name != "sce"

@@ -23,8 +23,8 @@ from nearfar.methods import (
 from nearfar.methods.method import Cosine
 from nearfar.methods.pairing import two_views
 
-LISTED = """barlow-twins byol dcl dclw isogclr jcl lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl saclr sce
-    sigclr simclr simsiam sogclr swav vicreg wmse"""
+LISTED = """barlow-twins byol dcl dclw isogclr jcl lejepa lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl
+    saclr sce sigclr simclr simsiam sogclr swav vicreg wmse"""
 
 
 class Spread(nn.Module):

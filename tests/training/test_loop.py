@@ -18,13 +18,15 @@ from nearfar.methods import Model, Recipe, SimCLR
 from nearfar.training import loop
 from tests.steps import at_step, interrupt, logged, same_runs
 
-# with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns
+# with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns,
+# random directions
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row", negatives=3),
     "isogclr": dict(method="isogclr"),
     "moco-v2": dict(method="moco-v2", queue_size=50),
     "swav": dict(method="swav", stored=24, stored_from=1.0, small_views=1),
     "sigclr": dict(method="sigclr", learn_temperature=True, optimizer="adamw", lr=1e-3),
+    "lejepa": dict(method="lejepa", num_directions=20, small_views=1),
 }
 
 

@@ -47,6 +47,16 @@ def test_the_cifar_sets_are_those_of_their_papers():
     assert (large.brightness, large.hue, large.blur) == (0.8, 0.2, 0.5)
 
 
+def test_the_views_of_lejepa_are_those_of_its_released_settings():
+    large, small = (compose([name], 224, 3).views[0] for name in ("lejepa", "local-lejepa"))
+    assert (large.size, large.scale) == (224, (0.3, 1.0))
+    assert (small.size, small.scale) == (98, (0.05, 0.3))
+    for view in (large, small):
+        assert tuple(getattr(view, field) for field in FIELDS) == TABLE_2["strong-gamma"]
+    fitted = fit_views(["lejepa", "local-lejepa"], 96, 3, "photographs")
+    assert fitted == ("photographs", "photographs-small")
+
+
 def test_multi_crop_sizes_are_the_papers_at_224_and_in_proportion_elsewhere():
     assert [view.size for view in plan("multi-crop", 224, 3).views] == [224] * 2 + [96] * 6
     lorac = plan("lorac", 224, 3).views

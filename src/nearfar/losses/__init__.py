@@ -42,7 +42,15 @@ from nearfar.losses.saclr import SACLR
 from nearfar.losses.sigclr import SigCLR
 from nearfar.losses.simclr import DCL, SimCLR
 from nearfar.losses.sogclr import ISogCLR, SogCLR
-from nearfar.losses.without_negatives import WMSE, BarlowTwins, NegativeCosine, SwAV, VICReg
+from nearfar.losses.without_negatives import (
+    WMSE,
+    BarlowTwins,
+    LeJEPA,
+    NegativeCosine,
+    SIGReg,
+    SwAV,
+    VICReg,
+)
 from nearfar.pairs import gather_rows
 
 __all__ = [
@@ -55,10 +63,12 @@ __all__ = [
     "WMSE",
     "BarlowTwins",
     "ISogCLR",
+    "LeJEPA",
     "MoCo",
     "MoCoV3",
     "NegativeCosine",
     "ReSSL",
+    "SIGReg",
     "SigCLR",
     "SimCLR",
     "SogCLR",

@@ -1,6 +1,9 @@
-"""Losses without negatives: predictions (BYOL, SimSiam), features (Barlow Twins, VICReg, W-MSE) and
-codes (SwAV).
+"""Losses without negatives: predictions (BYOL, SimSiam), features (Barlow Twins, VICReg, W-MSE,
+LeJEPA) and codes (SwAV).
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,9 +21,11 @@ from nearfar.pairs.arithmetic import (
     Views,
     accumulation_dtype,
     check_rows,
+    refuse_double_backward,
     unit_rows,
 )
 from nearfar.pairs.joined import on_joined_batch
+from nearfar.pairs.shares import active_shares, sampled_alike
 
 
 class NegativeCosine(nn.Module):
@@ -199,6 +204,146 @@ class WMSE(nn.Module):
             covariance + ridge
         )  # nan in, nan out: the loop reports it
         return torch.linalg.solve_triangular(factor, centred.mT, upper=False).mT
+
+
+class SIGReg(nn.Module):
+    """Distance of the embeddings from a standard normal distribution, along random directions.
+
+    batch * integral of |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt, mean over the directions, where
+    phi(t) is the mean of exp(i t s) over the batch's projections s on a direction (the statistic of
+    Epps and Pulley). The integral is the trapezoidal rule at 17 points from -5 to 5, to which
+    projections that are 10.05 apart look alike. The unit directions are drawn anew at each call
+    (torch's global generator of the CPU). The value of a sample of the standard normal distribution
+    is about 1.06, whatever its size; that of equal rows grows with the batch. Time and memory:
+    batch * num_directions; processes share the rows of a joined batch. Shapes: z [batch, dim], not
+    normalised. Default: 1024 directions. Source: Balestriero, LeCun 2025 (LeJEPA), section 4.
+    Differs from the paper:
+    1. Points t and -t, whose terms are equal, are computed once; t = 0, whose term is zero, never.
+
+    >>> z = torch.randn(256, 8)
+    >>> SIGReg()(z) < 2, SIGReg()(0 * z) > 100
+    (tensor(True), tensor(True))
+    """
+
+    def __init__(self, num_directions: int = 1024, gather: bool = False) -> None:
+        super().__init__()
+        checks.at_least(1, num_directions=num_directions)
+        self.num_directions = num_directions
+        self.gather = gather
+
+    @on_joined_batch("z")
+    def forward(self, z: Rows) -> Scalar:
+        check_rows(2, z=z)
+        return _sigreg(z[None].to(accumulation_dtype(z)), self.num_directions)
+
+
+class LeJEPA(nn.Module):
+    """(1 - lam) (squared distance from the mean of the full-size views) + lam SIGReg.
+
+    The distance is the mean over features, batch and views; the gradient also flows through the
+    mean of the views. SIGReg is the mean over the views, all on the same directions. Shapes:
+    projections [views, batch, dim], not normalised, the large_views full-size crops first.
+    Defaults: lam 0.05; 2 large views. Errors: also ValueError for fewer than two views or than
+    large_views. Source: Balestriero, LeCun 2025 (LeJEPA), section 5. Differs from the paper:
+    1. The paper sums the squared distance over the features; released code and this module take the
+       mean.
+
+    >>> z = torch.eye(4)
+    >>> LeJEPA(lam=0.0)(torch.stack([z, z + 2]))  # each view is 1 from the mean of both
+    tensor(1.)
+    """
+
+    def __init__(
+        self,
+        lam: float = 0.05,
+        num_directions: int = 1024,
+        large_views: int = 2,
+        gather: bool = False,
+    ) -> None:
+        super().__init__()
+        checks.fraction(lam=lam)
+        checks.at_least(1, num_directions=num_directions, large_views=large_views)
+        self.lam = lam
+        self.num_directions = num_directions
+        self.large_views = large_views
+        self.gather = gather
+
+    @on_joined_batch("projections")
+    def forward(self, projections: Views) -> Scalar:
+        least = max(2, self.large_views)
+        if projections.ndim != 3 or len(projections) < least:
+            shape = list(projections.shape)
+            raise ValueError(
+                f"projections must be [{least} views or more, batch, dim], got {shape}"
+            )
+        check_rows(2, projections=projections[0])
+        z = projections.to(accumulation_dtype(projections))
+        distance = (z - z[: self.large_views].mean(0)).square().mean()
+        return (1 - self.lam) * distance + self.lam * _sigreg(z, self.num_directions)
+
+
+STEP, STEPS = 0.625, 8  # 17 points from -5 to 5
+
+
+def _sigreg(z: Views, num_directions: int) -> Scalar:
+    """SIGReg of each view, mean over the views; all are projected on the same directions."""
+    _, batch, dim = z.shape
+    drawn = sampled_alike(
+        lambda: torch.randn(num_directions, dim, dtype=torch.float32),
+        *(num_directions, dim),
+        device=z.device,
+        dtype=torch.float32,
+    )
+    directions = unit_rows(drawn, z.dtype)
+    shares = active_shares(batch)
+    own = z if shares is None else z[:, shares.rows[shares.rank]]
+    sums = _CosSinSums.apply(own @ directions.T)
+    real, imaginary = (sums if shares is None else shares.added_up(sums)) / batch
+    t = STEP * torch.arange(1, STEPS + 1, device=z.device, dtype=z.dtype)
+    normal = (-t.square() / 2).exp()
+    weights = 2 * STEP * normal  # of t and -t
+    weights[-1] /= 2
+    distances = (real - normal[:, None, None]).square() + imaginary.square()
+    return batch * (weights @ distances.flatten(1)).mean()
+
+
+class _CosSinSums(torch.autograd.Function):
+    """cos(t s) and sin(t s), each summed over the rows: [views, rows, directions] -> [2, points,
+    views, directions].
+
+    The gradient is hand-written, so that memory holds cos and sin of one point at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor) -> Tensor:
+        ctx.save_for_backward(s)
+        sums = [torch.stack((cos.sum(1), sin.sum(1))) for cos, sin in _cos_sin(s)]
+        return torch.stack(sums, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        refuse_double_backward()
+        (s,) = ctx.saved_tensors
+        total = torch.zeros_like(s)
+        for point, (cos, sin) in enumerate(_cos_sin(s)):
+            of_cos, of_sin = (point + 1) * STEP * grad[:, point, :, None]
+            total.addcmul_(cos, of_sin).addcmul_(sin, of_cos, value=-1)
+        return total
+
+
+def _cos_sin(s: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """cos(t s) and sin(t s) of each point t > 0 in turn: by addition of angles, which costs
+    less.
+    """
+    angles = STEP * s
+    cos, sin = first_cos, first_sin = angles.cos(), angles.sin()
+    yield cos, sin
+    for _ in range(STEPS - 1):
+        cos, sin = (
+            (cos * first_cos).addcmul_(sin, first_sin, value=-1),
+            (sin * first_cos).addcmul_(cos, first_sin),
+        )
+        yield cos, sin
 
 
 class SwAV(nn.Module):

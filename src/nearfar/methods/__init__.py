@@ -24,7 +24,15 @@ from nearfar.methods.saclr import SACLR
 from nearfar.methods.sigclr import SigCLR
 from nearfar.methods.simclr import DCL, DCLW, SimCLR
 from nearfar.methods.sogclr import ISogCLR, SogCLR
-from nearfar.methods.without_negatives import BYOL, WMSE, BarlowTwins, SimSiam, SwAV, VICReg
+from nearfar.methods.without_negatives import (
+    BYOL,
+    WMSE,
+    BarlowTwins,
+    LeJEPA,
+    SimSiam,
+    SwAV,
+    VICReg,
+)
 
 __all__ = [
     "BYOL",
@@ -41,6 +49,7 @@ __all__ = [
     "Head",
     "ISogCLR",
     "LORACbs",
+    "LeJEPA",
     "Method",
     "MoCoM",
     "MoCoV1",

@@ -1,5 +1,5 @@
 """Methods without negatives: BYOL and SimSiam predict, Barlow Twins, VICReg and W-MSE decorrelate,
-SwAV swaps codes.
+LeJEPA makes embeddings normally distributed, SwAV swaps codes.
 """
 
 from __future__ import annotations
@@ -258,6 +258,45 @@ class WMSE(Method):
     def setup(self, num_images: int) -> Setup:
         loss = losses.WMSE(self.sub_batch, self.iterations)
         return Setup(loss=loss, pairing=two_views(), projector=Head(self.projector))
+
+
+@register_method("lejepa")
+@dataclass(frozen=True, kw_only=True)
+class LeJEPA(Method):
+    """LeJEPA: views predict their mean, and embeddings keep to a standard normal distribution.
+
+    Args:
+        lam: share of the distance from the normal distribution in the loss; the rest is the
+            prediction.
+        num_directions: random directions on which the distribution is compared, drawn at each step.
+        large_views: crops of the full size, 2 or more; their mean is predicted.
+        small_views: further small crops, which predict alone.
+
+    Differs from the paper: (1) the squared distance is the mean over the features, as in the
+    authors' code, where the equation has the sum; (2) two views by default, where the paper adds
+    six small crops.
+    """
+
+    paper = (
+        "Balestriero and LeCun, LeJEPA: Provable and Scalable Self-Supervised Learning Without the "
+        "Heuristics, arXiv 2025"
+    )
+
+    lam: float = loss_default(losses.LeJEPA, "lam")
+    num_directions: int = loss_default(losses.LeJEPA, "num_directions")
+    large_views: int = loss_default(losses.LeJEPA, "large_views")
+    small_views: int = 0
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("lejepa",) * self.large_views + ("local-lejepa",) * self.small_views
+
+    def setup(self, num_images: int) -> Setup:
+        checks.at_least(2, large_views=self.large_views)
+        checks.at_least(0, small_views=self.small_views)
+        loss = losses.LeJEPA(self.lam, self.num_directions, self.large_views)
+        pairing = all_views(len(self.views))
+        return Setup(loss=loss, pairing=pairing, projector=Head(self.projector))
 
 
 @register_method("swav")

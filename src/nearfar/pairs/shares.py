@@ -34,9 +34,12 @@ class Shares:
         counts = [rows.stop - rows.start for rows in self.rows]
         return per_row.copy_(gather_rows(per_row[:, self.rows[self.rank]].T, counts).T)
 
-    def added_up(self, numbers: Float[Tensor, " k"]) -> Float[Tensor, " k"]:
-        """Add up each number over the ranks; every rank must call it."""
-        return gather_rows(numbers[None], [1] * len(self.rows)).sum(0)
+    def added_up(self, numbers: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Add up each number over the ranks; every rank must call it.
+
+        The gradient is that of this rank's numbers.
+        """
+        return join_rows(numbers[None], [1] * len(self.rows), self.rank).sum(0)
 
 
 _active: Shares | None = None
@@ -93,12 +96,17 @@ def by_rows(
     return [gather_rows(part, [size] * world)[: len(rows)] for part in function(rows[own])]
 
 
-def sampled_alike(sample: Callable[[], Tensor], *shape: int, device: torch.device | str) -> Tensor:
-    """The integers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where
+def sampled_alike(
+    sample: Callable[[], Tensor],
+    *shape: int,
+    device: torch.device | str,
+    dtype: torch.dtype = torch.long,
+) -> Tensor:
+    """The numbers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where
     rows are shared.
     """
     alike = _active is None or len(_active.rows) < 2 or _active.seeded_alike
-    drawn = sample() if alike or dist.get_rank() == 0 else torch.empty(*shape, dtype=torch.long)
+    drawn = sample() if alike or dist.get_rank() == 0 else torch.empty(*shape, dtype=dtype)
     result = send(drawn, torch.device(device))
     if not alike:
         dist.broadcast(result, 0)

@@ -246,6 +246,9 @@ _DISTRIBUTIONS = {
     "solo-ressl": replace(_SIMCLR_SMALL, saturation=0.2, blur=0.5),
     "solo-vicreg": replace(_COLOUR, saturation=0.2, solarize=0.1),
     "solo-swav": _SIMCLR,
+    # LeJEPA's released settings.
+    "lejepa": replace(_GAMMA, scale=(0.3, 1.0)),
+    "local-lejepa": replace(_GAMMA, scale=(0.05, 0.3)),
     "large": _LARGE,
     "small": _SMALL,
     **{f"local-{sevenths}": replace(_GAMMA, scale=scale) for sevenths, scale in _LOCAL.items()},
@@ -264,6 +267,7 @@ _DISTRIBUTIONS = {
 
 _SHARES = {
     "small": 3 / 7,
+    "local-lejepa": 7 / 16,
     **{
         f"{kind}-{sevenths}": sevenths / 7
         for sevenths in _LOCAL

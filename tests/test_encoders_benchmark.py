@@ -4,6 +4,7 @@ are lines, and its tables say what the lines say.
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,23 @@ def test_a_run_is_a_line_and_is_not_measured_twice(benchmark, tmp_path, capsys):
     capsys.readouterr()
     benchmark.main([str(out)])
     assert "## digits, held-out images" in capsys.readouterr().out
+
+
+def test_a_trained_contender_has_its_epochs_and_its_encoder_in_the_line(
+    benchmark, tmp_path, monkeypatch
+):
+    small = replace(
+        benchmark.SETS["digits"],
+        load=lambda data, split: open_images("digits", split=split).subset(range(120)),
+    )
+    monkeypatch.setitem(benchmark.SETS, "digits", small)
+    out = tmp_path / "lines.jsonl"
+    asked = ["no-data", "--sets", "digits", "--out", str(out), "--on", "test"]
+    benchmark.main([*asked, "--contenders", "pretrain 0.1 minutes", "histogram"])
+    trained, untrained = (json.loads(text) for text in out.read_text().splitlines())
+    assert (trained["contender"], trained["images"]) == ("pretrain 0.1 minutes", 120)
+    assert trained["epochs"] > 0 == untrained["epochs"] and trained["encoder"]
+    assert trained["knn"] > untrained["knn"]
 
 
 def test_a_failure_is_a_line_and_the_others_go_on(benchmark, tmp_path, monkeypatch, capsys):

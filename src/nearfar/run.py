@@ -276,7 +276,12 @@ def join(
             raise ValueError("the weights stand beside the members already: leave weights out")
         pairs = list(members.items())
     else:
-        pairs = list(zip(members, weights or [1.0] * len(members), strict=True))
+        weights = [1.0] * len(members) if weights is None else weights
+        if isinstance(members, (str, Path)) or len(weights) != len(members):
+            raise ValueError(
+                "members are a list, such as ['pretrained', 'edges'], with as many weights"
+            )
+        pairs = list(zip(members, weights, strict=True))
     return join_encoders([(_member(one), weight) for one, weight in pairs], image_size, channels)
 
 

@@ -131,6 +131,8 @@ def test_weights_of_the_package_are_a_member_by_their_name() -> None:
         (["edges"], [0.0], "must be above 0"),
         (["edges"], [float("nan")], "must be above 0"),
         ([], None, "has 1 to 64 members"),
+        ("edges", None, "members are a list"),
+        (["edges"], [1.0, 2.0], "with as many weights"),
         ({"edges": 1.0}, [1.0], "leave weights out"),
     ],
 )

@@ -17,7 +17,7 @@ from nearfar.data import Images
 from nearfar.data.left_out import is_damage
 from nearfar.evaluation import doubtful_labels, find_defects
 from nearfar.evaluation.label_errors import WEAK, Predicted
-from nearfar.neighbours import Link, groups_at
+from nearfar.neighbours import Link, groups_at, same_proportions
 
 # a near leak is no farther than so much of the distance to the next image: others are like many
 # images
@@ -79,6 +79,7 @@ def repeated(
     most do not have; all, if there is no such majority.
     """
     copies, alike = groups_at(links, len(names), near)
+    proportions = same_proportions(links, len(names))
     found, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
@@ -106,7 +107,10 @@ def repeated(
             for row in others if of_train else ():
                 if problem == "leak" or stands_out(row, of_train[0], group):
                     leaked.add(row)
-                    add(problem, row, of_train[0], words)
+                    plain = (one for one in of_train if proportions[one] == proportions[row])
+                    other = next(plain, of_train[0])
+                    stretched = problem == "leak" and proportions[other] != proportions[row]
+                    add(problem, row, other, f"stretched {words}" if stretched else words)
     for group in copies:
         counts = Counter(labels[row] for row in group if labels[row]).most_common()
         clear = counts[0][0] if len(counts) > 1 and counts[0][1] > counts[1][1] else ""

@@ -197,18 +197,18 @@ def find_duplicates(
 
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or
-        "mirrored" (perhaps turned, too), or "first frame alone" of animations and documents of
-        several pages, in a group of copies, else "alike"; "kept": False for an image with the bytes
-        of an image that is kept, unless removing it could harm: "why" is then "shows nothing",
-        "belongs to another file of that name" (a mask, a second view, a text beside it), "in
-        another class" or "in another split"; "name", "distance" to the first of the group, "width",
-        "height", "bytes" and, for images in files, "path". The first of a group has the most
-        pixels, then the largest file, then the shortest name. Groups of copies come first. An image
-        that is kept can be in a group that is alike, too. Nothing is removed, and images with other
-        bytes are for a person to look at: no list for removal names them. With `against`, a row for
-        each image that the archive has, and the columns "archive_name", "archive_width",
-        "archive_height", "archive_bytes" and "archive_path" of its closest image there, in place of
-        "group".
+        "mirrored" (perhaps turned, too), "stretched copy" of other proportions, or "first frame
+        alone" of animations and documents of several pages, in a group of copies, else "alike";
+        "kept": False for an image with the bytes of an image that is kept, unless removing it could
+        harm: "why" is then "shows nothing", "belongs to another file of that name" (a mask, a
+        second view, a text beside it), "in another class" or "in another split"; "name", "distance"
+        to the first of the group, "width", "height", "bytes" and, for images in files, "path". The
+        first of a group has the most pixels, then the largest file, then the shortest name. Groups
+        of copies come first. An image that is kept can be in a group that is alike, too. Nothing is
+        removed, and images with other bytes are for a person to look at: no list for removal names
+        them. With `against`, a row for each image that the archive has, and the columns
+        "archive_name", "archive_width", "archive_height", "archive_bytes" and "archive_path" of its
+        closest image there, in place of "group".
 
     Raises:
         ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of
@@ -308,13 +308,15 @@ def find_duplicates(
     told: dict[str, Any] = dict(archive=archive, distance=near, command=command)
     lists.write_duplicates_page(page, known, links, members, facts, **told)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
-    same, pixels, again, turned, mirrored, alike = (columns["kind"].count(kind) for kind in KINDS)
+    counts = [columns["kind"].count(kind) for kind in KINDS]
+    same, pixels, again, turned, mirrored, stretched, alike = counts
     frames = columns["kind"].count(FRAME)
     said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
     said += f", {turned} turned, {mirrored} mirrored" if orientations else ""
+    said += f", {stretched} stretched to other proportions" if stretched else ""
     said += f", {frames} by their first frame alone" if frames else ""
     total, what = (
-        same + pixels + again + turned + mirrored + frames,
+        sum(counts) - alike + frames,
         "in the archive" if archive else "copies of others",
     )
     others = (
@@ -326,8 +328,7 @@ def find_duplicates(
     console.print(Text(f"{total} of {len(images) - archive} images{of} are {what}: {said}"))
     console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
     if stay := [why for why in columns["why"] if why]:
-        counts = Counter(stay).most_common()
-        said = ", ".join(f"{count} {why}" for why, count in counts)
+        said = ", ".join(f"{count} {why}" for why, count in Counter(stay).most_common())
         console.print(
             Text(f"{len(stay)} that are the same file are not listed for removal: {said}")
         )

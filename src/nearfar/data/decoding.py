@@ -172,12 +172,19 @@ def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.s
 
 
 def whole_planes(
-    data: bytes | str, channels: int, value_range: Sequence[float] | None
+    data: bytes | str,
+    channels: int,
+    value_range: Sequence[float] | None,
+    at_least: int = _LARGEST,
 ) -> Shaped[Tensor, "channels height width"]:
-    """An image at its own size and shape: uint8, or float in 0..1 where there is a value range."""
+    """An image at its own size and shape: uint8, or float in 0..1 where there is a value range.
+
+    at_least: pixels that both sides keep where JPEG files may be decoded at a fraction of their
+    size.
+    """
     if (found := own_numbers(data, channels, value_range)) is not None:
         return _planes(found, channels, value_range)
-    picture = to_pil(data, at_least=_LARGEST).convert("L" if channels == 1 else "RGB")
+    picture = to_pil(data, at_least).convert("L" if channels == 1 else "RGB")
     planes = torch.tensor(to_array(picture, channels))
     return planes if value_range is None else unit(planes)
 

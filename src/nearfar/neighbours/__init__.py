@@ -16,6 +16,7 @@ from nearfar.neighbours.duplicates import (
     groups_at,
     members_at,
     paths_of,
+    same_proportions,
 )
 from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.neighbours.removal import Staying

@@ -7,25 +7,29 @@ therefore local: the largest difference anywhere, compared with the changes that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64, Shaped, UInt8
+from jaxtyping import Bool, Float, Int64, Shaped, UInt8
 from PIL import Image
 from scipy.ndimage import gaussian_filter, maximum_filter, minimum_filter, uniform_filter
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
 from nearfar.data import Images
+from nearfar.data.decoding import whole_planes
+from nearfar.data.memory import usable_cores
 
 SIDE = 16  # pixels of the small versions
 # difference of small versions up to which images can be copies, in units of their contrast
 COPY = 0.2
 LOCAL = 1.5  # local difference up to which images are copies, in units of the changes by JPEG
-STRETCHED = 0.03  # log ratio of aspect ratios up to which images can be copies
+# log ratio of two aspect ratios up to which images have the same proportions
+PROPORTIONS = 0.03
 ROUGH, FINE = 30, 50  # quality of that JPEG for images of the same and of different size
 # pixels: reach of resizing kernels; a stroke of a letter; two blocks of JPEG
 BLUR, WINDOW, AROUND = 0.7, 3, 17
@@ -39,6 +43,9 @@ LESS, HALF = 1.6, 2.2
 LOST = 0.17  # so much detail, of the contrast
 # factors of differences between two sizes, without and with a loss of such detail
 SMALLER, FAINT = 1.3, 2.6
+# of stretched copies: pixels of a window; a detail of so many of 255 is none; the strength of what
+# is lost, in units of what is left beside it
+NEAR, DETAIL, MOST_LOST = 5, 8, 1.0
 SHORTEST, LONGEST = 16, 65500  # pixels of a side: fewer show too little; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image shows too little to tell it from others
@@ -93,6 +100,39 @@ def small_images(
     return torch.cat(out)
 
 
+def whole_images(
+    images: Images,
+    rows: Int64[Tensor, " rows"],
+    square: Bool[Tensor, " rows"],
+    progress: Progress | None = None,
+    side: int = SIDE,
+) -> Tensor:
+    """The whole images at these positions, resized to a square whatever their proportions, by area:
+    float [rows, channels, 16, 16] in 0..255, or fewer pixels where the images have fewer.
+
+    square: which of them are square, and need not be read again.
+    """
+    side = min(side, images.image_size)
+    out = torch.empty(len(rows), images.channels, side, side)
+    out[square] = small_images(images, rows[square], progress, side)
+    others, originals = torch.where(~square)[0], images.originals
+
+    def squashed(at: int) -> Tensor:
+        data = originals[int(rows[at])]
+        planes = whole_planes(data, images.channels, images.value_range, at_least=2 * side)
+        planes = planes.float() if planes.dtype == torch.uint8 else 255 * planes
+        return F.adaptive_avg_pool2d(planes, side)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for done, (at, pixels) in enumerate(
+            zip(others.tolist(), pool.map(squashed, others.tolist()), strict=True), 1
+        ):
+            out[at] = pixels
+            if progress is not None:
+                progress(done, len(others))
+    return out
+
+
 def pixel_difference(
     first: Float[Tensor, "pairs channels side side"],
     second: Float[Tensor, "pairs channels side side"],
@@ -137,20 +177,27 @@ def compared(
     second: Shaped[np.ndarray, "bands high wide"],
     lossless: bool = False,
 ) -> str:
-    """Compare all pixels of two images: "same pixels", "copy", or "alike" for anything else.
+    """Compare all pixels of two images: "same pixels", "copy", "stretched copy", or "alike" for
+    anything else.
 
-    lossless: whether both files hold their pixels exactly. If they are of one size too, a copy
-    differs by nothing but its grayscale being stored as colour, or by what is see-through being
-    stored on white.
+    A stretched copy is one of other proportions. lossless: whether both files hold their pixels
+    exactly. If they are of one size too, a copy differs by nothing but its grayscale being stored
+    as colour, or by what is see-through being stored on white.
     """
     if np.array_equal(first, second):
         return "same pixels"
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
     if lossless and (height, width) == (high, wide):
         return "copy" if _equal_in_colour(first, second) else "alike"
-    if abs(math.log(width * high / (height * wide))) > STRETCHED:
+    if local_difference(first, second) > LOCAL:
         return "alike"
-    return "copy" if local_difference(first, second) <= LOCAL else "alike"
+    return "stretched copy" if _is_stretched(first, second) else "copy"
+
+
+def _is_stretched(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the proportions of two images differ by more than rounding."""
+    (height, width), (high, wide) = first.shape[1:], second.shape[1:]
+    return abs(math.log(width * high / (height * wide))) > PROPORTIONS
 
 
 def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
@@ -216,6 +263,9 @@ def local_difference(
     areas by less. It may change by 4 where JPEG changed as much as at quality 30, and by 3.5 for
     different sizes.
 
+    Images of other proportions are both resized to one rectangle, the smaller of each side, and
+    compared so (`_stretched_difference`).
+
     Infinite for images that cannot be compared so: with other channels or types, such detail at
     less than half the size, one more than 4.5 times as large, or next to no content (fewer than 16
     pixels on a side, or a range of values below 32 of 255).
@@ -263,6 +313,8 @@ def _local_difference(
 ) -> float:
     if first[0].size < second[0].size:
         first, second = second, first
+    if _is_stretched(first, second):
+        return _stretched_difference(first, second)
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     shrunk, contrast = (
         max(tall / height, broad / width),
@@ -285,15 +337,38 @@ def _local_difference(
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
-    ways = [(kernel, box) for box in (None, _box(first, second)) for kernel in KERNELS]
-    tried = (np.stack([_resized(one, width, height, *way) for one in first]) for way in ways)
-    nearest = min(
-        tried, key=lambda one: np.square(np.subtract(one, second, dtype=np.float32)).mean()
-    )
-    found = _furthest(nearest, second, FINE, 1) * (FAINT if faint else SMALLER)
+    nearest = _nearest_to(second, _versions(first, second))
+    return _resized_difference(nearest, second, FAINT if faint else SMALLER)
+
+
+def _resized_difference(first: np.ndarray, second: np.ndarray, factor: float) -> float:
+    """The difference of two images one of which was resized, or both."""
+    found = _furthest(first, second, FINE, 1) * factor
     return (
-        found if found > LOCAL else max(found, LOCAL * _recoloured(nearest, second) / SHIFT_RESIZED)
+        found if found > LOCAL else max(found, LOCAL * _recoloured(first, second) / SHIFT_RESIZED)
     )
+
+
+def _stretched_difference(
+    first: UInt8[np.ndarray, "channels height width"],
+    second: UInt8[np.ndarray, "channels high wide"],
+) -> float:
+    """The difference of images of other proportions, both resized to the smaller of each side.
+
+    first: the one with more pixels. Infinite if an image loses more detail by that than it keeps
+    (`_lost_detail`), as small letters do: two forms that differ in a letter would be equal then.
+    """
+    height, width = (min(sides) for sides in zip(first.shape[1:], second.shape[1:], strict=True))
+    if not SHORTEST <= min(height, width) <= max(height, width) <= LONGEST:
+        return math.inf
+    if max(_lost_detail(image, height, width) for image in (first, second)) > MOST_LOST:
+        return math.inf
+    smaller = np.stack([_resized(plane, width, height) for plane in second])
+    if max(int(np.ptp(plane)) for plane in smaller) < PLAIN:
+        return math.inf
+    interpolated = np.stack([_interpolated(plane, width, height) for plane in first])
+    nearest = _nearest_to(smaller, [*_versions(first, smaller), interpolated])
+    return _resized_difference(nearest, smaller, SMALLER)
 
 
 def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
@@ -366,6 +441,29 @@ def _typical(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
     return min(1.0, float(np.median(found[shown] / by_jpeg[shown]))) if shown.any() else 1.0
 
 
+def _versions(first: np.ndarray, second: np.ndarray) -> Iterator[np.ndarray]:
+    """An image at the size of a smaller one by several kernels, also less what that may lack."""
+    height, width = second.shape[1:]
+    for box in (None, _box(first, second)):
+        for kernel in KERNELS:
+            yield np.stack([_resized(plane, width, height, kernel, box) for plane in first])
+
+
+def _nearest_to(image: np.ndarray, others: Iterable[np.ndarray]) -> np.ndarray:
+    """The one of these images of its size with the least mean squared difference from an image."""
+    return min(
+        others, key=lambda other: np.square(np.subtract(other, image, dtype=np.float32)).mean()
+    )
+
+
+def _interpolated(plane: np.ndarray, width: int, height: int) -> np.ndarray:
+    """A plane resized by interpolation between its nearest pixels alone, as OpenCV does."""
+    high, wide = plane.shape
+    box, kernel = (0, 0, wide, high), Image.Resampling.BILINEAR
+    extent = Image.Transform.EXTENT
+    return np.asarray(Image.fromarray(plane).transform((width, height), extent, box, kernel))
+
+
 def _resized(
     plane: np.ndarray,
     width: int,
@@ -426,9 +524,29 @@ def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width:
     return found
 
 
-def _strength(difference: np.ndarray) -> np.ndarray:
+def _lost_detail(image: UInt8[np.ndarray, "channels tall broad"], height: int, width: int) -> float:
+    """How much stronger the detail is that an image loses at a smaller size than what it keeps.
+
+    Lost is what varies within the area of a pixel of that size; kept is what varies between it and
+    those near it (sigma 2). Both are root mean squares in windows of 5 x 5 pixels, and 4 of 255 are
+    added to what is kept. The median of the windows where the most is lost (half of the largest or
+    more): photographs keep more than they lose, letters lose more as soon as they are hard to read.
+    0 where next to nothing is lost.
+    """
+    plane = image.mean(0, dtype=np.float32)
+    mean = _resized(plane, width, height, Image.Resampling.BOX)
+    lost = _resized(np.square(plane), width, height, Image.Resampling.BOX) - np.square(mean)
+    strength, kept = (
+        _strength(np.sqrt(lost.clip(0)), NEAR),
+        _strength(mean - gaussian_filter(mean, 2), NEAR),
+    )
+    strong = strength > max(DETAIL, strength.max() / 2)
+    return float(np.median((strength / (kept + FLOOR))[strong])) if strong.any() else 0.0
+
+
+def _strength(difference: np.ndarray, window: int = WINDOW) -> np.ndarray:
     """Root mean square in the window around each pixel."""
-    return np.sqrt(uniform_filter(np.square(difference), WINDOW).clip(min=0))
+    return np.sqrt(uniform_filter(np.square(difference), window).clip(min=0))
 
 
 def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, strength: float) -> float:

@@ -28,6 +28,7 @@ from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
     COPY,
     MIRROR,
+    PROPORTIONS,
     SIDE,
     altered,
     compared,
@@ -38,13 +39,14 @@ from nearfar.neighbours.copies import (
     reduced,
     small_images,
     turned,
+    whole_images,
 )
 from nearfar.views import eight_bits
 
-KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "alike")
+KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "stretched copy", "alike")
 # the relation of animations and documents whose first frames are copies
 FRAME = "first frame alone"
-SAME_FILE, COPIED, TURNED, MIRRORED, ALIKE = 0, 2, 3, 4, 5  # positions in KINDS
+SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, ALIKE = 0, 2, 3, 4, 5, 6  # positions in KINDS
 NEIGHBOURS = 8  # of each image that are compared with it
 # images whose altered versions give the distance of copies, and its quantile
 TRIED, SHARE = 128, 0.99
@@ -69,7 +71,8 @@ class Link(NamedTuple):
     in KINDS.
 
     turn: the orientation (`copies.turned`) in which the second shows the first; the distance of
-    turned and mirrored copies is that of their small versions.
+    turned and mirrored copies is that of their small versions, and so is that of stretched copies
+    that are not near by their features.
     """
 
     distance: float
@@ -96,7 +99,8 @@ class Member(NamedTuple):
     image that is kept.
 
     turn: the orientation in which it shows the first of its group of copies. why: the reason for
-    which it is kept although an image with its bytes is kept, too.
+    which it is kept although an image with its bytes is kept, too. stretched: whether it has other
+    proportions than the first of its group of copies.
     """
 
     group: int
@@ -105,6 +109,7 @@ class Member(NamedTuple):
     kept: bool
     turn: int = 0
     why: str = ""
+    stretched: bool = False
 
 
 def copy_distance(
@@ -159,13 +164,14 @@ def find_links(
     Identical files are found by their bytes, whatever their features. Every other image is compared
     with its eight nearest. If small versions of two differ by less than a fifth of their contrast,
     the files are read and compared at full size (`compared`). Where the eighth is near too, further
-    ones follow by the small versions, until these differ too much. Others are alike if each is the
-    nearest of the other that is no copy. archive: so many of the first images are an archive: each
-    of the others is only compared with these, and linked to the one that is its closest copy, or
-    else the nearest. orientations: find turned and mirrored copies too, whatever their features, by
-    the small versions in all eight. pictured: False if there are features alone: all pairs are
-    alike then. approximate, report: as for `find_nearest`. progress: called with (done, total) of
-    each stage.
+    ones follow by the small versions, until these differ too much. Images of other proportions are
+    compared by versions of the whole images too, as their features are those of a square in the
+    centre. Others are alike if each is the nearest of the other that is no copy. archive: so many
+    of the first images are an archive: each of the others is only compared with these, and linked
+    to the one that is its closest copy, or else the nearest. orientations: find turned and mirrored
+    copies too, whatever their features, by the small versions in all eight. pictured: False if
+    there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
+    progress: called with (done, total) of each stage.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -204,10 +210,13 @@ def find_links(
     crowded = found.distance[:, -1] <= most
     if pictured and count == NEIGHBOURS and bool(crowded.any()):
         links += _crowded_copies(images, images, known, asked[crowded], links, compare, **how)
+    if pictured:
+        sure_links = [link for link in links if link.kind < ALIKE]
+        stretched = _stretched_copies(images, images, known, asked, sure_links, compare, **how)
+        links = _replaced(links, stretched)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
-        others = _turned_copies(images, known, asked, sure, **how)
-        links = [link for link in links if link[1:3] not in others] + list(others.values())
+        links = _replaced(links, _turned_copies(images, known, asked, sure, **how))
     if archive:
         closest: dict[int, Link] = {}
         for link in sorted(links, key=lambda link: (link.kind, link)):
@@ -234,9 +243,8 @@ def _turned_copies(
     sure: set[tuple[int, int]],
     progress: Progress | None,
     **how: Any,
-) -> dict[tuple[int, int], Link]:
-    """The copies in another orientation among two sets of positions, by their positions; those in
-    `sure` are skipped.
+) -> list[Link]:
+    """The copies in another orientation among two sets of positions; those in `sure` are skipped.
 
     Candidates are the nearest by the cosine of the centred small versions: where these differ by no
     more than COPY, the distance is COPY squared / 2 at most.
@@ -265,9 +273,16 @@ def _turned_copies(
                 continue
             tried.add((pair, at))
             lossless = exact(pair[0]) and exact(pair[1])
-            if compared(full(pair[0]), turned(full(pair[1]), at), lossless) != KINDS[ALIKE]:
+            found_as = compared(full(pair[0]), turned(full(pair[1]), at), lossless)
+            if KINDS.index(found_as) <= COPIED:
                 links[pair] = Link(distance, *pair, MIRRORED if at >= MIRROR else TURNED, at)
-    return links
+    return list(links.values())
+
+
+def _replaced(links: Sequence[Link], others: Sequence[Link]) -> list[Link]:
+    """Links, and others in place of those of the same images."""
+    pairs = {link[1:3] for link in others}
+    return [*(link for link in links if link[1:3] not in pairs), *others]
 
 
 def _centred(small: Float[Tensor, "images channels side side"]) -> Float[Tensor, "images pixels"]:
@@ -287,71 +302,109 @@ def _crowded_copies(
     """Further copies of images whose eight nearest are all near: series, forms, screenshots.
 
     asked: positions of these images in the second set; known: those in the first that they are
-    compared with. Candidates are the nearest by small versions, twice as many each time until the
-    last differs too much. They are confirmed in the order of the largest difference of versions of
-    32 pixels, until those of an image found no copy eight times. Two that are in one group by now
-    are not compared. In two different sets, `known` counts as one group: a copy of one of its
-    images is enough.
+    compared with.
     """
-    apart = first is not second or not bool(torch.isin(asked, known).any())
-    if apart:
-        copied = [link.second for link in links if link.kind < ALIKE]
-        asked = asked[~torch.isin(asked, torch.tensor(copied, dtype=asked.dtype))]
+    asked = _without_copy(first, second, known, asked, links)
     if not len(asked):
         return []
-    pairs = _crowded_pairs(first, second, known, asked, progress, **how)
-    judged = {link[1:3] for link in links}
-    groups = DisjointSet([-1, *known.tolist(), *asked.tolist()])
-    for link in links:
-        if link.kind < ALIKE:
-            for end in (ends := (-1 if apart else link.first, link.second)):
-                groups.add(end)
-            groups.merge(*ends)
-    found = list[Link]()
-    failed: Counter[tuple[bool, int]] = Counter()
-    for done, (one, other, distance) in enumerate(pairs, 1):
-        ends = -1 if apart else one, other
-        tried = (False, one), (apart, other)
-        if (
-            (one, other) not in judged
-            and not groups.connected(*ends)
-            and min(failed[end] for end in tried) < DIFFERENT
-        ):
-            kind = compare(one, other)
-            if kind < ALIKE:
-                found.append(Link(distance, one, other, kind))
-                groups.merge(*ends)
-            else:
-                failed.update(tried)
-        if progress is not None:
-            progress(done, len(pairs))
-    return found
+    small = small_images(first, known, progress, FINER)
+    own = small_images(second, asked, progress, FINER)
+    pairs = _near_pairs(small, own, progress, **how)
+    return _confirmed(first, second, known, asked, pairs, links, compare, progress)
 
 
-def _crowded_pairs(
+def _stretched_copies(
     first: Images,
     second: Images,
     known: Int64[Tensor, " known"],
     asked: Int64[Tensor, " asked"],
+    links: Sequence[Link],
+    compare: Comparison,
+    progress: Progress | None,
+    **how: Any,
+) -> list[Link]:
+    """Further copies among images of other proportions, by small versions of the whole images.
+
+    The arguments are those of `_crowded_copies`. Nothing is read where all images have the same
+    proportions. In one set, only images whose proportions are not the usual ones are asked for.
+    """
+    asked = _without_copy(first, second, known, asked, links)
+    ratios, own_ratios = _log_ratios(first, known), _log_ratios(second, asked)
+    if _are_apart(first, second, known, asked):
+        other = (own_ratios[:, None] - torch.stack([ratios.min(), ratios.max()])).abs().amax(1)
+        unlike = other > PROPORTIONS
+    else:  # of two images of other proportions, at least one is farther than half from the median
+        unlike = (own_ratios - ratios.median()).abs() > PROPORTIONS / 2
+    asked, own_ratios = asked[unlike], own_ratios[unlike]
+    if not len(asked):
+        return []
+    small = whole_images(first, known, ratios == 0, progress, FINER)
+    own = whole_images(second, asked, own_ratios == 0, progress, FINER)
+    pairs = [
+        (at, by, distance)
+        for at, by, distance in _near_pairs(small, own, progress, **how)
+        if abs(ratios[at] - own_ratios[by]) > PROPORTIONS
+    ]
+    return _confirmed(first, second, known, asked, pairs, links, compare, progress)
+
+
+def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, " rows"]:
+    """The logarithms of width / height of images, by position."""
+    if images.originals is None:
+        return torch.zeros(len(rows))
+    places = images.table_rows[rows.numpy()]
+    sides = [_of_table(images, name, places) for name in ("width", "height")]
+    for at, row in enumerate(rows.tolist()):
+        if None in (sides[0][at], sides[1][at]):
+            shape = header(images.originals[row])
+            sides[0][at], sides[1][at] = shape.width, shape.height
+    return torch.tensor(sides[0]).log() - torch.tensor(sides[1]).log()
+
+
+def _are_apart(
+    first: Images, second: Images, known: Int64[Tensor, " known"], asked: Int64[Tensor, " asked"]
+) -> bool:
+    """Whether images are compared with those of another set, and not with one another."""
+    return first is not second or not bool(torch.isin(asked, known).any())
+
+
+def _without_copy(
+    first: Images,
+    second: Images,
+    known: Int64[Tensor, " known"],
+    asked: Int64[Tensor, " asked"],
+    links: Sequence[Link],
+) -> Int64[Tensor, " left"]:
+    """The images of `asked` to compare further: in another set than `known`, a copy of one of its
+    images is enough.
+    """
+    if not _are_apart(first, second, known, asked):
+        return asked
+    copied = [link.second for link in links if link.kind < ALIKE]
+    return asked[~torch.isin(asked, torch.tensor(copied, dtype=asked.dtype))]
+
+
+def _near_pairs(
+    small: Float[Tensor, "known channels finer finer"],
+    own: Float[Tensor, "asked channels finer finer"],
     progress: Progress | None,
     **how: Any,
 ) -> list[tuple[int, int, float]]:
-    """Pairs of positions whose small versions are near, most alike first, and the distance of these
-    versions.
+    """Pairs of small versions that are near, most alike first: their places, and their distance at
+    16 pixels.
+
+    Candidates are the nearest of each of `own`, twice as many each time until the last differs too
+    much; the order is that of the largest difference of versions of 32 pixels.
     """
-    small, own = (
-        small_images(images, rows, progress, FINER)
-        for images, rows in ((first, known), (second, asked))
-    )
     coarse, own_coarse = (F.adaptive_avg_pool2d(one, SIDE) for one in (small, own))
-    left, count, parts = torch.arange(len(asked)), 2 * NEIGHBOURS, list[tuple[Tensor, ...]]()
+    left, count, parts = torch.arange(len(own)), 2 * NEIGHBOURS, list[tuple[Tensor, ...]]()
     while len(left):
-        count = min(count, len(known))
+        count = min(count, len(small))
         nearest = find_nearest(
             _centred(coarse), _centred(own_coarse[left]), count, progress=progress, **how
         )
         near = nearest.distance <= COPY**2 / 2
-        whole = near[:, -1] & (count < min(CROWDED, len(known)))  # there may be more
+        whole = near[:, -1] & (count < min(CROWDED, len(small)))  # there may be more
         place, column = torch.where(near & ~whole[:, None])
         parts.append((nearest.index[place, column], left[place], nearest.distance[place, column]))
         left, count = left[whole], 2 * count
@@ -363,14 +416,56 @@ def _crowded_pairs(
         far[pixel_difference(coarse[one], own_coarse[other]) > COPY] = torch.inf
         largest[some] = far
     order = largest.argsort(stable=True)[: int(largest.isfinite().sum())]
-    pairs: dict[tuple[int, int], float] = {}
-    rows = zip(known[at[order]].tolist(), asked[by[order]].tolist(), strict=True)
-    for (one, other), far in zip(rows, distance[order].tolist(), strict=True):
+    return list(zip(*(one[order].tolist() for one in (at, by, distance)), strict=True))
+
+
+def _confirmed(
+    first: Images,
+    second: Images,
+    known: Int64[Tensor, " known"],
+    asked: Int64[Tensor, " asked"],
+    pairs: Sequence[tuple[int, int, float]],
+    links: Sequence[Link],
+    compare: Comparison,
+    progress: Progress | None,
+) -> list[Link]:
+    """The copies among pairs of places in `known` and `asked`, by comparing them in their order.
+
+    Those of an image end when eight comparisons found no copy of it. Two that are in one group by
+    now are not compared. In two different sets, `known` counts as one group: a copy of one of its
+    images is enough.
+    """
+    apart = _are_apart(first, second, known, asked)
+    judged = {link[1:3] for link in links}
+    groups = DisjointSet([-1, *known.tolist(), *asked.tolist()])
+    for link in links:
+        if link.kind < ALIKE:
+            for end in (ends := (-1 if apart else link.first, link.second)):
+                groups.add(end)
+            groups.merge(*ends)
+    found = list[Link]()
+    failed: Counter[tuple[bool, int]] = Counter()
+    for done, (at, by, distance) in enumerate(pairs, 1):
+        one, other = int(known[at]), int(asked[by])
         if first is second:
             one, other = min(one, other), max(one, other)
-        if first is not second or one != other:
-            pairs.setdefault((one, other), far)
-    return [(*pair, far) for pair, far in pairs.items()]
+        ends = -1 if apart else one, other
+        tried = (False, one), (apart, other)
+        if (
+            (one, other) not in judged
+            and not groups.connected(*ends)
+            and min(failed[end] for end in tried) < DIFFERENT
+        ):
+            judged.add((one, other))
+            kind = compare(one, other)
+            if kind < ALIKE:
+                found.append(Link(distance, one, other, kind))
+                groups.merge(*ends)
+            else:
+                failed.update(tried)
+        if progress is not None:
+            progress(done, len(pairs))
+    return found
 
 
 class Leaks(NamedTuple):
@@ -395,7 +490,8 @@ def find_leaks(
 
     Each is compared with its eight nearest training images, and confirmed as in `find_links`, the
     nearest pairs first, until a copy of it is found. After 20 000 pairs the rest is left, and
-    `complete` is False. Where the eighth is near too, further ones follow, as there.
+    `complete` is False. Where the eighth is near too, further ones follow, as there, and so do
+    images of other proportions.
     """
     found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
     near, column = torch.where(found.distance <= most)
@@ -417,11 +513,14 @@ def find_leaks(
         if progress is not None:
             progress(done, len(pairs))
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
+    known, asked = torch.arange(len(train)), torch.arange(len(test))
+    sets: tuple[Any, ...] = train, test, known
     if len(train) > NEIGHBOURS:
-        known, crowded = torch.arange(len(train)), torch.where(found.distance[:, -1] <= most)[0]
-        sure = list(links.values())
-        for link in _crowded_copies(train, test, known, crowded, sure, compare, progress):
+        crowded = asked[found.distance[:, -1] <= most]
+        for link in _crowded_copies(*sets, crowded, list(links.values()), compare, progress):
             links.setdefault(link.second, link)
+    for link in _stretched_copies(*sets, asked, list(links.values()), compare, progress):
+        links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 
 
@@ -538,6 +637,7 @@ def members_at(
                 for row in (link.first, link.second)
             }
     copies, alike = groups_at(links, len(names), distance)
+    proportions = same_proportions(links, len(names))
     turns = _turns(links, [min(group, key=order) for group in copies])
     best: dict[int, int] = {}  # represents a group of copies among the images that are alike
     members = []
@@ -545,9 +645,11 @@ def members_at(
         kept: set[int] = set()
         best |= dict.fromkeys(group, min(group, key=order))
         for row in sorted(group, key=order):
-            turn = turns[row]
+            turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
             relation = (
-                (MIRRORED if turn >= MIRROR else TURNED)
+                STRETCHED
+                if stretched
+                else (MIRRORED if turn >= MIRROR else TURNED)
                 if turn
                 else min(kind.get(same[row], COPIED), COPIED)
             )
@@ -557,12 +659,18 @@ def members_at(
                 words = FRAME
             again = same[row] in kept
             why = stays(row, best[row]) if stays is not None and again else ""
-            members.append(Member(number, row, words, not again or bool(why), turn, why))
+            kept_too = not again or bool(why)
+            members.append(Member(number, row, words, kept_too, turn, why, stretched))
             kept.add(same[row])
     for number, group in enumerate(alike, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
         members += [Member(number, row, KINDS[ALIKE], True) for row in rows]
     return members
+
+
+def same_proportions(links: Sequence[Link], count: int) -> Int64[np.ndarray, " images"]:
+    """For each image the smallest number among its copies that are not stretched."""
+    return components(count, [link[1:3] for link in links if link.kind < STRETCHED])
 
 
 def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:

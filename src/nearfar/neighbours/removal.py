@@ -11,12 +11,11 @@ import numpy as np
 
 from nearfar.data import Images
 from nearfar.neighbours.duplicates import (
-    ALIKE,
     SAME_FILE,
     Link,
-    components,
     full_size,
     paths_of,
+    same_proportions,
 )
 
 NOTHING, BELONGS = "shows nothing", "belongs to another file of that name"
@@ -100,8 +99,7 @@ class Staying:
 
     @cached_property
     def _copies(self) -> np.ndarray:
-        pairs = [(link.first, link.second) for link in self.links if link.kind < ALIKE]
-        return components(len(self.images), pairs)
+        return same_proportions(self.links, len(self.images))
 
     @cached_property
     def _stems(self) -> dict[str, set[int]]:

@@ -219,7 +219,7 @@ def write_duplicates_page(
     for row, figure in zip(place, figures, strict=True):
         one = copies.get(row, Member(0, row, "", True))
         relation = {"kind": one.kind, "kept": one.kept, "turn": one.turn, "why": one.why}
-        relation |= {"archived": row < archive}
+        relation |= {"archived": row < archive, "stretched": one.stretched}
         told.append(
             {
                 "name": figure.name,

@@ -5,6 +5,8 @@
     python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
     python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
     python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies.json
+    python benchmarks/copies.py DATA --stretched --out docs/results/copies-stretched.json
+    python benchmarks/copies.py DATA --leaks --out docs/results/copies-stretched.json
     python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
 
 No image of a set is a copy of another: invoices of one template; invoices that differ in one digit; the same at half
@@ -16,14 +18,18 @@ and both altered alike in every way.
 
 --orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
 `nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
-features. --whole SET: the same on so many images of a data set as it is: seconds with and without --orientations, and
-what is found, to look at.
+features. --stretched: copies of other proportions, 0.6 to 1.7 times as wide or squashed to a square; images of square
+sets are first cut to 0.6 to 1.7. Each is compared with its own versions, and with those of its nearest in the set.
+--leaks: `nearfar.check` on the scans as they are, and on flowers whose training images are squashed, a quarter of which
+are test images at their own proportions. --whole SET: as --orientations, on so many images of a data set as it is:
+seconds with and without --orientations, and what is found, to look at.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import io
 import itertools
 import json
@@ -38,6 +44,7 @@ import matplotlib
 import numpy as np
 import PIL
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from pyarrow.dataset import dataset
 from rich.console import Console
@@ -500,6 +507,135 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
     }
 
 
+def scans(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
+    """Scans of heads at random, of the training split."""
+    table = dataset(folder / "scans.parquet").to_table()
+    cells = [row["image"] for row in table.to_pylist() if row["split"] == "train"]
+    picked = chance.permutation(len(cells))[:count]
+    return [Image.open(io.BytesIO(cells[row])).convert("L") for row in picked]
+
+
+def fashion(chance: Chance, count: int) -> list[Image.Image]:
+    """Articles of Fashion-MNIST at random, 28 x 28 pixels; of Debian's package dataset-fashion-mnist."""
+    with gzip.open("/usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz") as file:
+        pixels = np.frombuffer(file.read()[16:], dtype=np.uint8).reshape(-1, 28, 28)
+    return [Image.fromarray(pixels[row]) for row in chance.permutation(len(pixels))[:count]]
+
+
+def widened(image: Image.Image, share: float, kernel: Image.Resampling) -> Image.Image:
+    """The image at so many times its proportions, with about as many pixels."""
+    size = round(image.width * share**0.5), round(image.height / share**0.5)
+    return image.resize(size, kernel)
+
+
+def squashed(image: Image.Image, share: float, kernel: Image.Resampling) -> Image.Image:
+    """The image as a square, at a share of its shorter side."""
+    side = round(share * min(image.size))
+    return image.resize((side, side), kernel)
+
+
+def interpolated(image: Image.Image, share: float) -> Image.Image:
+    """The same by interpolation between the nearest pixels alone, as OpenCV does."""
+    side, pixels = round(share * min(image.size)), torch.from_numpy(planes(image).copy())
+    made = F.interpolate(pixels[None].float(), (side, side), mode="bilinear")[0].round().byte()
+    return Image.fromarray(made.permute(1, 2, 0).numpy().squeeze())
+
+
+STRETCHED: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "0.6": lambda image: widened(image, 0.6, BICUBIC),
+    "0.77, JPEG 75": lambda image: encoded(widened(image, 0.77, LANCZOS), "JPEG", quality=75),
+    "1.3, JPEG 90": lambda image: encoded(widened(image, 1.3, BILINEAR), "JPEG", quality=90),
+    "1.7, JPEG 75": lambda image: encoded(widened(image, 1.7, BICUBIC), "JPEG", quality=75),
+    "square": lambda image: squashed(image, 1, BILINEAR),
+    "square, JPEG 50": lambda image: encoded(squashed(image, 1, LANCZOS), "JPEG", quality=50),
+    "2/3, OpenCV": lambda image: interpolated(image, 2 / 3),
+    "1/2, JPEG 75": lambda image: encoded(squashed(image, 1 / 2, BICUBIC), "JPEG", quality=75),
+    "1/3, JPEG 90": lambda image: encoded(squashed(image, 1 / 3, BOX), "JPEG", quality=90),
+}
+
+
+def cut(image: Image.Image, chance: Chance) -> Image.Image:
+    """The image less a part of one side, where it is a square: 0.6 to 1.7 times as wide as high."""
+    share = np.exp(chance.uniform(0.1, 0.5))
+    if image.width != image.height:
+        return image
+    if chance.random() < 0.5:
+        return image.crop((0, 0, image.width, round(image.height / share)))
+    return image.crop((0, 0, round(image.width / share), image.height))
+
+
+def measure_stretched(images: list[Image.Image], chance: Chance) -> dict[str, Any]:
+    """Recall of the stretched copies of these images, and what is called one of another image."""
+    images = [cut(image, chance) for image in images]
+    apart = small_difference(images).fill_diagonal_(torch.inf)
+    nearest = apart.argmin(1).tolist()
+    unaltered = [planes(image) for image in images]
+    recall, closest, wrong, furthest = {}, {}, [], 0.0
+    for kind, alter in STRETCHED.items():
+        altered = [planes(alter(image)) for image in images]
+        own = [local_difference(*pair) for pair in zip(unaltered, altered, strict=True)]
+        others = [local_difference(unaltered[row], altered[at]) for row, at in enumerate(nearest)]
+        recall[kind] = float(np.mean(np.array(own) <= LOCAL))
+        furthest = max([furthest, *(one for one in own if np.isfinite(one))])
+        closest[kind] = round(min(others), 2)
+        called = [
+            f"{row}, {at} as {kind}: {others[row]:.2f}"
+            for row, at in enumerate(nearest)
+            if others[row] <= LOCAL
+        ]
+        wrong += called
+    return {
+        "images": len(images),
+        "different_pairs": len(images) * len(STRETCHED),
+        "called_copies": len(wrong),
+        "wrong": wrong,
+        "closest_different": closest,
+        "furthest_copy": round(furthest, 2),
+        "recall": recall,
+    }
+
+
+def measure_leaks(data: Path, seed: int, count: int) -> dict[str, Any]:
+    """Leaks that `nearfar.check` lists: among the scans, and among flowers squashed for training."""
+    found: dict[str, Any] = {}
+    chance = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "scans"
+        for row, one in enumerate(dataset(data / "kinds/scans.parquet").to_table().to_pylist()):
+            (folder / one["split"]).mkdir(parents=True, exist_ok=True)
+            (folder / one["split"] / f"{row:03d}.jpg").write_bytes(one["image"])
+        flowers = Path(place) / "flowers"
+        for split in ("train", "test"):
+            (flowers / split).mkdir(parents=True)
+        for row, image in enumerate(photographs(data / "flowers", chance, count)):
+            if row < count // 2:
+                squashed(image, 0.8, BICUBIC).save(flowers / f"train/{row:03d}.jpg", quality=90)
+            if row < count // 8 or row >= count // 2:
+                image.save(flowers / f"test/{row:03d}.jpg", quality=90)
+        for source in (folder, flowers):
+            began = time.perf_counter()
+            page = Path(place) / f"{source.name}.html"
+            problems = nearfar.check(source, out=page, console=Console(quiet=True))["problems"]
+            words = [
+                text.rsplit(" ", 1)[0]
+                for text, problem in zip(problems["words"], problems["problem"], strict=True)
+                if problem == "leak"
+            ]
+            right = sum(
+                name[-7:] == other[-7:]
+                for name, other, problem in zip(
+                    problems["name"], problems["other"], problems["problem"], strict=True
+                )
+                if problem == "leak"
+            )
+            found[source.name] = {"leaks": len(words)} | {
+                text: words.count(text) for text in sorted(set(words))
+            }
+            found[source.name]["seconds"] = round(time.perf_counter() - began, 1)
+        found["flowers"] |= {"planted": count // 8, "right": right}
+    return found
+
+
 def series(chance: Chance, count: int) -> list[Image.Image]:
     """One invoice with a mark at another place in each: more alike than any small version shows
     well.
@@ -583,6 +719,10 @@ def main() -> None:
         "--orientations", action="store_true", help="turned and mirrored copies instead"
     )
     parser.add_argument(
+        "--stretched", action="store_true", help="copies of other proportions instead"
+    )
+    parser.add_argument("--leaks", action="store_true", help="leaks of other proportions instead")
+    parser.add_argument(
         "--saved", nargs="*", choices=SAVED, default=list(SAVED), help="how they are saved"
     )
     parser.add_argument(
@@ -605,6 +745,9 @@ def main() -> None:
             drawn_digits,
         )
     }
+    if args.stretched:
+        sets["fashion"] = fashion
+        sets["scans"] = lambda chance, count: scans(args.data / "kinds", chance, count)
     for name in ("imagenette", "flowers"):
         sets[name] = lambda chance, count, name=name: photographs(args.data / name, chance, count)  # type: ignore[misc]
     sets["soft_photographs"] = lambda chance, count: soft(args.data / "imagenette", chance, count)
@@ -639,10 +782,15 @@ def main() -> None:
         found = measure_series(series(np.random.default_rng([args.seed, count]), count))
         result["sets"][f"series of {count}"] = found
         print(f"series of {count}", json.dumps(found), flush=True)
-    for name in args.sets or ({} if args.whole or args.series else sets):
+    if args.leaks:
+        result["sets"]["leaks"] = found = measure_leaks(args.data, args.seed, args.count)
+        print("leaks", json.dumps(found), flush=True)
+    for name in args.sets or ({} if args.whole or args.series or args.leaks else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
-        if args.orientations:
+        if args.stretched:
+            found = measure_stretched(images, chance)
+        elif args.orientations:
             found = measure_orientations(images, args.saved)
             name += "" if args.saved == list(SAVED) else f", {' and '.join(args.saved)} alone"
         else:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageFilter
 from rich.console import Console
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_images
 
 import nearfar
 from nearfar.cli import main
@@ -182,6 +182,53 @@ def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
     console = Console(record=True, file=io.StringIO(), width=400)
     run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
     assert "copy among" not in console.export_text()
+
+
+@pytest.fixture(scope="module")
+def squashed(tmp_path_factory):
+    """Photographs of 120 x 90 squashed to 72 x 72 for training, and 8 of 24 test images of them at
+    their own proportions.
+    """
+    folder = tmp_path_factory.mktemp("squashed") / "images"
+    chance = np.random.default_rng(0)
+    for number in range(64):
+        y, x = chance.integers(0, 300, 2)
+        pixels = load_sample_images().images[number % 2][y : y + 90, x : x + 120]
+        image, label = Image.fromarray(pixels), "ab"[number % 2]
+        for split in ("train", "test"):
+            (folder / split / label).mkdir(parents=True, exist_ok=True)
+        if number < 48:
+            small = image.resize((72, 72), Image.Resampling.BICUBIC)
+            small.save(folder / "train" / label / f"{number}.jpg", quality=90)
+        if number < 8 or number >= 48:
+            image.save(folder / "test" / label / f"{number}.png")
+    return folder
+
+
+def test_leaks_whose_proportions_changed_are_found_and_nothing_else(squashed, tmp_path):
+    console = Console(quiet=True)
+    found = nearfar.check(squashed, out=tmp_path / "page.html", console=console)
+    leaks = named(found, "leak")
+    assert dict(zip(leaks.name, leaks.other, strict=True)) == {
+        f"test/{'ab'[number % 2]}/{number}.png": f"train/{'ab'[number % 2]}/{number}.jpg"
+        for number in range(8)
+    }
+    assert leaks.words.str.startswith("stretched copy of train/").all()
+    assert "copies across splits (8)" in found["next"]
+    listed = (tmp_path / "page.list").read_bytes().decode().split("\0")[:-1]
+    assert sorted(listed) == sorted(leaks.path)
+
+
+def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed):
+    console = Console(record=True, file=io.StringIO(), width=400)
+    run.evaluate(squashed, protocol=("knn",), baselines=False, console=console)
+    [line] = [one for one in console.export_text().splitlines() if "have a copy" in one]
+    assert line.startswith("8 of 24 test images have a copy among the training images")
+    predicted = np.load(run.path / "predictions.npz")
+    names = nearfar.data.open_images(squashed, split="test").names
+    own = [int(name.rpartition("/")[2].removesuffix(".png")) >= 48 for name in names]
+    right = (predicted["knn"] == predicted["truth"])[own]
+    assert f"without them knn {right.mean():.3f} and not" in line
 
 
 def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch):

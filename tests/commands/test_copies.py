@@ -1,5 +1,6 @@
 """Turned and mirrored copies, and an archive, in folders with planted copies; without a run."""
 
+import json
 import os
 import re
 import shutil
@@ -425,3 +426,68 @@ def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path,
         if number % 3 < 2
     ]
     assert copied_groups(found) == sorted(sorted(pair) for pair in expected)
+
+
+@pytest.fixture(params=["L", "RGB"])
+def stretched(request, tmp_path):
+    """Photographs of 144 x 108, and of three of them a square and a wide copy, as PNG and JPEG; a
+    crop of a fourth; the square of 0 twice; and squares of two others.
+    """
+    folder = tmp_path / "images"
+    folder.mkdir()
+    photographed = [image.convert(request.param) for image in photographs(9, 144, 108)]
+    for number, image in enumerate(photographed[:7]):
+        image.save(folder / f"{number}.png")
+        square = image.resize((96, 96), Image.Resampling.BICUBIC)
+        wide = image.resize((150, 80), Image.Resampling.BILINEAR)
+        if number < 3:
+            square.save(folder / f"{number} square.png")
+            wide.save(folder / f"{number} wide.jpg", quality=85)
+    photographed[3].crop((18, 0, 126, 108)).save(folder / "3 centre.png")
+    shutil.copy(folder / "0 square.png", folder / "0 square again.png")
+    for number in (7, 8):
+        photographed[number].resize((96, 96)).save(folder / f"{number}.png")
+    return folder
+
+
+def test_stretched_copies_are_groups_of_their_own_and_are_never_listed(stretched, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["duplicates", str(stretched), "--out", str(page), "--json"]) == 0
+    columns = json.loads(capsys.readouterr().out)
+    found = pandas.DataFrame({name: columns[name] for name in ("group", "kind", "name", "kept")})
+    assert copied_groups(found) == [
+        ["0 square again.png", "0 square.png", "0 wide.jpg", "0.png"],
+        ["1 square.png", "1 wide.jpg", "1.png"],
+        ["2 square.png", "2 wide.jpg", "2.png"],
+    ]
+    kinds = found[found.kind != "alike"].set_index("name").kind
+    assert {name: kinds[name] for name in ("0.png", "1.png", "1 square.png", "2 wide.jpg")} == {
+        "0.png": "first",
+        "1.png": "first",
+        "1 square.png": "stretched copy",
+        "2 wide.jpg": "stretched copy",
+    }
+    gone = found.name[~found.kept].tolist()  # the bytes of another square alone
+    assert gone == ["0 square again.png"] and kinds[gone[0]] == "same file"
+    listed = (tmp_path / "page.list").read_bytes().decode().split("\0")[:-1]
+    assert listed == [str(stretched / "0 square again.png")]
+
+
+def test_an_archive_has_stretched_copies_of_new_images(stretched, tmp_path, quiet):
+    new = tmp_path / "new"
+    new.mkdir()
+    for path in [*stretched.glob("* *.*"), stretched / "7.png"]:
+        path.rename(new / path.name)
+    columns = nearfar.find_duplicates(
+        new, against=stretched, out=tmp_path / "had.html", console=quiet
+    )
+    found = pandas.DataFrame(columns)
+    copies = found[found.kind != "alike"]
+    assert dict(zip(copies.name, copies.archive_name, strict=True)) == {
+        f"{number} {form}": f"{number}.png"
+        for number in range(3)
+        for form in ("square.png", "wide.jpg", "square again.png")
+        if number == 0 or "again" not in form
+    }
+    assert set(copies.kind) == {"stretched copy"} and copies.kept.all()
+    assert (tmp_path / "had.list").read_bytes() == b""

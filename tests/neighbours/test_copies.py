@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_images
 
@@ -212,3 +213,47 @@ def test_the_same_page_of_gray_and_of_colour_is_a_copy_and_one_pixel_makes_anoth
         changed.putpixel((60, 60), 250 if changed.mode == "L" else (255, 255, 250))
         assert compared(planes(gray), planes(changed), lossless=True) == "alike"
         assert compared(planes(gray), planes(changed)) == "copy"
+
+
+def stretched_versions(image):
+    """An image at other proportions, by several kernels and encodings: of 0.6 to 1.7 times its
+    proportions, and squashed to a square at its shorter side and two thirds of that.
+    """
+    for share, kernel in ((0.6, "BICUBIC"), (0.77, "LANCZOS"), (1.3, "BILINEAR"), (1.7, "BOX")):
+        size = round(image.width * share**0.5), round(image.height / share**0.5)
+        yield image.resize(size, Image.Resampling[kernel])
+    for side in (min(image.size), 2 * min(image.size) // 3):
+        square = image.resize((side, side), Image.Resampling.LANCZOS)
+        pixels = torch.from_numpy(planes(image).copy())[None].float()
+        coarse = F.interpolate(pixels, (side, side), mode="bilinear").round().byte()[0]
+        interpolated = coarse.permute(1, 2, 0).squeeze(2).numpy()
+        yield from (square, saved(square, "JPEG", quality=75), Image.fromarray(interpolated))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_stretched_copies_are_found_and_crops_and_other_frames_are_not(mode):
+    """The picture is 224 x 160; the other frames are moved by three pixels, as in a burst."""
+    pixels = load_sample_images().images[0]
+    picture, frame = (
+        Image.fromarray(pixels[top : top + 160, 200:424]).convert(mode) for top in (100, 103)
+    )
+    for copy in stretched_versions(picture):
+        assert compared(planes(picture), planes(copy)) == "stretched copy"
+        assert compared(planes(copy), planes(picture), lossless=True) == "stretched copy"
+    for other in stretched_versions(frame):
+        assert compared(planes(picture), planes(other)) == "alike"
+    centre = picture.crop((32, 0, 192, 160))
+    for side in (160, 80):
+        assert compared(planes(picture), planes(centre.resize((side, side)))) == "alike"
+
+
+def test_a_stretched_form_with_another_digit_is_no_copy():
+    """At a quarter of the size a digit is lost, and not even a copy of the form is confirmed."""
+    form, other = numbered(381506), numbered(381508)
+    for width, height in ((128, 96), (160, 70), (128, 128), (96, 96)):
+        copies = [one.resize((width, height), Image.Resampling.BICUBIC) for one in (form, other)]
+        for encoded in (copies, [saved(one, "JPEG", quality=90) for one in copies]):
+            assert local_difference(planes(form), planes(encoded[0])) <= LOCAL
+            assert local_difference(planes(form), planes(encoded[1])) > LOCAL
+    tiny = form.resize((40, 40), Image.Resampling.BICUBIC)
+    assert local_difference(planes(form), planes(tiny)) == np.inf

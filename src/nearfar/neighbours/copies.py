@@ -7,7 +7,7 @@ therefore local: the largest difference anywhere, compared with the changes that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ LOST = 0.17  # so much detail, of the contrast
 SMALLER, FAINT = 1.3, 2.6
 # of stretched copies: pixels of a window; a detail of so many of 255 is none; the strength of what
 # is lost, in units of what is left beside it
-NEAR, DETAIL, MOST_LOST = 5, 8, 1.0
+NEAR, DETAIL, MOST_LOST = 5, 8, 1.2
 SHORTEST, LONGEST = 16, 65500  # pixels of a side: fewer show too little; JPEG holds no more
 CUT = 1.25  # pixels that a copy may lack on each side
 PLAIN = 32  # of 255: range of values below which an image shows too little to tell it from others
@@ -337,7 +337,7 @@ def _local_difference(
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
-    nearest = _nearest_to(second, _versions(first, second))
+    nearest = min(_versions(first, second), key=lambda version: _mean_square(version, second))
     return _resized_difference(nearest, second, FAINT if faint else SMALLER)
 
 
@@ -355,19 +355,31 @@ def _stretched_difference(
 ) -> float:
     """The difference of images of other proportions, both resized to the smaller of each side.
 
-    first: the one with more pixels. Infinite if an image loses more detail by that than it keeps
-    (`_lost_detail`), as small letters do: two forms that differ in a letter would be equal then.
+    One is first resized to the size of the other, as it would be to make that of it; each of them,
+    where each has the longer side. first: the one with more pixels. Infinite if an image loses more
+    detail by that than it keeps (`_lost_detail`), as small letters do: two forms that differ in a
+    letter would be equal then.
     """
     height, width = (min(sides) for sides in zip(first.shape[1:], second.shape[1:], strict=True))
     if not SHORTEST <= min(height, width) <= max(height, width) <= LONGEST:
         return math.inf
     if max(_lost_detail(image, height, width) for image in (first, second)) > MOST_LOST:
         return math.inf
-    smaller = np.stack([_resized(plane, width, height) for plane in second])
-    if max(int(np.ptp(plane)) for plane in smaller) < PLAIN:
+    if max(int(np.ptp(plane)) for plane in second) < PLAIN:
         return math.inf
-    interpolated = np.stack([_interpolated(plane, width, height) for plane in first])
-    nearest = _nearest_to(smaller, [*_versions(first, smaller), interpolated])
+
+    def small(image: np.ndarray) -> np.ndarray:
+        return np.stack([_resized(plane, width, height) for plane in image])
+
+    made = [(first, second), (second, first)]
+    if second.shape[1:] == (height, width):
+        made.pop()
+    tried = [
+        (small(version), small(other))
+        for one, other in made
+        for version in [*_versions(one, other), _interpolated(one, other)]
+    ]
+    nearest, smaller = min(tried, key=lambda pair: _mean_square(*pair))
     return _resized_difference(nearest, smaller, SMALLER)
 
 
@@ -442,26 +454,25 @@ def _typical(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
 
 
 def _versions(first: np.ndarray, second: np.ndarray) -> Iterator[np.ndarray]:
-    """An image at the size of a smaller one by several kernels, also less what that may lack."""
+    """An image at the size of another by several kernels, also less what that may lack."""
     height, width = second.shape[1:]
     for box in (None, _box(first, second)):
         for kernel in KERNELS:
             yield np.stack([_resized(plane, width, height, kernel, box) for plane in first])
 
 
-def _nearest_to(image: np.ndarray, others: Iterable[np.ndarray]) -> np.ndarray:
-    """The one of these images of its size with the least mean squared difference from an image."""
-    return min(
-        others, key=lambda other: np.square(np.subtract(other, image, dtype=np.float32)).mean()
-    )
+def _interpolated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """An image at the size of another, interpolated between the nearest pixels, as by OpenCV."""
+    (high, wide), (height, width) = first.shape[1:], second.shape[1:]
+    whole, kernel = (0, 0, wide, high), Image.Resampling.BILINEAR
+    images = map(Image.fromarray, first)
+    made = [one.transform((width, height), Image.Transform.EXTENT, whole, kernel) for one in images]
+    return np.stack([np.asarray(one) for one in made])
 
 
-def _interpolated(plane: np.ndarray, width: int, height: int) -> np.ndarray:
-    """A plane resized by interpolation between its nearest pixels alone, as OpenCV does."""
-    high, wide = plane.shape
-    box, kernel = (0, 0, wide, high), Image.Resampling.BILINEAR
-    extent = Image.Transform.EXTENT
-    return np.asarray(Image.fromarray(plane).transform((width, height), extent, box, kernel))
+def _mean_square(first: np.ndarray, second: np.ndarray) -> float:
+    """The mean squared difference of two images of one size."""
+    return float(np.square(np.subtract(first, second, dtype=np.float32)).mean())
 
 
 def _resized(

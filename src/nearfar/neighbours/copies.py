@@ -118,8 +118,9 @@ def whole_images(
     others, originals = torch.where(~square)[0], images.originals
 
     def squashed(at: int) -> Tensor:
-        data = originals[int(rows[at])]
-        planes = whole_planes(data, images.channels, images.value_range, at_least=2 * side)
+        assert originals is not None  # others are square
+        data, at_least = originals[int(rows[at])], 2 * side
+        planes = whole_planes(data, images.channels, images.value_range, at_least)
         planes = planes.float() if planes.dtype == torch.uint8 else 255 * planes
         return F.adaptive_avg_pool2d(planes, side)
 

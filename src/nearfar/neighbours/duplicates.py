@@ -514,12 +514,13 @@ def find_leaks(
             progress(done, len(pairs))
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
     known, asked = torch.arange(len(train)), torch.arange(len(test))
-    sets: tuple[Any, ...] = train, test, known
     if len(train) > NEIGHBOURS:
         crowded = asked[found.distance[:, -1] <= most]
-        for link in _crowded_copies(*sets, crowded, list(links.values()), compare, progress):
+        sure = list(links.values())
+        for link in _crowded_copies(train, test, known, crowded, sure, compare, progress):
             links.setdefault(link.second, link)
-    for link in _stretched_copies(*sets, asked, list(links.values()), compare, progress):
+    sure = list(links.values())
+    for link in _stretched_copies(train, test, known, asked, sure, compare, progress):
         links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 

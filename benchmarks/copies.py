@@ -577,7 +577,7 @@ def measure_stretched(images: list[Image.Image], chance: Chance) -> dict[str, An
         others = [local_difference(unaltered[row], altered[at]) for row, at in enumerate(nearest)]
         recall[kind] = float(np.mean(np.array(own) <= LOCAL))
         furthest = max([furthest, *(one for one in own if np.isfinite(one))])
-        closest[kind] = round(min(others), 2)
+        closest[kind] = round(min(others), 2) if np.isfinite(min(others)) else None
         called = [
             f"{row}, {at} as {kind}: {others[row]:.2f}"
             for row, at in enumerate(nearest)

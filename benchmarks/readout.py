@@ -1,0 +1,195 @@
+"""What a run should save: one trained net, read out and joined in several ways, on sets of many kinds (kinds.py).
+
+    OMP_NUM_THREADS=1 python benchmarks/readout.py ../shared/data --sets flowers scans --seeds 0 --out docs/results/readout.jsonl
+    python benchmarks/readout.py docs/results/readout.jsonl      # the table, means over seeds
+
+The small net is trained once on each set and seed, with SimCLR and the default views; with --teacher also once by SCE from
+the pretrained weights. Its features are the mean over the last map, and with a grid of 3 x 3 cells beside it; then rows
+of unit length are put beside those of the frozen pretrained net (weight 1), of edges and of colours. All is measured on
+every fifth training image (--on held-out), so that no test image influences a choice; --on test is for reports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from encoders import default_plan
+from kinds import ON, SETS, parts
+from rich.console import Console
+from torch import Tensor
+
+import nearfar
+from nearfar.data import Images
+from nearfar.evaluation import colour_histogram, evaluate_features, extract, hog, raw_pixels
+from nearfar.networks import Encoder, load_encoder
+from nearfar.networks.backbone import with_grid
+from nearfar.training.environment import hardware
+
+COLUMNS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
+GRID, KEEP_COLOUR = 3, 0.5
+ALONE = ("raw pixels", "histogram", "hog", "pretrained")
+READOUTS: dict[str, Mapping[str, float]] = {
+    "pretrained, edges .5": {"pretrained": 1, "hog": 0.5},
+    "trained": {"trained": 1},
+    "trained on a grid": {"grid": 1},
+    "trained, edges .5": {"trained": 1, "hog": 0.5},
+    "pretrained, edges .5, trained .5": {"pretrained": 1, "hog": 0.5, "trained": 0.5},
+    "pretrained, edges .5, trained .7": {"pretrained": 1, "hog": 0.5, "trained": 0.7},
+    "pretrained, edges .5, trained 1": {"pretrained": 1, "hog": 0.5, "trained": 1},
+    "pretrained, trained .7": {"pretrained": 1, "trained": 0.7},
+    "pretrained, edges .5, colours .5, trained .7": {
+        "pretrained": 1,
+        "hog": 0.5,
+        "histogram": 0.5,
+        "trained": 0.7,
+    },
+}
+TAUGHT: dict[str, Mapping[str, float]] = {
+    "taught": {"taught": 1},
+    "pretrained, edges .5, taught .7": {"pretrained": 1, "hog": 0.5, "taught": 0.7},
+}
+
+
+def trained_encoder(images: Images, name: str, seed: int, **options: Any) -> Encoder:
+    """Train the small net on a set for its epochs, and return it with the mean over its last map."""
+    kind = SETS[name]
+    views = default_plan(images, kind.crop)
+    keep = KEEP_COLOUR if views.name.startswith("photographs") else 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        run = nearfar.pretrain(
+            images,
+            out=str(Path(folder) / "run"),
+            encoder="small",
+            views=replace(views, keep_colour=keep),
+            crop_size=kind.crop,
+            epochs=kind.epochs,
+            precision="32-true",
+            grid=1,
+            beside="none",
+            seed=seed,
+            console=Console(quiet=True),
+            **options,
+        )
+        return load_encoder(run.path)
+
+
+def all_features(
+    train: Images, held: Images, name: str, seed: int, teacher: bool
+) -> dict[str, list[Tensor]]:
+    """Return features of both parts by the names in `READOUTS` and `ALONE`."""
+    encoders: dict[str, Any] = {"raw pixels": raw_pixels, "histogram": colour_histogram, "hog": hog}
+    encoders["pretrained"] = nearfar.join(["pretrained"], channels=train.channels)
+    encoders["trained"] = own = trained_encoder(train, name, seed)
+    on_grid = Encoder(
+        with_grid(own.backbone, GRID),
+        own.image_size,
+        own.channels,
+        own.mean.flatten().tolist(),
+        own.std.flatten().tolist(),
+        own.value_range,
+    )
+    encoders["grid"] = on_grid
+    if teacher:
+        encoders["taught"] = trained_encoder(train, name, seed, method="sce", teacher="pretrained")
+    return {key: [extract(one, part) for part in (train, held)] for key, one in encoders.items()}
+
+
+def joined(features: Mapping[str, list[Tensor]], weights: Mapping[str, float]) -> list[Tensor]:
+    """Put features side by side, as rows of the length of their weights; alone they stay as they are."""
+    if len(weights) == 1:
+        return features[next(iter(weights))]
+    sides = (
+        [w * F.normalize(features[key][i], dim=1) for key, w in weights.items()] for i in (0, 1)
+    )
+    return [torch.cat(parts, 1) for parts in sides]
+
+
+def measure(data: Path, name: str, seed: int, on: str, teacher: bool) -> list[dict[str, Any]]:
+    """Return a line for each baseline and readout."""
+    train, held = parts(SETS[name], data, on)
+    features = all_features(train, held, name, seed, teacher)
+    readouts = (
+        {one: {one: 1.0} for one in ALONE} | dict(READOUTS) | (dict(TAUGHT) if teacher else {})
+    )
+    lines = []
+    for readout, weights in readouts.items():
+        fit, tested = joined(features, weights)
+        found = evaluate_features(fit, train.labels, tested, held.labels, seed=0)
+        numbers = {key: float(found[key]) for key in COLUMNS if key in found}
+        lines.append({"set": name, "readout": readout, "seed": seed, "on": on, **numbers})
+    return lines
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Return means over the seeds in %, and marks: where a readout with the trained net is more than a point
+    below the best of the rows that need no training, in a column.
+    """
+    out = [
+        "| | | kNN | linear | 1 label a class | 5 labels a class |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for name in dict.fromkeys(line["set"] for line in lines):
+        of_set = [line for line in lines if line["set"] == name]
+        means = {
+            readout: {
+                key: 100
+                * float(np.mean([line[key] for line in of_set if line["readout"] == readout]))
+                for key in COLUMNS
+            }
+            for readout in dict.fromkeys(line["readout"] for line in of_set)
+        }
+        best = {key: max(means[one][key] for one in ALONE if one in means) for key in COLUMNS}
+        for readout, numbers in means.items():
+            marked = [
+                f"{value:.1f}{' (-)' if readout not in ALONE and value < best[key] - 1 else ''}"
+                for key, value in numbers.items()
+            ]
+            out.append(f"| {name} | {readout} | {' | '.join(marked)} |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    """Measure, or print the table of a file of results."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "data", type=Path, help="folder of data sets, or a .jsonl of results to print"
+    )
+    parser.add_argument(
+        "--sets", nargs="+", default=["flowers", "scans", "letters", "bees"], choices=list(SETS)
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--on", choices=ON, default="held-out")
+    parser.add_argument(
+        "--teacher", action="store_true", help="also train by SCE from the pretrained weights"
+    )
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.data.suffix == ".jsonl":
+        print(table([json.loads(line) for line in given.data.read_text().splitlines()]))
+        return
+    for name in given.sets:
+        for seed in given.seeds:
+            lines = measure(given.data, name, seed, given.on, given.teacher)
+            cpu = hardware()["processor"]
+            for line in lines:
+                line["cpu"] = cpu
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            print(text, end="", flush=True)
+            if given.out is not None:
+                with given.out.open("a") as file:
+                    file.write(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,21 +37,16 @@ from nearfar.training.environment import hardware
 COLUMNS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
 GRID, KEEP_COLOUR = 3, 0.5
 ALONE = ("raw pixels", "histogram", "hog", "pretrained")
+PAIR = {"pretrained": 1.0, "hog": 0.5}
 READOUTS: dict[str, Mapping[str, float]] = {
-    "pretrained, edges .5": {"pretrained": 1, "hog": 0.5},
+    "pretrained, edges .5": PAIR,
     "trained": {"trained": 1},
     "trained on a grid": {"grid": 1},
     "trained, edges .5": {"trained": 1, "hog": 0.5},
-    "pretrained, edges .5, trained .5": {"pretrained": 1, "hog": 0.5, "trained": 0.5},
-    "pretrained, edges .5, trained .7": {"pretrained": 1, "hog": 0.5, "trained": 0.7},
-    "pretrained, edges .5, trained 1": {"pretrained": 1, "hog": 0.5, "trained": 1},
-    "pretrained, trained .7": {"pretrained": 1, "trained": 0.7},
-    "pretrained, edges .5, colours .5, trained .7": {
-        "pretrained": 1,
-        "hog": 0.5,
-        "histogram": 0.5,
-        "trained": 0.7,
-    },
+    "pretrained, edges .5, trained .7": {**PAIR, "trained": 0.7},
+    "pretrained, edges .5, trained 1": {**PAIR, "trained": 1},
+    "pretrained, edges .5, colours .5, trained .7": {**PAIR, "histogram": 0.5, "trained": 0.7},
+    "pretrained, edges .5, colours .5, trained 1": {**PAIR, "histogram": 0.5, "trained": 1},
 }
 TAUGHT: dict[str, Mapping[str, float]] = {
     "taught": {"taught": 1},

@@ -160,8 +160,8 @@ class Settings:
         "what the saved encoder has beside the trained net, joined by '+': 'pretrained' (the "
         "weights of nearfar[pretrained]), 'start' (the starting weights as they were), 'edges', "
         "'colours' and 'pixels'; or 'none'. "
-        "Default: pretrained+edges where these weights are installed, for grayscale and colour "
-        "images of 28 px or more, start+edges with --adapt; else none"
+        "Default: pretrained+edges where these weights are installed, for images of 28 px or "
+        "more, and start+edges with --adapt; with +colours for grayscale images; else none"
     )
     layer_decay: Chosen[float] = setting(
         "factor on the learning rate for each layer of the encoder further from the "

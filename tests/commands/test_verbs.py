@@ -297,6 +297,6 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
     assert found["name"] == [images.names[row] for row in nearest[1:4]]
     measured = nearfar.evaluate(run, protocol=["knn_3"], console=quiet)
     assert measured.on.image_size == 24 and measured["trained"]["knn_3"] == 1.0
-    assert list(measured)[-2:] == ["untrained", "trained"]
+    assert list(measured)[-3:] == ["untrained", "trained_alone", "trained"]
     assert nearfar.export(run, to="torch", console=quiet).is_file()
     assert nearfar.map_images(run, epochs=5, console=quiet).is_file()

@@ -16,13 +16,13 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
 from nearfar.evaluation import doubtful_labels, find_defects
+from nearfar.evaluation.defects import USUAL
 from nearfar.evaluation.label_errors import WEAK, Predicted
 from nearfar.neighbours import Link, groups_at, same_proportions
 
 # a near leak is no farther than so much of the distance to the next image: others are like many
 # images
 APART = 0.5
-USUAL = 1 / 6  # of the images: a defect that more of them have is how the set looks
 HANDFUL = 5  # images: of classes with fewer no label is examined
 ADVICE = {  # by the name of each problem, in the order of their weight
     "leak": "remove from one of the splits the images that are copies across splits",
@@ -125,6 +125,17 @@ def repeated(
     return found
 
 
+def repeats_words(links: Sequence[Link], near: float, images: int) -> list[str]:
+    """Say in one line how many images are copies of others, wherever these lie; none where none
+    are.
+    """
+    copies, _ = groups_at(links, images, near)
+    count = sum(len(group) - 1 for group in copies)
+    if not count:
+        return []
+    return [f"{count} of {images} images repeat another one: nearfar duplicates lists them"]
+
+
 def doubtful(
     images: Images,
     features: Float[Tensor, "images dim"],
@@ -216,9 +227,11 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
     return columns | {split: [pairs[one, split] for one in ranked] for split in divided}
 
 
-def next_step(problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]]) -> str:
+def next_step(
+    problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]], noted: bool = False
+) -> str:
     """What to do, in a sentence: the two steps that matter most, and near leaks, which a
-    measurement hides.
+    measurement hides. noted: whether lines say more of the images than the problems do.
     """
     counts = Counter(one.problem for one in problems)
     steps = [f"{advice} ({counts[name]})" for name, advice in ADVICE.items() if counts[name]]
@@ -226,5 +239,6 @@ def next_step(problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]])
     if small := sum(size < HANDFUL for size in sizes):
         steps.insert(2, f"collect more images of the classes with fewer than {HANDFUL} ({small})")
     near = [step for step in steps[2:] if step.startswith(ADVICE["near leak"])]
-    words = "; then ".join(steps[:2] + near) or "nothing was found, use the data as it is"
+    nothing = f"nothing {'else ' if noted else ''}was found, use the data as it is"
+    words = "; then ".join(steps[:2] + near) or nothing
     return f"{words[0].upper()}{words[1:]}."

@@ -302,6 +302,30 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
     assert said in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("plain", "lines"),
+    [
+        (20, ["nearly uniform: 20 of 40", "19 of 40 images repeat another one"]),
+        (40, ["nearly uniform: 40 of 40", "39 of 40 images repeat another one"]),
+        (3, ["2 of 40 images repeat another one"]),
+    ],
+)
+def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path):
+    """Where half of a set showed nothing, check found nothing and said to use the data as it is."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32), dtype=np.uint8)
+    pixels[:plain] = 128
+    console = Console(record=True, file=io.StringIO(), width=300)
+    found = nearfar.check(pixels, out=tmp_path / "page.html", console=console)
+    said = console.export_text()
+    assert all(line in said for line in lines)
+    if plain == 3:
+        assert found["problems"]["problem"] == ["nearly uniform"] * 3
+        assert found["next"] == "Remove the images that show nothing (3)."
+    else:
+        assert found["next"] == "Nothing else was found, use the data as it is."
+        assert all(line in (tmp_path / "page.html").read_text() for line in lines)
+
+
 def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path):
     """Labels that the pixels do not show: nothing is listed, and the line names what would help."""
     chance = np.random.default_rng(0)

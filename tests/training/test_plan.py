@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from rich.console import Console
 
 import nearfar
 from nearfar.methods import WMSE, method_class
-from nearfar.networks import build_backbone
+from nearfar.networks import Encoder, build_backbone
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
 from nearfar.training.budget import rungs, training_speed
@@ -151,6 +152,29 @@ def test_what_cannot_be_leaves_no_folder(options, says, tmp_path, quiet):
         nearfar.pretrain(
             data, out=str(tmp_path / "runs" / "run"), console=quiet, **settings | options
         )
+    assert not list(tmp_path.iterdir())
+
+
+ENCODERS = {
+    "frozen": (
+        lambda: timm.create_model("resnet10t", num_classes=0).requires_grad_(False),
+        "nothing of the encoder would be trained: all of its .* have requires_grad=False",
+    ),
+    "of a run": (
+        lambda: Encoder(
+            build_backbone("tiny", image_size=8, channels=3), 8, 3, [0.5] * 3, [1.0] * 3
+        ),
+        "normalises images itself: give its backbone, .* or start from its weights by init=run",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path, quiet):
+    """A frozen net ran for its half hour, and came out as it had gone in."""
+    make, says = ENCODERS[kind]
+    with pytest.raises(ValueError, match=says):
+        nearfar.pretrain(some(40), out=tmp_path / "run", epochs=1, encoder=make(), console=quiet)
     assert not list(tmp_path.iterdir())
 
 

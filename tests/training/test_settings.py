@@ -35,6 +35,15 @@ def test_what_is_saved_is_read_back(tmp_path, unchecked):
     assert Settings.load(tmp_path / "config.yaml") == settings
 
 
+def test_a_tuple_serves_where_a_list_is_asked_for():
+    """As people write torchvision's means."""
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    given = Settings.of(mean=mean, std=std, value_range=(0, 255), show_channels=(1, 2, 3))
+    assert (given.mean, given.std) == (list(mean), list(std))
+    assert (given.value_range, given.show_channels) == ([0, 255], [1, 2, 3])
+    assert Settings.of(data=("a", "b")).data == ("a", "b")
+
+
 def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
     """In config.yaml it would take the setting's place."""
 

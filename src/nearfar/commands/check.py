@@ -83,6 +83,7 @@ def check(
         predicted_words,
         remedy,
         repeated,
+        repeats_words,
     )
     from nearfar.run_features import open_featured, run_or_data
     from nearfar.training.progress import shown
@@ -114,7 +115,8 @@ def check(
     problems += doubts
     with shown(console, "measuring images") as progress:
         defects, usual = defective(images, progress) if known.pictured else ([], [])
-    problems, said = problems + defects, said + usual
+    noted = repeats_words(links, near, len(images)) + usual
+    problems, said = problems + defects, said + noted
     problems.sort(key=lambda one: list(ADVICE).index(one.problem))
 
     rows = [one.row for one in problems]
@@ -131,7 +133,7 @@ def check(
     if known.paths is not None:
         columns["path"] = ["" if row < 0 else known.paths[row] for row in rows]
     classes = class_counts(labels, splits)
-    following = next_step(problems, classes)
+    following = next_step(problems, classes, bool(noted))
     lists.write_check_page(page, known, problems, classes, following, said)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     if known.paths is not None:

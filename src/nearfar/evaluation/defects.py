@@ -35,6 +35,7 @@ LIMITS = {
 negative: from below.
 """
 SHAPES = ("odd size", "odd proportions")
+USUAL = 1 / 6  # of the images: a defect that more of them have is how the set looks
 PART = 256  # images that are measured at a time
 
 
@@ -69,9 +70,10 @@ def find_defects(
 
     A measure counts if it passes a fixed limit and lies 5 robust standard deviations (1.48 times
     the median absolute deviation) from the median of the set, so that a set of dark images has none
-    that are dark. Encoded pictures of 8 bits are measured at a shorter side of at most 256 pixels,
-    others as they are opened. The size is that of the shorter side, and proportions are those of
-    the longer to the shorter side; both only of encoded images.
+    that are dark; what is nearly uniform shows nothing in any set. Encoded pictures of 8 bits are
+    measured at a shorter side of at most 256 pixels, others as they are opened. The size is that of
+    the shorter side, and proportions are those of the longer to the shorter side; both only of
+    encoded images.
     """
     originals = images.originals
     rough = originals is not None and images.value_range is None and images.channels in PICTURE
@@ -103,7 +105,7 @@ def find_defects(
 
 def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]]]:
     """The positions and values beyond the limits of each measure, worst first; of pixels the first
-    measure alone.
+    measure alone, unless more than a sixth have that.
     """
     out, seen = {}, np.zeros(len(next(iter(columns.values()))), bool)
     for name, values in columns.items():
@@ -112,9 +114,10 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
         ranked = -np.log1p(values) if low else values
         middle = np.median(ranked)
         limit = -np.log1p(-LIMITS[name]) if low else LIMITS[name]
-        limit = max(limit, middle + DEVIATIONS * 1.4826 * np.median(np.abs(ranked - middle)))
+        if name != "nearly uniform":
+            limit = max(limit, middle + DEVIATIONS * 1.4826 * np.median(np.abs(ranked - middle)))
         beyond = (ranked > limit) & ((name in SHAPES) | ~seen)
-        if name not in SHAPES:
+        if name not in SHAPES and beyond.mean() <= USUAL:
             seen |= beyond
         rows = np.flatnonzero(beyond)
         rows = rows[np.argsort(-ranked[rows], kind="stable")]

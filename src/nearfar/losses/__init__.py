@@ -31,8 +31,9 @@ In a loop of one's own on several processes, with torch's DistributedDataParalle
   complete on each rank. So it does not matter whether DistributedDataParallel, which takes the mean
   of equal numbers, wraps the loss or not.
 - A queue of keys is the user's: push `gather_rows(keys)`, the keys of all processes, on every rank.
-With `gather=False`, the default, each process sees its own rows only. With one process nothing
-changes.
+With `gather=False`, the default, each process sees its own rows only; a loss with averages per
+image must then stand outside DistributedDataParallel, which copies the buffers of rank 0 to all
+others. With one process nothing changes.
 """
 
 from nearfar.losses.lorac import LORAC

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.text import Text
+from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
@@ -25,6 +26,7 @@ from nearfar.messages import check_known, one_line
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import (
     OWN_NETS,
+    Encoder,
     StartingWeights,
     check_encoder,
     find_weights,
@@ -88,6 +90,7 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         given.given(name)
     if given.encoder is not None:
         check_encoder(given.encoder)
+        _must_learn(given.encoder)
     given, start = _with_start(given)
     method, recipe = chosen_method(given)
     given, recipe = _with_recipe(given, recipe)
@@ -130,6 +133,23 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     must_fit(job.views, method)
     with buildable():
         return job, job.model()
+
+
+def _must_learn(encoder: str | nn.Module) -> None:
+    """Raise ValueError for a module of the user's own that training would leave as it is, or that
+    normalises by itself.
+    """
+    weights = list(encoder.parameters()) if isinstance(encoder, nn.Module) else []
+    if isinstance(encoder, Encoder):
+        raise ValueError(
+            "the encoder of a run normalises images itself: give its backbone, "
+            "encoder=nearfar.load(run).backbone.net, or start from its weights by init=run"
+        )
+    if weights and not any(one.requires_grad for one in weights):
+        raise ValueError(
+            f"nothing of the encoder would be trained: all of its {len(weights)} parameters have "
+            f"requires_grad=False; call encoder.requires_grad_(True)"
+        )
 
 
 # Method and recipe

@@ -326,6 +326,10 @@ class Settings:
         method.
         """
         own = {one.name: given.pop(one.name) for one in settings_fields() if one.name in given}
+        own = {
+            name: list(value) if isinstance(value, tuple) and name not in OBJECTS else value
+            for name, value in own.items()
+        }
         numbers = {**given.pop("hyperparameters", {}), **given}
         numbers = {
             name: tuple(value) if isinstance(value, list) else value

@@ -305,8 +305,8 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
 @pytest.mark.parametrize(
     ("plain", "lines"),
     [
-        (20, ["nearly uniform: 20 of 40", "19 of 40 images repeat another one"]),
-        (40, ["nearly uniform: 40 of 40", "39 of 40 images repeat another one"]),
+        (20, ["uniform: 20 of 40", "19 of 40 images repeat another one"]),
+        (40, ["uniform: 40 of 40", "39 of 40 images repeat another one"]),
         (3, ["2 of 40 images repeat another one"]),
     ],
 )

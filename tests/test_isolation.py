@@ -146,3 +146,24 @@ def test_every_public_function_puts_them_back(name):
         function = getattr(function, "__wrapped__", None)
     kept = isolated()(lambda: None).__code__
     assert kept in wrapped
+
+
+@pytest.mark.parametrize("called_in", [False, True])
+def test_a_training_in_half_precision_computes_with_the_weights_of_each_step(called_in):
+    layer = torch.nn.Linear(4, 1, bias=False)
+    rows = torch.ones(2, 4)
+
+    @isolated()
+    def outputs():
+        found = []
+        for value in (1.0, 2.0, 3.0):
+            with torch.no_grad():
+                layer.weight.fill_(value)
+            with torch.autocast("cpu", torch.bfloat16):
+                found.append(layer(rows)[0, 0].item())
+        return found
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=called_in):
+        assert outputs() == [4.0, 8.0, 12.0]
+        assert torch.is_autocast_enabled("cpu") == called_in
+        assert torch.is_autocast_cache_enabled()

@@ -32,7 +32,7 @@ def isolated() -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in {"cpu", "cpu" if there is None else there.type}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(_no_autocast(kind))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.enter_context(np.errstate(divide="warn", over="warn", invalid="warn", under="ignore"))
@@ -43,3 +43,25 @@ def isolated() -> Iterator[None]:
             torch.set_default_dtype(default)
             np.random.set_state(of_numpy)
             random.setstate(of_python)
+
+
+@contextmanager
+def _no_autocast(kind: str) -> Iterator[None]:
+    """Switch autocast off for a kind of device.
+
+    `torch.autocast(enabled=False)` would count as the outermost context, and torch forgets the
+    copies of weights in half precision only where that ends: a training inside it would compute
+    with the weights of its first step. Inside a caller's context they are not kept at all.
+    """
+    import torch
+
+    enabled, kept = torch.is_autocast_enabled(kind), torch.is_autocast_cache_enabled()
+    inside = torch.autocast_increment_nesting() > 1
+    torch.autocast_decrement_nesting()
+    torch.set_autocast_enabled(kind, False)
+    torch.set_autocast_cache_enabled(kept and not inside)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_cache_enabled(kept)

@@ -15,8 +15,10 @@ The other trained contenders train the small net with SimCLR for the same epochs
 of them. "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
 from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, "colours and edges" simple
 features alone; "pretrained" are the weights of the installed package alone, and "pretrained, edges" and the like these
-with simple features beside them (`JOINED`). Each run appends a line to --out, a failure too, with the error; lines that
-are in it already are skipped: remove one to measure it again. Sets whose package is missing are named and left out.
+with simple features beside them (`JOINED`). "teacher" adds the similarities that these weights see to SimCLR, "teacher,
+sce" has them as SCE's targets; "keep 0.5" has no teacher. Each run appends a line to --out, a failure too, with the
+error; lines that are in it already are skipped: remove one to measure it again. Sets whose package is missing are named
+and left out.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ class Contender:
     epochs: float = 1.0  # as a share of the set's
     minutes: float | None = None
     weight_decay: float = 0.01  # the default when most were run
+    teacher: str | None = None
 
     def views(self, images: Images, crop: int) -> ViewPlan:
         """Return the plan for crops of this side."""
@@ -145,6 +148,8 @@ CONTENDERS = {
     "weights, ten minutes": Contender(minutes=10),
     "weights": Contender(),
     "weights, keep 0.5": Contender(dict(keep_colour=0.5)),
+    "teacher": Contender(dict(keep_colour=0.5), teacher="pretrained"),
+    "teacher, sce": Contender(dict(keep_colour=0.5), "sce", teacher="pretrained"),
 }
 
 
@@ -226,6 +231,7 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
         init=task.weights if contender.startswith("weights") else None,
         seed=task.seed,
         weight_decay=chosen.weight_decay,
+        teacher=chosen.teacher,
         console=quiet,
     )
     if chosen.minutes:

@@ -23,6 +23,8 @@ from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import OWN, PRETRAINED, StartingWeights, find_weights
 from nearfar.run_features import features_shown
 
+VECTOR_FILES = (".npy", ".npz", ".parquet")
+
 
 @dataclass(frozen=True)
 class FoundTeacher:
@@ -42,12 +44,10 @@ class FoundTeacher:
         finite.
         """
         if isinstance(self.source, Vectors):
-            vectors = _named(self.source, whole, self.given, console)
-            features = self._vectors_of(images, vectors, console)
+            features = self._vectors_of(self.source, images, whole, console)
         else:
-            features = features_shown(
-                self._encoder_for(self.source, images), images, console, f"features of {self.given}"
-            )
+            encoder, title = self._encoder_for(self.source, images), f"features of {self.given}"
+            features = features_shown(encoder, images, console, title)
         return F.normalize(features - features.mean(0), dim=1)
 
     def _encoder_for(self, source: StartingWeights | Encoder, images: Images) -> Encoder:
@@ -67,39 +67,33 @@ class FoundTeacher:
         return encoder
 
     def _vectors_of(
-        self, images: Images, vectors: Vectors, console: Console
+        self, vectors: Vectors, images: Images, whole: Images, console: Console
     ) -> Float[Tensor, "images dim"]:
-        """The vector of each image, by its name."""
-        assert vectors.names is not None
-        paths = [path for path in paths_of(images) if path is not None]
-        own = paths if len(paths) == len(images) else None
-        of, how = match(vectors.names, images.names, own)
-        if len(of) < len(images):
-            first = next(row for row in range(len(images)) if row not in of)
+        """The vector of each image, by its name among the whole, or in the order of the whole."""
+        if vectors.names is not None:
+            paths = [path for path in paths_of(whole) if path is not None]
+            own = paths if len(paths) == len(whole) else None
+            of, how = match(vectors.names, whole.names, own)
+            first = f": its first name is {vectors.names[0]!r:.300}"
+        elif len(vectors.features) == len(whole):
+            of, first = {row: row for row in range(len(whole))}, ""
+            how = f"the vectors of {self.given} have no names: they are taken in the images' order"
+        else:
+            texts = f"rename one of {', '.join(vectors.texts)}" if vectors.texts else "name them"
             raise ValueError(
-                f"--teacher {self.given} has no vector for {len(images) - len(of)} of the "
-                f"{len(images)} training images, such as {images.names[first]!r:.300}: its first "
-                f"name is {vectors.names[0]!r:.300}"
+                f"--teacher {self.given} has {len(vectors.features)} vectors without names, which "
+                f"cannot be those of {len(whole)} images: {texts}, in a column such as 'path'"
+            )
+        place = {name: row for row, name in enumerate(whole.names)}
+        found = [of.get(place[name], -1) for name in images.names]
+        if missing := [name for name, row in zip(images.names, found, strict=True) if row < 0]:
+            raise ValueError(
+                f"--teacher {self.given} has no vector for {len(missing)} of the {len(images)} "
+                f"training images, such as {missing[0]!r:.300}{first}"
             )
         if how:
             console.print(Text(how))
-        return vectors.features[[of[row] for row in range(len(images))]]
-
-
-def _named(vectors: Vectors, whole: Images, given: str, console: Console) -> Vectors:
-    """Vectors with names: those of the images in their order where they have none."""
-    if vectors.names is not None:
-        return vectors
-    if len(vectors.features) != len(whole):
-        texts = f"rename one of {', '.join(vectors.texts)}" if vectors.texts else "give them names"
-        raise ValueError(
-            f"--teacher {given} has {len(vectors.features)} vectors without names, which cannot be "
-            f"those of {len(whole)} images: {texts}, such as 'path'"
-        )
-    console.print(
-        Text(f"the vectors of {given} have no names: they are in the order of the images")
-    )
-    return vectors._replace(names=whole.names)
+        return vectors.features[found]
 
 
 def find_teacher(given: str) -> FoundTeacher:
@@ -113,14 +107,14 @@ def find_teacher(given: str) -> FoundTeacher:
         vectors = find_vectors(given)
         if vectors is None:
             raise ValueError(
-                f"--teacher {given} holds no vectors: name a .parquet, .npz or .npy file of some, "
-                "a run or an encoder"
+                f"--teacher {given} holds no vectors: name a file of some "
+                f"({', '.join(VECTOR_FILES)}), a run or an encoder"
             )
         return FoundTeacher(given, vectors)
     if (path / WEIGHTS).is_file():
         return FoundTeacher(given, load_encoder(path))
     known = ":" in given or given in (OWN, PRETRAINED) or path.exists()
-    if not known and ("/" in given or path.suffix):
+    if not known and ("/" in given or path.suffix.lower() in VECTOR_FILES):
         raise FileNotFoundError(
             f"there is no teacher {given}: name a run or encoder folder, a file of vectors, "
             "pretrained, or a timm backbone"

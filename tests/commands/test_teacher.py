@@ -192,31 +192,6 @@ def test_vectors_without_names_are_those_of_all_images_in_their_order(images_fil
     torch.testing.assert_close(found, expected(vectors(80)[of]))
 
 
-@pytest.mark.parametrize("method", ["sce", "ressl", "vicreg"])
-def test_a_teacher_that_knows_the_classes_teaches_them(method, tmp_path, quiet):
-    """Classes that no augmentation tells apart: the sign of the same noise, faint, at each place."""
-    rng = np.random.default_rng(0)
-    labels = rng.permutation(np.arange(240) % 4)
-    patterns = rng.choice([-1, 1], (4, 1, 16, 16))
-    images = 128 + 40 * rng.normal(size=(240, 1, 16, 16)) + 14 * patterns[labels]
-    np.save(tmp_path / "images.npy", images.clip(0, 255).astype(np.uint8))
-    np.save(tmp_path / "rows.npy", np.eye(4, dtype=np.float32)[labels])
-    options = dict(epochs=6, batch_size=40, held_out=40, encoder="tiny", method=method)
-    options |= dict(precision="32-true", console=quiet)
-    without = nearfar.pretrain(tmp_path / "images.npy", out=tmp_path / "a", **options)
-    taught = nearfar.pretrain(
-        tmp_path / "images.npy", out=tmp_path / "b", teacher=tmp_path / "rows.npy", **options
-    )
-    assert purity(taught, tmp_path, labels) > purity(without, tmp_path, labels) + 0.1
-
-
-def purity(run, folder, labels):
-    """The share of images whose nearest other one is of their class."""
-    x = normalize(extract(nearfar.load(run), open_images(folder / "images.npy")), dim=1)
-    nearest = (x @ x.T).fill_diagonal_(-1).argmax(1)
-    return float((labels[nearest] == labels).mean())
-
-
 def test_two_processes_read_what_one_wrote(images_file, tmp_path):
     """The loss of a run on two processes is that of a run on one."""
     np.save(tmp_path / "rows.npy", vectors(80))

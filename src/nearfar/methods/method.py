@@ -158,10 +158,9 @@ class Setup:
     the predictor out of the schedule of the learning rate. `taught` is the loss in the place of
     this one where a teacher makes the targets; then there is no momentum encoder and no queue.
     `beside` is a second loss, on the rows that the pairing names for it: with its weight w the
-    whole is (1 - w) loss + w beside. Raises
-    ValueError for a queue or groups below 1, a momentum outside 0 to 1, a predictor that does not
-    end with the projector's width, or a pairing that does not fit the predictor, momentum encoder
-    and queue that there are.
+    whole is (1 - w) loss + w beside. Raises ValueError for a queue or groups below 1, a momentum
+    outside 0 to 1, a predictor that does not end with the projector's width, or a pairing that does
+    not fit the predictor, momentum encoder and queue that there are.
 
     >>> SimCLR(temperature=0.5).setup(num_images=100).loss.temperature
     0.5
@@ -201,10 +200,9 @@ class Setup:
             "projection": True,
             "prediction": self.predictor is not None,
             "key": self.momentum is not None,
-            "teacher": True,
         }
-        if missing := {name for name in self.pairing.names if not there.get(name)}:
-            made = " and ".join(f"{name!r}" for name in list(there)[:3] if there[name])
+        if missing := {name for name in self.pairing.names - {"teacher"} if not there.get(name)}:
+            made = " and ".join(f"{name!r}" for name in there if there[name])
             raise ValueError(
                 f"the pairing uses {min(missing)!r}, but these networks make only {made}"
             )

@@ -282,9 +282,8 @@ def _check_teacher(given: Settings, method: Method) -> None:
         raise ValueError(
             "--teacher does not go with --stream: its features of all images are computed first"
         )
-    if method.setup_for(1, teacher).beside is not None:
-        return
-    if given.teacher_weight is not None:
+    in_place = method.setup_for(2, teacher).beside is None
+    if in_place and given.teacher_weight is not None:
         raise ValueError(
             f"{short_name(method)} takes the teacher's similarities as its targets: leave "
             "--teacher-weight out"
@@ -295,7 +294,7 @@ def _teacher(given: Settings, method: Method) -> dict[str, Any]:
     teacher = teacher_of(given)
     if teacher is None:
         return {}
-    beside = method.setup_for(1, teacher).beside is not None
+    beside = method.setup_for(2, teacher).beside is not None
     return dict(
         teacher=lasting(given.teacher),
         teacher_weight=teacher.weight if beside else None,

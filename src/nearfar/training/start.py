@@ -86,11 +86,12 @@ def _summary(job: Job, images: Images | Stream) -> str:
         if settings.stream or not settings.held_out
         else f", {settings.held_out} of them for validation"
     )
+    teacher = f", teacher {settings.teacher}" if settings.teacher else ""
     others = in_words(settings.beside)
     saved = f"{encoder} (saved beside {others})" if others else encoder
     data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{held_out}"
     return (
-        f"{method} on {data}, {saved}, {settings.epochs:g} epochs, "
+        f"{method} on {data}, {saved}{teacher}, {settings.epochs:g} epochs, "
         f"{settings.precision} -> {settings.out}"
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
@@ -132,7 +133,10 @@ class ContrastiveEncoder(_Estimator):
 
     def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
         if isinstance(X, (str, os.PathLike)):
-            return open_shown(X, self._console, split="all", **form)
+            images = open_shown(X, self._console, split="all", **form)
+            if images.skipped:
+                warnings.warn(images.line, stacklevel=4)
+            return images
         given = list(X) if isinstance(X, (list, tuple)) or getattr(X, "ndim", 0) == 1 else []
         if not are_paths(given):
             return open_shown(self._pixels(X, fitting), self._console, **form)

@@ -3,6 +3,7 @@ worked out by hand.
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 from rich.console import Console
 
 import nearfar
+from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
 from nearfar.papers.detection import average_precision
@@ -60,6 +62,21 @@ def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet
     assert set(Run.of(run.path).detection) == set(TASKS)
     report = (run.path / "report.html").read_text()
     assert "Objects found" in report and "segment: small, 6 images to fit, 2 to test" in report
+
+
+def test_a_line_says_how_many_images_were_read_and_left_out(run, coco_folder, tmp_path, capsys):
+    shutil.copytree(coco_folder, tmp_path / "scenes")
+    file = tmp_path / "scenes/annotations/train.json"
+    content = json.loads(file.read_text())
+    content["annotations"] = [one for one in content["annotations"] if one["image_id"] > 1]
+    file.write_text(json.dumps(content))
+    words = ["transfer", run.path, tmp_path / "scenes", "--protocol", "detect", "--limit", "3"]
+    assert main([*map(str, words), "--epochs", "1", "--no-baselines", "--json"]) == 0
+    [read] = json.loads(capsys.readouterr().out)["read"]
+    assert (read["images"], sum(read["left_out"].values())) == (6, 2)
+    assert read["line"].endswith(
+        "scenes: 6 images read, 2 left out: 2 for training without an annotated object"
+    )
 
 
 def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 import nearfar
-from nearfar.papers.measures import IMAGES, MEASURES, saved_projector
+from nearfar.papers.measures import IMAGES, MEASURES, main, saved_projector
 from nearfar.training.run_folder import CHECKPOINT
 
 
@@ -50,6 +50,18 @@ def test_a_curve_is_the_key_of_the_metrics(run):
 
 def test_the_nuclear_norm_of_32_unit_rows_lies_between_equal_and_orthogonal_ones(run):
     assert math.sqrt(32) <= MEASURES["nuclear"]({}, run.path) < 32
+
+
+def test_a_measure_tells_what_it_read(run, capsys):
+    main(["nuclear", json.dumps({"unit": "norm"}), str(run.path), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert math.sqrt(32) <= told["result"] < 32
+    assert [one["line"] for one in told["read"]] == [
+        "digits, the split train of train, test: 1437 images read",  # for the projector
+        "digits, the split test of train, test: 360 images read",
+    ]
+    main(["variables", json.dumps({"method": "simclr", "unit": "n"}), str(run.path)])
+    assert json.loads(capsys.readouterr().out) == 0
 
 
 def test_the_projector_of_a_run_is_that_of_its_last_step(run):

@@ -4,23 +4,27 @@ anything twice.
 
 import importlib.metadata
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nearfar
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.papers.paper import read_paper
-from nearfar.papers.runs import add_tasks, state_of, unpacked
+from nearfar.papers.runs import add_tasks, right_in, state_of, unpacked
 from nearfar.training.environment import machine
 from nearfar.training.run_folder import owned
 from tests.papers.conftest import paper
+from tests.pictures import png
 
 OWN = """
 title: a paper
@@ -166,6 +170,48 @@ def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(ag
     assert set(number) >= {"commit", "date", "hardware"}
 
 
+TRUE = np.array([0, 1, 2, 1])
+
+
+def huge(path):
+    """An array whose header claims 80 TB, of which nothing is there."""
+    with zipfile.ZipFile(path, "w") as file:
+        header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (10000000000000,)}"
+        file.writestr(
+            "truth.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        )
+
+
+DAMAGED = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"[1, 2]"),
+    "pipe": os.mkfifo,
+    "folder": lambda path: path.mkdir(),
+    "one array": lambda path: np.save(path.open("wb"), TRUE),
+    "no truth": lambda path: np.savez(path, knn=TRUE),
+    "objects": lambda path: np.savez(path, truth=TRUE, knn=np.array([{}] * 4, object)),
+    "too few": lambda path: np.savez(path, truth=TRUE, knn=TRUE[:3]),
+    "one": lambda path: np.savez(path, truth=TRUE, knn=np.array(1)),
+    "cubes": lambda path: np.savez(path, truth=TRUE, knn=TRUE[None, None]),
+    "texts": lambda path: np.savez(path, truth=TRUE, knn=TRUE.astype(str)),
+    "huge": huge,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_predictions_are_one_line(tmp_path, damage):
+    path = tmp_path / "predictions.npz"
+    np.savez(path, truth=TRUE, knn=np.array([0, 1, 1, 1]), few_1=np.array([TRUE, TRUE[::-1]]))
+    found = right_in(path)
+    assert found["knn"].tolist() == [True, True, False, True]
+    assert found["few_1"].tolist() == [[True] * 4, [False, False, False, False]]
+    path.unlink()
+    DAMAGED[damage](path)
+    with pytest.raises(ValueError, match=r"predictions\.npz is damaged; evaluate again: ") as told:
+        right_in(path)
+    assert "\n" not in str(told.value)
+
+
 def test_tables_can_be_judged_anew_without_running_anything(again):
     for name in ("table-1", "table-3"):
         for path in Path("reproduced/own").glob(f"{name}.*"):
@@ -283,10 +329,10 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
             rows = {"trained": {"finetune_50": 0.5, "linear": 0.25}}
             measured = Measurement(on, rows).to_json()
             Path(words[3], "results.json").write_text(json.dumps({"measurements": [measured]}))
-        if "row" in words[-2]:
+        if "row" in words[-3]:
             log.write_text("nearfar: it is too large\n")
             raise subprocess.CalledProcessError(1, words)
-        return "7"
+        return {"result": 7}
 
     monkeypatch.setattr("nearfar.papers.runs._Commands.run", run)
     Path("own.yaml").write_text(own)
@@ -297,6 +343,36 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
     assert "failed: nearfar: it is too large (see" in said.out
     cells = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
     assert cells["matrix/n"]["seeds"]["0"]["value"] == 7 and not cells["row/n"]["seeds"]
+
+
+READ = """
+title: a paper
+data: {photos: "a folder of photographs"}
+tables:
+  table-1:
+    title: loss
+    source: Table 1
+    measure: last
+    metric: loss
+    seeds: 2
+    common: {epochs: 1, precision: 32-true}
+    columns: {photos: {data: photos}}
+    rows: {simclr: {title: SimCLR, run: {method: simclr}}}
+"""
+
+
+def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(READ)
+    Path("data/photos").mkdir(parents=True)
+    for number in range(20):
+        Path(f"data/photos/{number}.png").write_bytes(png(number))
+    Path("data/photos/cut.png").write_bytes(png(0)[:60])
+    assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    read = [line for line in said if "images read" in line]
+    assert read == ["data/photos: 20 images read, 1 left out: 1 cut off"]
+    assert said.index(read[0]) < next(i for i, line in enumerate(said) if line.startswith("1/2"))
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from nearfar.data import left_out
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pages_are_channels, pixels_of
 from nearfar.data.labels import joined_labels
+from nearfar.data.left_out import Count
 from nearfar.data.memory import usable_cores
 from nearfar.data.table import Lookup, digest, readable, stacked
 from nearfar.data.value_range import Form, floats
@@ -139,27 +139,30 @@ class Images:
     @property
     def left_out(self) -> dict[str, int]:
         """How many files, members and rows were left out, by the kind of the reason."""
-        return left_out.counted(self.skipped)
+        return self._count.left_out
 
     @property
     def of_splits(self) -> str:
         """Which splits were read, such as "the split train of train, test"; "" of a source without
         splits.
         """
-        if not self.splits:
-            return ""
-        named = ", ".join(self.splits)
-        return f"the splits {named}" if self.split is None else f"the split {self.split} of {named}"
+        return self._count.of_splits
+
+    @property
+    def where(self) -> str:
+        """The source and what was read of it: "photos, the split train of train, test"."""
+        return self._count.where
+
+    @property
+    def _count(self) -> Count:
+        return Count(self.source, len(self), self.skipped, self.split, self.splits)
 
     @property
     def line(self) -> str:
         """What was read, in one line: how many images, which splits, and what was left out, by
         kinds and endings.
         """
-        count = f"{len(self)} image{'' if len(self) == 1 else 's'} read"
-        said = ", ".join([self.source, *filter(None, [self.of_splits])]) + f": {count}"
-        if self.skipped:
-            said += f", {len(self.skipped)} left out: {left_out.in_words(self.skipped)}"
+        said = self._count.line
         if of_pages := self._of_pages():
             said += f"; the first page or frame is read of {of_pages} with several"
         return said

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 CUT_OFF, EMPTY, NOT_AN_IMAGE = "cut off", "empty", "not an image of a known format"
 TOO_MANY_PIXELS = "too many pixels"
@@ -18,6 +19,7 @@ NO_SPLIT = "in none of the splits"
 NO_FILE, NO_PATH = "there is no such file", "this row has no path"
 NO_DATA = "no image data here"
 NO_IMAGE = "a label without an image"
+NO_OBJECT = "an image for training without an annotated object"
 UNKNOWN = "unknown files"
 PIPE = "not a file"
 LINKED = "a link to a folder that is read already"
@@ -55,6 +57,7 @@ _WORDS = {
     NO_PATH: "without a path",
     NO_DATA: "without image data",
     NO_IMAGE: "labels without an image",
+    NO_OBJECT: "for training without an annotated object",
     OTHERS: "of another kind than most",
     LINKED: "links to folders that are read already",
     OTHER_KEY: "arrays under other keys",
@@ -66,6 +69,7 @@ _CHOSEN = {
     LINKED,
     OTHER_KEY,
     NO_SPLIT,
+    NO_OBJECT,
     TOO_MANY_PIXELS,
 }  # kinds that are no damage
 _MOST_KINDS, _MOST_ENDINGS, _LONGEST = 6, 4, 60
@@ -169,6 +173,51 @@ def in_words(skipped: Sequence[tuple[str, str]]) -> str:
     if others := sum(len(names[kind]) for kind in kinds[_MOST_KINDS:]):
         said.append(f"{others} for other reasons")
     return ", ".join(said)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many images of a source were read, and what was left out: (name, reason) of each.
+
+    split: the one that was read, None for all; splits: those that the source has.
+    """
+
+    source: str
+    images: int
+    skipped: Sequence[tuple[str, str]] = ()
+    split: str | None = None
+    splits: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return self.images
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many were left out, by the kind of the reason."""
+        return counted(self.skipped)
+
+    @property
+    def of_splits(self) -> str:
+        """Which splits were read, such as "the split train of train, test"; "" of a source without
+        splits.
+        """
+        if not self.splits:
+            return ""
+        named = ", ".join(self.splits)
+        return f"the splits {named}" if self.split is None else f"the split {self.split} of {named}"
+
+    @property
+    def where(self) -> str:
+        """The source, and the splits of it that were read."""
+        return ", ".join(filter(None, [self.source, self.of_splits]))
+
+    @property
+    def line(self) -> str:
+        """The same in one line, with kinds and endings of what was left out."""
+        said = f"{self.where}: {self.images} image{'' if self.images == 1 else 's'} read"
+        if self.skipped:
+            said += f", {len(self.skipped)} left out: {in_words(self.skipped)}"
+        return said
 
 
 def _said(kind: str, names: Iterable[str]) -> str:

@@ -150,6 +150,7 @@ def _open(
             images = open_encoded(found, name, splits, asked, label_column, store)
         else:
             images = in_memory(few_of(found, splits, few), name, asked)
+            images.split = splits[0] or None if len(splits) == 1 else None
     elif sources.has_items(source):
         choose_splits([""], split, name)
         images = arrays.from_items(source, name, asked, store)
@@ -162,6 +163,8 @@ def _open(
     images.source = name
     if found is not None:
         images.splits = [one for one in found.splits if one]
+    elif isinstance(source, (str, os.PathLike)):
+        images.splits = sources.list_splits(source)
     if show_channels is not None or not isinstance(source, Images):
         images.shown = shown_positions(show_channels, images.channels)
     return images if few is None or found is not None else images.subset(spread(len(images), few))

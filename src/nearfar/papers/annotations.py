@@ -23,6 +23,7 @@ from torchvision.ops import box_convert
 
 from nearfar.data.decoding import whole_planes
 from nearfar.data.formats import formats
+from nearfar.data.images import sample
 from nearfar.messages import one_line
 from nearfar.views import unit
 
@@ -83,6 +84,10 @@ class AnnotatedImages:
     def subset(self, rows: Iterable[int]) -> AnnotatedImages:
         """Return some of the images."""
         return replace(self, images=tuple(self.images[row] for row in rows))
+
+    def sampled(self, limit: int, seed: int) -> AnnotatedImages:
+        """Return a random sample of so many images."""
+        return self.subset(sample(len(self), limit, seed).tolist())
 
 
 def check_library() -> None:

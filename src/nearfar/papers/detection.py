@@ -26,7 +26,7 @@ from torchvision.transforms.functional import resize
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from nearfar.data import describe
-from nearfar.data.images import sample
+from nearfar.data.left_out import NO_OBJECT, Count
 from nearfar.data.value_range import spread
 from nearfar.device import find_device
 from nearfar.losses.checks import positive
@@ -54,7 +54,8 @@ from nearfar.papers.detector import (
 )
 from nearfar.run import Run
 from nearfar.run_evaluation import encoders_by_row
-from nearfar.training.progress import shown
+from nearfar.run_features import sampled_shown
+from nearfar.training.progress import say_read, shown
 from nearfar.views import eight_bits
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
@@ -290,7 +291,7 @@ def evaluate_detectors(
     }
     opened = {}
     for task in tasks:  # everything that can be wrong is, before hours of training
-        opened[task] = _sets(source, task, limit, test_share, seed)
+        opened[task] = _sets(source, task, limit, test_share, seed, console)
         _built(encoders["trained"], settings, task, opened[task][0])
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     for task, (train, test) in opened.items():
@@ -342,10 +343,10 @@ def evaluate_detectors(
 
 
 def _sets(
-    source: str | Path, task: str, limit: int | None, share: float, seed: int
+    source: str | Path, task: str, limit: int | None, share: float, seed: int, console: Console
 ) -> tuple[AnnotatedImages, AnnotatedImages]:
     """The images for training that hold something to learn from, a sample of them, and those for
-    the test.
+    the test. A line says how many were read and left out.
     """
     train, test = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
     objects = [one for images in (train, test) for image in images.images for one in image.objects]
@@ -367,10 +368,11 @@ def _sets(
             f"{source}: the images for {'the test' if learned else 'training'} hold no "
             f"annotated object"
         )
+    empty = [str(train.images[row].path) for row in sorted({*range(len(train))} - {*learned})]
+    read = len(learned) + len(test)
+    say_read(Count(describe(source), read, [(name, NO_OBJECT) for name in empty]), console)
     train = train.subset(learned)
-    return (
-        train if limit is None else train.subset(sample(len(train), limit, seed).tolist())
-    ), test
+    return (train if limit is None else sampled_shown(train, limit, seed, console)), test
 
 
 def _built(

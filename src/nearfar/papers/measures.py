@@ -1,9 +1,10 @@
 """Numbers of the papers' tables that are no accuracies; each is had in a process of its own.
 
-    python -m nearfar.papers.measures MEASURE SETTINGS RUN
+    python -m nearfar.papers.measures MEASURE SETTINGS RUN [--json]
 
 SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or
-a list, as JSON.
+a list, as JSON; with --json an object that holds it as `result`, and how many images were read as
+`read`, as those of nearfar's commands do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from nearfar.allocator import reuse_memory
 from nearfar.commands.map import map_images
 from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.evaluation import extract_view
+from nearfar.messages import READ, as_json
 from nearfar.networks import OWN_NETS
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
@@ -240,12 +242,17 @@ MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = 
     "nuclear-norms": nuclear_norms,
 }
 
+
+def main(words: Sequence[str]) -> None:
+    """Measure, and print what was measured."""
+    measure, settings, run = words[0], json.loads(words[1]), Path(words[2])
+    READ.set([])
+    value = MEASURES[measure](settings, run)
+    if not isinstance(value, list):
+        value *= UNITS_OF.get(settings["unit"], 1.0)
+    print(as_json(value, read=READ.get()) if "--json" in words[3:] else json.dumps(value))
+
+
 if __name__ == "__main__":
     reuse_memory()
-    settings = json.loads(sys.argv[2])
-    value = MEASURES[sys.argv[1]](settings, Path(sys.argv[3]))
-    print(
-        json.dumps(
-            value if isinstance(value, list) else value * UNITS_OF.get(settings["unit"], 1.0)
-        )
-    )
+    main(sys.argv[1:])

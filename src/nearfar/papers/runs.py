@@ -17,12 +17,14 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from rich.console import Console
@@ -65,6 +67,8 @@ COMMITTED = Path(__file__).parents[3] / "docs" / "papers"
 """The numbers that come with the source; not there where only the package is installed."""
 VERDICTS = ("yes", "no", "not decided", "not run")
 LOGGED = ("loss", "lr", "images_per_second", "data_wait")
+MOST_PREDICTED = 2**30  # bytes of predictions.npz
+DAMAGED_NPZ = (OSError, ValueError, LookupError, EOFError, MemoryError, BadZipFile, zlib.error)
 PRECISIONS = ("AP", "AP50", "AP75", "box AP")
 
 Known = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -197,6 +201,31 @@ def unpacked(right: Mapping[str, Any]) -> np.ndarray:
     return np.unpackbits(bits, count=right["images"]).astype(bool)
 
 
+def right_in(path: Path) -> dict[str, np.ndarray]:
+    """Read from predictions.npz which test images each result has right, [images] or [trials,
+    images].
+
+    ValueError, one line, for a file that `evaluate` did not write so.
+    """
+    with one_line(f"{path} is damaged; evaluate again", *DAMAGED_NPZ):
+        if not path.is_file():
+            raise ValueError("it is not a regular file")
+        saved = np.load(path, allow_pickle=False)
+        if not isinstance(saved, np.lib.npyio.NpzFile):
+            raise ValueError("it is no .npz file")
+        with saved:
+            if sum(one.file_size for one in saved.zip.infolist()) > MOST_PREDICTED:
+                raise ValueError(f"it holds more than {MOST_PREDICTED >> 20} MiB")
+            found = {name: saved[name] for name in saved.files}
+        truth = found.pop(TRUTH) if found else np.empty(0)
+        for name, one in found.items():
+            if one.ndim not in (1, 2) or one.shape[-1:] != truth.shape:
+                raise ValueError(f"{name} is not a label for each image")
+            if one.dtype.kind != truth.dtype.kind:
+                raise ValueError(f"{name} and {TRUTH} are of two kinds")
+        return {name: one == truth for name, one in found.items()}
+
+
 @dataclass
 class Task:
     """One run, with all cells that want a number of it. data: the folder that holds data sets by
@@ -209,6 +238,8 @@ class Task:
     seed: int
     data: Path = Path()
     cells: list[Cell] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    """What its commands read and left out, in lines."""
 
 
 def add_tasks(
@@ -255,12 +286,12 @@ def add_tasks(
 
 def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     """Run tasks, `jobs` at a time; failures are reported and the others continue. Returns how many
-    failed.
+    failed. What they read and left out is said once for all of them.
 
     SIGTERM to this process goes on to the commands that are running; Ctrl-C and a terminal that
     closes reach them by themselves.
     """
-    began, failed = time.perf_counter(), 0
+    began, failed, read = time.perf_counter(), 0, set[str]()
     console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
     places: queue.SimpleQueue[int] = queue.SimpleQueue()
     for place in range(jobs):
@@ -268,10 +299,14 @@ def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     commands, pool = _Commands(), ThreadPoolExecutor(jobs)
     with handled([signal.SIGTERM], commands.stop), shown(console, "runs") as progress:
         try:
-            futures = [pool.submit(_run, task, commands, places, jobs) for task in tasks]
+            futures = {pool.submit(_run, task, commands, places, jobs): task for task in tasks}
             for done, future in enumerate(as_completed(futures), 1):
                 problem, words = future.result()
                 failed += problem
+                for line in futures[future].read:
+                    if line not in read:
+                        read.add(line)
+                        console.print(Text(line), soft_wrap=True)
                 left = (time.perf_counter() - began) / done * (len(tasks) - done)
                 console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
                 progress(done, len(tasks))
@@ -287,9 +322,11 @@ class _Commands:
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> str:
-        """Run Python with some words; append what it says to the log and return its standard
-        output.
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> dict[str, Any]:
+        """Run Python with some words; append what it says to the log and return the JSON object
+        that it prints.
 
         Raises subprocess.CalledProcessError where it fails or is stopped.
         """
@@ -306,7 +343,8 @@ class _Commands:
             file.write(said)
         if child.returncode:
             raise subprocess.CalledProcessError(child.returncode, command)
-        return said
+        printed: dict[str, Any] = json.loads(said)
+        return printed
 
     def stop(self, number: int, frame: Any) -> None:
         """End with all of them, as the handler of a signal."""
@@ -353,6 +391,11 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
     """Get one number by the commands that it takes, and note it with them."""
     folder, began = task.folder, time.perf_counter()
 
+    def printed(words: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = run([*words, "--json"])
+        task.read += [one["line"] for one in found.get("read", [])]
+        return found
+
     def note(name: str, **what: Any) -> None:
         where = {"hardware": machine(), "threads": int(environment["OMP_NUM_THREADS"])}
         where |= {"date": datetime.date.today().isoformat(), **software()}
@@ -373,7 +416,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         ]
         words += ["--out", str(folder)]
         resumed = (folder / CONFIG).is_file()
-        run(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
+        printed(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
         note(
             PRETRAINED,
             commands=[shlex.join(["nearfar", *words])],
@@ -398,16 +441,11 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
             "--no-baselines",
         ]
         words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
-        run(["-m", *words])
+        printed(["-m", *words])
         if cell.measure == "detect":
             numbers = measured.detection[cell.protocol[0]]["results"]["trained"]
-        elif (path := folder / PREDICTIONS).is_file():
-            with np.load(path) as saved:
-                right = {
-                    name: packed(saved[name] == saved[TRUTH])
-                    for name in saved.files
-                    if name != TRUTH
-                }
+        elif os.path.lexists(path := folder / PREDICTIONS):
+            right = {name: packed(one) for name, one in right_in(path).items()}
         if cell.measure != "detect":
             numbers = measured.results[-1]["trained"]  # what the command has just measured
         values = {
@@ -425,7 +463,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
             json.dumps(given),
             str(folder),
         ]
-        values = {cell.metric: (cell.reading, json.loads(run(words[1:]).splitlines()[-1]))}
+        values = {cell.metric: (cell.reading, printed(words[1:])["result"])}
     seconds = (time.perf_counter() - began) / max(1, len(values))
     for metric, (reading, value) in values.items():
         also = {"right": right[metric]} if metric in right else {}

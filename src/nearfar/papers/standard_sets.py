@@ -20,12 +20,13 @@ from torch.utils.data import Dataset, Subset
 
 from nearfar.data import open_images
 from nearfar.data.images import sample
+from nearfar.data.left_out import Count
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import check_known, first_line
 from nearfar.papers.protocols import Metric
-from nearfar.run_evaluation import Encoders, Labelled
-from nearfar.training.progress import shown
+from nearfar.run_evaluation import Encoders, Labelled, LabelledSets
+from nearfar.training.progress import say_read, shown
 
 PREFIX = "torchvision:"
 CHUNK = 1024  # images that are in memory at a time
@@ -125,16 +126,17 @@ class Split:
 
 
 def features_in_pieces(
-    splits: Mapping[str, Split], reading: Mapping[str, Any], encoders: Encoders, console: Console
+    sets: LabelledSets, reading: Mapping[str, Any], encoders: Encoders, console: Console
 ) -> Iterator[tuple[str, Labelled]]:
     """Features and labels of every split, encoder by encoder; each image is read once, and left out
-    if unreadable.
+    if unreadable, which a line says.
     """
     found: dict[str, Labelled] = {row: {} for row in encoders}
     device = find_device()
-    for name, split in splits.items():
+    for name, split in sets.splits.items():
         parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
         labels: list[np.ndarray] = []
+        skipped: list[tuple[str, str]] = []
         with shown(console, f"{name} images") as progress:
             for rows in torch.arange(len(split)).split(CHUNK):
                 images = open_images(Subset(split.images, rows.tolist()), **reading)
@@ -143,7 +145,10 @@ def features_in_pieces(
                 known = rows[[int(one) for one in images.names]].numpy()
                 known_labels = images.labels if split.matrix is None else split.matrix[known]
                 labels.append(known_labels)  # type: ignore[arg-type]
+                skipped += images.skipped
                 progress(int(rows[-1]) + 1, len(split))
+        read = len(split) - len(skipped)
+        say_read(Count(sets.data, read, skipped, name, list(sets.splits)), console)
         for row in encoders:
             found[row][name] = torch.cat(parts[row]), np.concatenate(labels)
     yield from found.items()

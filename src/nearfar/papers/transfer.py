@@ -143,7 +143,7 @@ def transfer(
     encoders = encoders_by_row(run, encoder, baselines)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     reading = run.settings.reading_for(trained.image_size)
-    pieces = features_in_pieces(sets.splits, reading, encoders, console) if name else None
+    pieces = features_in_pieces(sets, reading, encoders, console) if name else None
     for row, found in pieces or sets.features(encoders, console):
         train_y, test_y = (np.asarray(found[part][1]) for part in ("train", "test"))
         for one in protocols:

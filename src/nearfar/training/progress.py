@@ -201,14 +201,14 @@ def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | 
 
 
 def say_read(images: Any, console: Console) -> None:
-    """Print the line of `Images` or of a `Stream`: how many images were read and what was left
-    out.
+    """Print the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
+    left out.
     """
     console.print(Text(images.line), soft_wrap=True)
     if (read := READ.get()) is not None:
         splits = {"split": images.split, "splits": getattr(images, "splits", [])}
         counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}
-        read.append({"data": images.source, **splits, **counted})
+        read.append({"data": images.source, **splits, **counted, "line": images.line})
 
 
 def shows_bars(console: Console) -> bool:

@@ -225,6 +225,15 @@ def test_what_is_the_same_data_goes_on(name, stopped):
     assert (nearfar.resume(run, console=Console(quiet=True)).path / "encoder.safetensors").is_file()
 
 
+def test_a_run_that_has_lost_its_table_says_that_nothing_is_compared(stopped, capsys):
+    _, run = stopped(as_folder, method="simclr")
+    (run / "data.arrow").unlink()
+    resumed = nearfar.resume(run, console=Console(width=1000))
+    said = capsys.readouterr().out
+    assert f"there is no {run / 'data.arrow'}: whether the data has changed is not checked" in said
+    assert (resumed.path / "data.arrow").is_file()  # for the next time
+
+
 def test_other_labels_are_the_same_data(stopped, quiet):
     folder, run = stopped(as_npz, method="sogclr")
     as_npz(folder, labels=range(COUNT, 0, -1))

@@ -205,8 +205,12 @@ def save_table(table: pyarrow.Table, path: Path) -> None:
 def load_table(path: Path) -> pyarrow.Table:
     """Read what `save_table` wrote; ValueError, one line, for anything else."""
     try:
+        if not path.is_file():  # a pipe may never end
+            raise ValueError("it is not a regular file")
         table = pyarrow.feather.read_table(path, memory_map=False)
-        if table["name"].type == table["digest"].type == pyarrow.string():
+        table.validate(full=True)  # in a damaged file texts may lie anywhere in memory
+        texts = table["name"].type == table["digest"].type == pyarrow.string()
+        if texts and not table["name"].null_count:
             return table
     except (OSError, ValueError, KeyError, pyarrow.ArrowException):
         pass

@@ -4,6 +4,7 @@ resumed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,21 +168,27 @@ def _same_data(
     try:
         table = None if settings.stream else scan(data, settings.split)
         if table is not None:
-            _must_be_same(folder, table, method, data_changed)  # before anything is decoded
+            # before anything is decoded
+            _must_be_same(folder, table, method, data_changed, console)
         images = open_data(settings, console)
     except FileNotFoundError as error:
         raise ValueError(
             f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}"
         ) from error
     if table is None:
-        _must_be_same(folder, images.table, method, data_changed)
+        _must_be_same(folder, images.table, method, data_changed, console)
     save_table(images.table, folder / TABLE)
     return images
 
 
-def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed: bool) -> None:
-    path = folder / TABLE
-    changed = difference(load_table(path), now) if path.is_file() else ""
+def _must_be_same(
+    folder: Path, now: pyarrow.Table, method: Method, data_changed: bool, console: Console
+) -> None:
+    path, changed = folder / TABLE, ""
+    if os.path.lexists(path):
+        changed = difference(load_table(path), now)
+    else:
+        console.print(Text(f"there is no {path}: whether the data has changed is not checked"))
     said = f"the data of this run has changed ({changed})"
     if changed and method.setup(len(now) or 1).needs_index:
         why = "its method keeps numbers for each image, which would be applied to others"

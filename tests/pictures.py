@@ -1,7 +1,9 @@
 """Images for tests: random, encoded, and packed into tars."""
 
 import io
+import struct
 import tarfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,26 @@ def write_dicom(path: Path, numbers: np.ndarray, **elements: Any) -> None:
 
 def png(number: int, size: int = 8) -> bytes:
     return encoded(noise(number, size))
+
+
+def png16(pixels: np.ndarray) -> bytes:
+    """A PNG of 16 bits: [h, w] grey, or [h, w, c] with c of 2 to 4."""
+    height, width = pixels.shape[:2]
+    kind = 0 if pixels.ndim == 2 else {2: 4, 3: 2, 4: 6}[pixels.shape[-1]]
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )
 
 
 def tar(

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearfar.data.decoding import decode, header, to_pil
-from nearfar.data.formats import suffixes
+from nearfar.data.formats import raw, suffixes
 from nearfar.data.value_range import Form
 from tests.pictures import encoded
 
@@ -135,3 +135,18 @@ def test_postscript_is_never_handed_to_ghostscript():
             Form(8, 3),
         )
     assert not suffixes() & {".eps", ".ps", ".pdf", ".wmf", ".h5"}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_a_turned_tiff_is_the_same_by_its_path_and_by_its_bytes(tmp_path, kind, orientation):
+    """Files of more than 4 MiB are decoded by their path."""
+    stored, exif = np.arange(96, dtype=kind).reshape(8, 12), Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / "a.tiff"
+    Image.fromarray(stored).save(path, exif=exif)
+    rows = [stored, stored[:, ::-1], stored[::-1, ::-1], stored[::-1]]
+    upright = [*rows, *(rows[turned].T for turned in (0, 3, 2, 1))][orientation - 1]
+    for data in (str(path), path.read_bytes()):
+        numbers = np.asarray(to_pil(data, 2**30)) if kind == np.uint8 else raw(data).read()[0]
+        assert (numbers == upright).all() and numbers.shape == upright.shape

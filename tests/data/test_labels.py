@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from nearfar.data import open_images
+from nearfar.data.sources.rows import ParquetFiles
 
 NONE = None
 
@@ -248,3 +249,19 @@ def test_a_class_is_one_in_either_unicode_form_and_two_in_either_case(tmp_path, 
         assert sorted(classes_of(open_images(tmp_path, split="all"))) == ["Cat", "cat", "é", "é"]
     assert sorted(classes_of(open_images(tmp_path, split="test"))) == ["cat", "é"]
     assert "'Cat' and 'cat' are two classes: they differ in case alone" in caplog.messages
+
+
+@pytest.mark.parametrize("label_column", [None, "label"])
+def test_a_column_of_labels_is_read_once(tmp_path, own_cache, monkeypatch, label_column):
+    for number in range(3):
+        table = {"image": [png(4 * number + i) for i in range(4)], "label": list("abab")}
+        pq.write_table(pa.table(table), tmp_path / f"{number}.parquet")
+    read, values = [], ParquetFiles.values
+    monkeypatch.setattr(
+        ParquetFiles,
+        "values",
+        lambda self, *place: read.append(place) or values(self, *place),
+    )
+    images = open_images(tmp_path, label_column=label_column)
+    assert images.label_names == list("abab") * 3
+    assert sorted(read) == [(f"{number}.parquet", "label") for number in range(3)]

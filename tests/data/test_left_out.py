@@ -261,7 +261,7 @@ def test_documents_of_several_pages_are_all_read(tmp_path):
 @pytest.mark.parametrize("channels", [2, 3, 4])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_colour_of_sixteen_bits_is_turned_upright_too(tmp_path, channels, orientation):
-    from tests.data.test_wide import png16
+    from tests.pictures import png16
 
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, channels), dtype=np.uint8)
     if channels in (2, 4):

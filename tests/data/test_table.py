@@ -13,6 +13,7 @@ from PIL import Image
 
 from nearfar.data import difference, open_images, scan, scanning
 from nearfar.data.cache import cache_folder
+from nearfar.data.decoding import to_pil
 from nearfar.data.exif import TYPES
 from nearfar.data.table import digest, load_table, save_table
 from tests.pictures import encoded, tar
@@ -84,6 +85,28 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
     assert third["problem"] == "not an image of a known format" and third["height"] is None
     assert len(scan(tmp_path, "all")) == 4 and not decodes
     assert scan("digits") is None and scan(np.zeros((3, 8, 8), np.uint8)) is None
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_width_and_height_are_those_of_the_image_as_it_is_shown(tmp_path, orientation):
+    image, exif = picture(0).resize((12, 8)), Image.Exif()
+    exif[0x0112] = orientation
+    wide = Image.fromarray(np.arange(96, dtype=np.uint16).reshape(8, 12))
+    wide.save(tmp_path / "wide.tiff", exif=exif.tobytes())
+    wide.save(tmp_path / "wide.png", exif=exif.tobytes())
+    for ending in ("jpg", "png", "webp", "tiff", "avif"):
+        if f".{ending}" in Image.registered_extensions():
+            image.save(tmp_path / f"a.{ending}", exif=exif.tobytes())
+    notes = b"\0" * 6 + bytes(range(9))  # damaged ones
+    image.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0" + notes)
+    images = open_images(tmp_path)
+    table = images.table.to_pylist()
+    assert len(table) >= 7 and not images.skipped
+    for row in table:
+        turned = orientation > 4 and row["name"] != "damaged.jpg"
+        assert (row["width"], row["height"]) == ((8, 12) if turned else (12, 8)), row["name"]
+        size = to_pil(str(tmp_path / row["name"]), 2**30).size
+        assert size == (row["width"], row["height"]), row["name"]
 
 
 def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
@@ -172,12 +195,34 @@ def test_what_is_no_image_and_what_is_a_copy_changes_nothing(folder, tmp_path):
     assert load_table(tmp_path / "data.arrow") == before
 
 
-@pytest.mark.parametrize("content", [b"", b'{"half', None])
-def test_a_damaged_table_is_one_line(tmp_path, content):
+def offsets_gone_astray(column):
+    """A column of two texts, of which the first ends far outside."""
+    buffers = [None, np.array([0, 2**30, 2], np.int32), np.frombuffer(b"ab", np.uint8)]
+    wrong = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, [one if one is None else pyarrow.py_buffer(one) for one in buffers]
+    )
+    return pyarrow.table({"name": ["a", "b"], "digest": ["a", "b"], column: wrong})
+
+
+DAMAGED = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b'{"half'),
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "numbers": lambda path: save_table(pyarrow.table({"name": [1], "digest": ["a"]}), path),
+    "foreign": lambda path: save_table(pyarrow.table({"a": ["x"]}), path),
+    "nameless": lambda path: save_table(
+        pyarrow.table({"name": ["a", None], "digest": ["a", "b"]}), path
+    ),
+    "names astray": lambda path: save_table(offsets_gone_astray("name"), path),
+    "digests astray": lambda path: save_table(offsets_gone_astray("digest"), path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_table_is_one_line(tmp_path, damage):
     path = tmp_path / "data.arrow"
-    path.write_bytes(content or b"")
-    if content is None:
-        save_table(pyarrow.table({"name": [1], "digest": ["a"]}), path)
+    DAMAGED[damage](path)
     with pytest.raises(
         ValueError, match=r"data\.arrow does not hold the table of a data set; remove it"
     ):

@@ -3,8 +3,6 @@
 """
 
 import pickle
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
 from nearfar.data.value_range import Form
-from tests.pictures import write_dicom
+from tests.pictures import png16, write_dicom
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -26,26 +24,6 @@ def scan(number, shape=(24, 20), high=4096):
     return np.asarray(
         Image.fromarray(coarse).resize(shape[::-1], Image.Resampling.BILINEAR)
     ).astype(np.uint16)
-
-
-def png16(pixels):
-    """A PNG of 16 bits: [h, w] grey, or [h, w, c] with c of 2 to 4."""
-    height, width = pixels.shape[:2]
-    kind = {2: 0, 3: {2: 4, 3: 2, 4: 6}.get(pixels.shape[-1])}[pixels.ndim]
-
-    def chunk(name, data):
-        return (
-            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        )
-
-    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(lines))
-        + chunk(b"IEND", b"")
-    )
 
 
 @pytest.fixture
@@ -302,3 +280,31 @@ def test_damaged_files_are_listed_with_a_reason(scans):
     assert len(images) == 8 and [name for name, _ in images.skipped] == ["x.tif", "y.dcm", "z.tif"]
     assert all(reason and "\n" not in reason for _, reason in images.skipped)
     assert "not finite" in images.skipped[2][1]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_frames_of_dicom_are_pages_unless_as_many_channels_are_asked_for(tmp_path, kind):
+    pytest.importorskip("pydicom")
+    frames = np.random.default_rng(0).integers(0, 256, (4, 10, 10)).astype(kind)
+    for name in ("a", "b"):
+        write_dicom(tmp_path / f"{name}.dcm", frames.reshape(40, 10), Rows=10, NumberOfFrames="4")
+    write_dicom(tmp_path / "one.dcm", frames[1])
+    full = (0, np.iinfo(kind).max) if kind == np.uint16 else None
+    images = open_images(tmp_path, value_range=full)
+    assert images.pixels.shape == (3, 1, 10, 10) and images.pixels.dtype.itemsize == kind().itemsize
+    assert (images.pixels[:, 0].numpy() == frames[[0, 0, 1]]).all()
+    assert images.line.endswith("; the first page or frame is read of 2 with several")
+    assert images.table["pages"].to_pylist() == [4, 4, 1]
+    four = open_images(tmp_path, value_range=full, channels=4)
+    assert (four.pixels[0].numpy() == frames).all() and four.names == ["a.dcm", "b.dcm"]
+    assert "several" not in four.line
+
+
+def test_frames_in_colour_keep_their_colours(tmp_path):
+    pytest.importorskip("pydicom")
+    frames = np.random.default_rng(0).integers(0, 256, (4, 10, 10, 3), dtype=np.uint8)
+    colour = dict(SamplesPerPixel=3, PhotometricInterpretation="RGB", PlanarConfiguration=0)
+    flat = frames.reshape(40, 30)
+    write_dicom(tmp_path / "a.dcm", flat, Rows=10, Columns=10, NumberOfFrames="4", **colour)
+    images = open_images(tmp_path)
+    assert images.channels == 3 and (images.pixels[0].numpy() == frames[0].transpose(2, 0, 1)).all()

@@ -16,6 +16,7 @@ import nearfar
 from nearfar.data import open_images
 from nearfar.neighbours.duplicates import compared, facts_of, find_links, full_size, paths_of
 from tests.commands.test_copies import photographs
+from tests.pictures import png16
 
 
 def listed(folder, tmp_path, quiet, **options):
@@ -112,6 +113,34 @@ def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path, 
     groups = [sorted(group.name) for _, group in copies.groupby("group")]
     assert sorted(groups) == [["again.png", "rgba0.png"], ["again.webp", "rgba1.png"]]
     assert not gone and set(copies.kind) == {"first", "same pixels"}
+
+
+@pytest.mark.parametrize("gray", [False, True])
+def test_sixteen_bits_with_alpha_are_compared_on_every_ground(tmp_path, gray):
+    """White drawings on transparent ground are all white on white."""
+
+    def wide(image):
+        return np.asarray(image.convert("LA" if gray else "RGBA")).astype(np.uint16) * 257
+
+    half, blank = drawing(0), Image.new("RGBA", (64, 64), "white")
+    half.putalpha(half.getchannel("A").point(lambda value: value // 2))
+    made = {"first": drawing(0), "second": drawing(1), "half": half, "blank": blank}
+    for name, image in made.items():
+        (tmp_path / f"{name}.png").write_bytes(png16(wide(image)))
+    (tmp_path / "again.png").write_bytes(png16(wide(drawing(0))))
+    (tmp_path / "plain.png").write_bytes(png16(wide(blank)[..., :1].repeat(3, 2)))
+    images = open_images(tmp_path)
+    pixels = {name: full_size(images, row) for row, name in enumerate(images.names)}
+    first, channels = pixels["first.png"], 1 if gray else 3
+    assert first.shape == (2 * channels, 64, 64) and (first[:channels] == 65535).all()
+    seen = np.asarray(drawing(0).getchannel("A")).astype(np.uint16) * 257
+    assert (first[channels:] == seen).all()
+    assert pixels["blank.png"].shape == (channels, 64, 64)
+    assert pixels["plain.png"].shape == (3, 64, 64)
+    for lossless in (False, True):
+        assert compared(first, pixels["again.png"], lossless) == "same pixels"
+        for other in ("second.png", "half.png", "blank.png", "plain.png"):
+            assert compared(first, pixels[other], lossless) == "alike", other
 
 
 def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):

@@ -41,7 +41,7 @@ ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
 # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
 LIMIT = 64 * 2**30
 VARIABLE = "NEARFAR_CACHE_BYTES"
-FORMAT = 6  # raise it when decoding or this layout changes: older caches are then not found
+FORMAT = 7  # raise it when decoding or this layout changes: older caches are then not found
 ENTRY, DIGESTS = "entry.json", "digests.arrow"
 _CHUNK = 2**22  # bytes of encoded data or pixels that one thread takes on at a time
 _NAME = re.compile(

@@ -18,7 +18,17 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.data.exif import Exif, exif_of
-from nearfar.data.formats import ORIENTATION, WIDE, Raw, formats, opened, page_count, raw
+from nearfar.data.formats import (
+    ORIENTATION,
+    WIDE,
+    Raw,
+    formats,
+    open_picture,
+    opened,
+    page_count,
+    raw,
+    shown_size,
+)
 from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
 from nearfar.data.memory import SharedMemory
 from nearfar.data.table import cut
@@ -65,14 +75,16 @@ def header(data: bytes | str) -> Header:
     """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a
     damaged one.
 
-    A picture in a palette is grayscale if the palette is.
+    Height and width are those of the image as it is shown, upright by its EXIF orientation. A
+    picture in a palette is grayscale if the palette is.
     """
     if (found := raw(data)) is not None:
         width, height = found.native
         bits = 16 if found.wide else 8
         return Header(height, width, found.channels, bits, pages=found.pages)
     with Image.open(opened(data), formats=formats()) as image:
-        height, width, bands = image.height, image.width, 1 if _is_grayscale(image) else 3
+        width, height = shown_size(image, data)
+        bands = 1 if _is_grayscale(image) else 3
         exif = exif_of(image)  # before the pages, since looking for them goes on to the next one
         return Header(height, width, bands, 8, exif, page_count(image))
 
@@ -145,7 +157,7 @@ def own_numbers(
     if found is not None and pages_are_channels(found.channels, found.pages, channels):
         assert found.read_pages is not None
         return found._replace(channels=channels, pages=1, read=found.read_pages)
-    if found is not None and not found.wide and found.pages > 1:
+    if found is not None and found.pillow and not found.wide and found.pages > 1:
         found = None  # the first page is a picture
     if found is None and channels not in PICTURE:
         raise ValueError(
@@ -304,7 +316,7 @@ def on_grounds(data: bytes | str) -> list[Image.Image]:
 @contextlib.contextmanager
 def _opened(data: bytes | str, at_least: int, ground: str = "white") -> Iterator[Image.Image]:
     """What `to_pil` returns, with the memory for it held while entered."""
-    with Image.open(opened(data), formats=formats()) as image:
+    with open_picture(data) as image:
         image.draft(None, (at_least, at_least))
         with memory_for(image.width * image.height):
             image.load()

@@ -70,7 +70,7 @@ _HEIC, _HEIF = (
 )
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
-_BITS, _SAMPLES = 258, 277  # tags of TIFF
+_WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277  # tags of TIFF
 # what tifffile says of codecs, and pydicom of its plug-ins
 _NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 _ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
@@ -108,9 +108,9 @@ class Raw(NamedTuple):
     """An image that is not yet read.
 
     `native`: (width, height); `wide`: of more than 8 bits; `pillow`: whether Pillow makes an 8-bit
-    picture of it; `read`: gives its numbers, [channels, height, width]. `pages`: of a TIFF whose
+    picture of it; `read`: gives its numbers, [channels, height, width]. `pages`: of a file whose
     pages are pages, with as many channels each; `read_pages`: gives the numbers of all, [pages *
-    channels, height, width].
+    channels, height, width]. `read_on_black`: of one with alpha, which `read` puts on white.
     """
 
     channels: int
@@ -120,6 +120,7 @@ class Raw(NamedTuple):
     read: Callable[[], Planes]
     pages: int = 1
     read_pages: Callable[[], Planes] | None = None
+    read_on_black: Callable[[], Planes] | None = None
 
 
 class PackageMissing(ValueError):
@@ -203,19 +204,49 @@ def opened(data: bytes | str) -> io.BytesIO | str:
     return io.BytesIO(data) if isinstance(data, bytes) else data
 
 
+def open_picture(data: bytes | str) -> Any:
+    """An image as Pillow opens it, of the formats that are read.
+
+    A TIFF counts as one without a file: Pillow would map it, and mixes up rows and columns of a
+    mapped one that is turned by its orientation.
+    """
+    image = Image.open(opened(data), formats=formats())
+    if image.format == "TIFF":
+        image.filename = ""
+    return image
+
+
 def of_pillow(data: bytes | str) -> Raw | None:
     """A grayscale image of more than 8 bits that Pillow reads as it is; None for any other."""
 
     def read() -> Planes:
-        with Image.open(opened(data), formats=formats()) as image:
+        with open_picture(data) as image:
             numbers = np.asarray(image)
             numbers = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
             return upright(numbers[None], image.getexif().get(ORIENTATION, 1))
 
     with Image.open(opened(data), formats=formats()) as image:
-        turned = image.getexif().get(ORIENTATION, 1) > 4
-        native = (image.height, image.width) if turned else image.size
+        native = shown_size(image, data)
         return Raw(1, native, True, True, read) if image.mode in WIDE else None
+
+
+def shown_size(image: Any, data: bytes | str) -> tuple[int, int]:
+    """Width and height of an opened image as it is shown, upright by its EXIF orientation; nothing
+    is decoded.
+    """
+    width, height = image.size
+    if image.format == "TIFF":  # of which Pillow may have turned the size, and not the pixels yet
+        width, height = (int(image.tag_v2[tag]) for tag in (_WIDTH, _HEIGHT))
+    return (height, width) if _orientation(image, data) > 4 else (width, height)
+
+
+def _orientation(image: Any, data: bytes | str) -> int:
+    """The EXIF orientation of an opened image, 1 where there is none."""
+    if image.format == "PNG":
+        return _png_orientation(data)
+    with contextlib.suppress(Exception):  # damaged notes are no reason to lose the picture
+        return int(image.getexif().get(ORIENTATION, 1))
+    return 1
 
 
 def upright(
@@ -238,7 +269,7 @@ def _png(data: bytes | str, kind: int) -> Raw:
     ) as image:  # refuses sizes that would fill the memory
         native = (image.height, image.width) if orientation > 4 else image.size
 
-    def read() -> Planes:
+    def read(ground: int = 65535) -> Planes:
         if kind == 0:
             with Image.open(opened(data), formats=["PNG"]) as image:
                 numbers = np.asarray(image)
@@ -258,11 +289,12 @@ def _png(data: bytes | str, kind: int) -> Raw:
         for top in range(0, len(alpha), _ROWS):  # in place, as wider numbers of all take gigabytes
             rows = slice(top, top + _ROWS)
             wide = alpha[rows].astype(np.uint32)
-            white = 65535 * (65535 - wide) + 32767
-            colours[:, rows] = (colours[:, rows] * wide + white) // 65535
+            behind = ground * (65535 - wide) + 32767
+            colours[:, rows] = (colours[:, rows] * wide + behind) // 65535
         return upright(colours, orientation)
 
-    return Raw(1 if kind in (0, 4) else 3, native, True, True, read)
+    channels, on_black = 1 if kind in (0, 4) else 3, functools.partial(read, ground=0)
+    return Raw(channels, native, True, True, read, read_on_black=on_black if kind & 4 else None)
 
 
 def _png_orientation(data: bytes | str) -> int:
@@ -282,6 +314,8 @@ def _png_orientation(data: bytes | str) -> int:
                 reader.seek(size + 4, os.SEEK_CUR)
             if kind == b"IEND":
                 break
+    if len(kept) <= 2:  # there are no notes
+        return 1
     with contextlib.suppress(Exception):  # damaged notes are no reason to lose the picture
         kept.append(struct.pack(">I4s", 0, b"IEND") + b"\xaeB`\x82")
         with Image.open(io.BytesIO(b"".join(kept)), formats=["PNG"]) as image:
@@ -388,8 +422,8 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
 
 
 def dicom(data: bytes | str) -> Raw:
-    """A DICOM image, whose frames or colours are its channels. ValueError without pydicom and where
-    there is none.
+    """A DICOM image, whose colours are its channels and whose frames are pages: the first is the
+    image. ValueError without pydicom and where there is none.
     """
     try:
         import pydicom
@@ -402,18 +436,18 @@ def dicom(data: bytes | str) -> Raw:
     frames, samples = int(header.get("NumberOfFrames") or 1), int(header.get("SamplesPerPixel", 1))
     in_palette = samples == 1 and header.get("PhotometricInterpretation") == "PALETTE COLOR"
     samples = 3 if in_palette else samples
-    must_be_small(width, height, frames * samples)
+    must_be_small(width, height, samples)
 
-    def read() -> Planes:
+    def read(frame: int | None = 0) -> Planes:
         from pydicom.pixels import apply_color_lut, pixel_array
 
         whole = pydicom.dcmread(opened(data))
-        numbers = pixel_array(whole)  # colour comes as red, green and blue
+        numbers = pixel_array(whole, index=frame)  # colour comes as red, green and blue
         if in_palette:
             numbers = apply_color_lut(numbers, whole)[..., :3]  # without its alpha, if it has one
         if samples > 1:
             numbers = np.moveaxis(numbers, -1, -3)
-        numbers = numbers.reshape(frames * samples, height, width)
+        numbers = numbers.reshape(-1, height, width)
         if (
             whole.PhotometricInterpretation == "MONOCHROME1"
         ):  # low is white: black and white change places
@@ -425,10 +459,14 @@ def dicom(data: bytes | str) -> Raw:
             numbers = numbers.astype(np.float32) * np.float32(slope) + np.float32(intercept)
         return numbers
 
+    def read_frames() -> Planes:
+        must_be_small(width, height, frames * samples)
+        return read(None)
+
     wide = int(header.get("BitsAllocated", 8)) > 8 or _rescale(header) != (1, 0)
     if in_palette:
         wide = int(header.RedPaletteColorLookupTableDescriptor[2]) > 8
-    return Raw(frames * samples, (width, height), wide, False, read)
+    return Raw(samples, (width, height), wide, False, read, frames, read_frames)
 
 
 def _rescale(header: Any) -> tuple[float, float]:

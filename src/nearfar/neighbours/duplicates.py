@@ -801,7 +801,9 @@ def full_size(images: Images, row: int) -> np.ndarray:
         return images.gather(torch.tensor([row]))[0].numpy()
     data = originals[row]
     if (found := raw(data)) is not None:
-        return found.read()
+        white = found.read()
+        black = white if found.read_on_black is None else found.read_on_black()
+        return white if np.array_equal(white, black) else np.concatenate([white, black])
     grounds = on_grounds(data)
     return np.concatenate([to_array(image, len(image.getbands())) for image in grounds])
 

@@ -50,6 +50,8 @@ class Rows(Source):
     split_of_rows: Mapping[str, list[str]] = MappingProxyType(
         {}
     )  # by table, where rows are divided
+    labels_read: Mapping[str, list[str | None] | None] = MappingProxyType({})
+    """By table, where the column was read to see whether it holds labels."""
 
     def divide(self) -> None:
         """Take the splits of a column, such as "split", if the tables themselves have none."""
@@ -168,8 +170,7 @@ class Rows(Source):
         so if not.
         """
         try:
-            for file in self.files:
-                self.labels_in(file, column)
+            self.labels_read = {file: self.labels_in(file, column) for file in self.files}
         except ValueError as error:
             say_once(f"no labels of '{self.name}' are used: {first_line(error)}")
             return False
@@ -232,7 +233,10 @@ class Rows(Source):
         return [*super().address(), self.name, self.label]
 
     def images(self, file: str) -> Iterator[Found]:
-        labels = self.labels_in(file, self.label) if self.label else None
+        labels = None
+        if (column := self.label) is not None:  # to find it may have been to read it
+            there = file in self.labels_read
+            labels = self.labels_read[file] if there else self.labels_in(file, column)
         rows = (row for batch in self.batches(file, [self.image]) for row in batch)
         for place, row in enumerate(rows):
             label = None if labels is None else labels[place]

@@ -482,7 +482,7 @@ def show_results(measured: Measurement, console: Console) -> None:
     if columns := accuracies(measured, balanced=True):
         console.print(_table(measured, columns, "balanced accuracy: the mean over the classes"))
     said = sentence(measured)
-    gray = gray_words(measured.on)
+    gray = gray_words(measured.on.gray, measured.on.image_size)
     for line in (said, gray if gray and "--channels 1" not in said else ""):
         if line:
             console.print(Text(line))

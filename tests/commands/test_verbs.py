@@ -23,6 +23,7 @@ from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
 from nearfar.networks import save_encoder
 from nearfar.views import View, ViewPlan
+from tests.pictures import noise
 
 
 @pytest.fixture(scope="module")
@@ -300,3 +301,19 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
     assert list(measured)[-3:] == ["untrained", "trained_alone", "trained"]
     assert nearfar.export(run, to="torch", console=quiet).is_file()
     assert nearfar.map_images(run, epochs=5, console=quiet).is_file()
+
+
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels):
+    photos, console = tmp_path / "photos", Console(file=io.StringIO(), width=500)
+    photos.mkdir()
+    for number in range(16):
+        Image.fromarray(noise(number)[..., :1].repeat(3, 2)).save(photos / f"{number}.jpg")
+    short = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", channels=channels)
+    nearfar.pretrain(photos, out=tmp_path / "run", console=console, **short)
+    said = console.file.getvalue().splitlines()
+    gray = [line for line in said if line.startswith("the images are gray, stored in three")]
+    assert len(gray) == (channels is None)
+    if gray:
+        assert gray[0].endswith(": pretrain with --channels 1")
+        assert said.index(gray[0]) < next(i for i, one in enumerate(said) if "simclr on" in one)

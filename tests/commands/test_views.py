@@ -40,6 +40,45 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+def test_the_title_says_what_the_page_shows(photos, tmp_path, quiet):
+    short = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", image_size=32)
+    run = nearfar.pretrain(photos, out=tmp_path / "run", method="byol", console=quiet, **short)
+    for out, options, title in (
+        (run.path / "views.html", {}, "Views of photos by byol"),
+        (tmp_path / "a.html", {"data": photos, "method": "moco-v2"}, "Views of photos by moco-v2"),
+        (tmp_path / "b.html", {"data": photos}, "Views of photos by simclr"),
+        (tmp_path / "c.html", {"data": run}, "Views of photos by byol"),
+    ):
+        if options:
+            nearfar.show_views(**options, out=out, images=2, samples=1, console=quiet)
+        page = out.read_text(encoding="utf-8")
+        assert f"<title>{title}</title>" in page and f"<h1>{title}</h1>" in page, options
+
+
+def test_every_page_names_the_splits(photos, tmp_path, quiet):
+    for number, image in enumerate(sorted(photos.iterdir())):
+        place = photos / ("test" if number < 6 else "train")
+        place.mkdir(exist_ok=True)
+        image.rename(place / f"{number}.png")
+    one, out = f"{photos}, the split train of train, test", tmp_path / "page.html"
+    whole = f"{photos}, the splits train, test"
+    image = photos / "train" / "8.png"
+    nearfar.map_images(photos, out=out, console=quiet)
+    assert one in out.read_text(encoding="utf-8")
+    out.unlink()
+    for verb, given, said in (
+        (nearfar.search_images, [image], f"among 14 images of {one}"),
+        (nearfar.select_images, [], f"14 images of {one}"),
+        (nearfar.cluster_images, [], f"{one}: 14 images in"),
+        (nearfar.find_duplicates, [], f"among 20 images of {whole}"),
+        (nearfar.check, [], f"20 images of {whole}"),
+        (nearfar.show_views, [], "the split train of train, test"),
+    ):
+        page = tmp_path / f"{verb.__name__}.html"
+        verb(photos, *given, out=page, console=quiet)
+        assert said in page.read_text(encoding="utf-8"), verb.__name__
+
+
 def test_a_page_of_photographs(photos, tmp_path, quiet):
     page = nearfar.show_views(
         photos, out=tmp_path / "page.html", views="photographs", console=quiet
@@ -50,7 +89,7 @@ def test_a_page_of_photographs(photos, tmp_path, quiet):
     assert {one.shape for one in pictures.values()} == {
         (128, 128, 3)
     }  # views of 149 px: two thirds of 224
-    assert text.count("<h1>Views of photos</h1>") == 1 and "149 px" in text
+    assert text.count("<h1>Views of photos by simclr</h1>") == 1 and "149 px" in text
     assert "20\u2013100 % of the area" in text and "hue ±36°" in text
     assert not re.search(r"https?://|<link|@import|<script|src=\"(?!data:)|<\d\d>", text)
     assert "default-src 'none'" in text

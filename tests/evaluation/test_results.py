@@ -84,11 +84,9 @@ def test_colours_are_only_advised_where_there_are_some_to_keep(on):
 
 
 def test_gray_images_in_three_channels_have_one_line():
-    assert gray_words(MeasuredOn(**ON, gray=True, image_size=224)).endswith(
-        "pretrain with --channels 1 --views scans"
-    )
-    assert gray_words(MeasuredOn(**ON, gray=True, image_size=32)).endswith("with --channels 1")
-    assert gray_words(MeasuredOn(**ON, image_size=224)) == ""
+    assert gray_words(True, 224).endswith("pretrain with --channels 1 --views scans")
+    assert gray_words(True, 32).endswith("with --channels 1")
+    assert gray_words(False, 224) == ""
 
 
 def test_a_frozen_pretrained_net_that_is_better_is_named_and_taken():

@@ -132,7 +132,7 @@ def search_images(
             shown = pixels if known.images.shown is None else pixels[known.images.shown]
             query = lists.Figure(lists.picture(shown), name, "query", marked=True)
             groups.append(lists.Group([query, *near[i * k : (i + 1) * k]]))
-        about = f"among {len(known.images)} images"
+        about = f"among {len(known.images)} images of {known.images.where}"
         lists.write_contact_sheet(page, "Images most alike", about, DISTANCES, groups=groups)
         lists.write_table(page.with_suffix(lists.TABLE), columns)
         console.print(Text(f"contact sheet -> {page}"))
@@ -248,6 +248,7 @@ def find_duplicates(
         0,
     )
     known = _each_once(known, console)
+    where, of_splits = known.images.where, known.images.of_splits
     if against is not None:
         known, archive = open_against(known, against, console)
     if orientations and not known.pictured:
@@ -305,7 +306,7 @@ def find_duplicates(
         {name: one for name, one in options.items() if isinstance(one, (str, Path, bool))}
     )
     command = shlex.join(map(str, ["nearfar", "duplicates", run.path, *words]))
-    told: dict[str, Any] = dict(archive=archive, distance=near, command=command)
+    told: dict[str, Any] = dict(where=where, archive=archive, distance=near, command=command)
     lists.write_duplicates_page(page, known, links, members, facts, **told)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     counts = [columns["kind"].count(kind) for kind in KINDS]
@@ -324,7 +325,7 @@ def find_duplicates(
         if archive
         else f"{len({one.group for one in members if one.kind == KINDS[-1]})} groups of"
     )
-    of = f" of {images.of_splits}" if images.of_splits else ""
+    of = f" of {of_splits}" if of_splits else ""
     console.print(Text(f"{total} of {len(images) - archive} images{of} are {what}: {said}"))
     console.print(Text(f"{others} others are nearly alike, at a distance of up to {near:.3g}"))
     if stay := [why for why in columns["why"] if why]:
@@ -502,7 +503,8 @@ def select_images(
     }
     lines = [f"{rank}: {far:.4f}" for rank, far in enumerate(columns["distance"][:ON_PAGE], 1)]
     note = f"The line below a name is its rank, and {MEANING[by]}."
-    about = f"{n} of {len(names)} images" + (f", the first {ON_PAGE}" if n > ON_PAGE else "")
+    about = f"{n} of {len(names)} images of {known.images.where}"
+    about += f", the first {ON_PAGE}" if n > ON_PAGE else ""
     figures = lists.figures_of(known, rows[:ON_PAGE], lines)
     lists.write_contact_sheet(page, f"Selected: {by}", about, note, figures=figures)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
@@ -595,7 +597,8 @@ def cluster_images(
         figures = lists.figures_of(known, centre + edge, lines)
         groups.append(lists.Group(figures, f"Group {number}", f"{len(members)} images"))
         table.add_row(str(number), str(len(members)), Text(known.images.names[members[0]]))
-    lists.write_contact_sheet(page, "Groups of images", about, CENTRES, groups=groups)
+    shown_about = f"{known.images.where}: {about}"
+    lists.write_contact_sheet(page, "Groups of images", shown_about, CENTRES, groups=groups)
     lists.write_table(page.with_suffix(lists.TABLE), columns)
     console.print(table)
     console.print(Text(f"{about} -> {page} and {page.with_suffix(lists.TABLE).name}"))

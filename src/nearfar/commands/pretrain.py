@@ -46,6 +46,8 @@ def pretrain(settings: Settings, console: Console) -> Run:
     >>> run.settings.method
     'simclr'
     """
+    from nearfar.evaluation import are_gray
+    from nearfar.evaluation.results import gray_words
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
     from nearfar.run import Run
@@ -73,6 +75,9 @@ def pretrain(settings: Settings, console: Console) -> Run:
         settings = replace(settings, out=str(folder), threads=choose_threads(settings))
         with use_threads(settings.threads):
             job, model = plan_run(settings, console, began)
+            gray = settings.channels is None and are_gray(job.shown)
+            if said := gray_words(gray, job.settings.image_size):
+                console.print(Text(said))
             if (folder / CONFIG).exists():
                 console.print(
                     f"{folder} has no checkpoint; restarting", markup=False, highlight=False

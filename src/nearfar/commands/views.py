@@ -77,10 +77,9 @@ def show_views(
     >>> nearfar.show_views("photos", views="microscope").name
     'views.html'
     """
-    from nearfar.data import describe, open_images
-    from nearfar.data.sources import are_paths
+    from nearfar.data import open_images
     from nearfar.pages.template import write_page
-    from nearfar.pages.views import about, views_shown
+    from nearfar.pages.views import about, title_of, views_shown
     from nearfar.training.progress import say_read
     from nearfar.views import PRESETS
 
@@ -110,8 +109,7 @@ def show_views(
     few = open_images(settings.given("data"), few=images, split=settings.split, **settings.reading)
     say_read(few, console)
     plan = _plan(settings, few, method_given="method" in given)
-    name = describe(settings.data)
-    title = f"Views of {name if are_paths(settings.data) else Path(name).name}"
+    title = title_of(settings.data, settings.method)
     found = views_shown(few, plan, samples=samples, seed=seed)
     write_page(page, "views.html", title=title, about=about(few), found=found)
     console.print(Text(f"{len(few)} images and their views -> {page}"))

@@ -295,15 +295,15 @@ def sentence(measured: Measurement) -> str:
     return found.words if found else ""
 
 
-def gray_words(on: MeasuredOn) -> str:
+def gray_words(gray: bool, image_size: int) -> str:
     """Say how to pretrain on gray images that are stored as red, green and blue; empty for all
     others.
     """
-    return f"the images are gray, stored in three channels: {_in_gray(on)}" if on.gray else ""
+    return f"the images are gray, stored in three channels: {_in_gray(image_size)}" if gray else ""
 
 
-def _in_gray(on: MeasuredOn) -> str:
-    views = "" if on.image_size <= SMALL else " --views scans"
+def _in_gray(image_size: int) -> str:
+    views = "" if image_size <= SMALL else " --views scans"
     return f"pretrain with --channels 1{views}"
 
 
@@ -311,7 +311,7 @@ def _to_do(measured: Measurement, winners: Sequence[str], column: str) -> str:
     """One thing to do about the rows that win."""
     on = measured.on
     if on.gray:
-        return _in_gray(on)
+        return _in_gray(on.image_size)
     histogram = "colour_histogram" in winners and lead(measured, "colour_histogram", column) < 0
     return COLOURS if histogram and on.channels == 3 and on.keep_colour < 1 else LONGER
 

@@ -193,6 +193,7 @@ def write_duplicates_page(
     members: Sequence[Member],
     facts: Mapping[int, Facts],
     *,
+    where: str,
     archive: int = 0,
     distance: float,
     command: str,
@@ -202,7 +203,8 @@ def write_duplicates_page(
 
     links: nearest first, those beyond `distance` as well, for the slider. members: those of the
     groups. facts: by position, what the page says of an image: width, height, bytes and whether it
-    is a link. archive: so many of the first images are that. command: that makes these lists again.
+    is a link. where: the data and its splits, in words. archive: so many of the first images are
+    that. command: that makes these lists again.
     """
     alike = len(KINDS) - 1
     place: dict[int, int] = {}
@@ -231,7 +233,8 @@ def write_duplicates_page(
         )
     data = {"images": told, "links": near, "alike": alike, "distance": distance, "command": command}
     data |= {"files": CHOSEN, "removing": removing(Path(CHOSEN))}
-    about, left = f"among {len(known.images) - archive} images", len(links) - len(near)
+    about = f"among {len(known.images) - archive} images of {where}"
+    left = len(links) - len(near)
     about += f", against {archive} of an archive" if archive else ""
     count = len(known.images) - archive
     many = len({one.row for one in members if one.kind == KINDS[alike] and one.row >= archive})
@@ -282,7 +285,7 @@ def write_check_page(
             Section(name, len(those), len(once), [] if pairs else figures, pairs, lines)
         )
     images = known.images
-    about, labelled = f"{len(images)} images of {images.source}", images.labels is not None
+    about, labelled = f"{len(images)} images of {images.where}", images.labels is not None
     shown: dict[str, Any] = dict(about=about, sections=sections, classes=classes, labelled=labelled)
     shown |= dict(following=following, said=said)
     write_page(path, "check.html", title="Check of the data", **shown)

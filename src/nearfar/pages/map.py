@@ -249,8 +249,8 @@ def write_map_page(
             (path / "pictures" / name).mkdir(parents=True)
         for key, sheet in _sheets(images, sets, size, progress):
             (path / "pictures" / f"{key}.{sheets['ending']}").write_bytes(sheet)
-    about = {"title": "Map of the images", "note": note}
-    write_page(page, "map.html", **about, data=data, scripts=map_scripts(), beside=not one_file)
+    head = {"title": "Map of the images", "about": images.where, "note": note}
+    write_page(page, "map.html", **head, data=data, scripts=map_scripts(), beside=not one_file)
 
 
 def _sheets(

@@ -202,6 +202,8 @@ def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
                 f"{settings['epochs']:.3g} of {planned:.4g} planned epochs, as the time was over"
             )
         facts.append(length if done >= settings["epochs"] else f"{done:.3g} of {length} so far")
+    if isinstance(settings.get("split"), str):
+        facts.append("all splits" if settings["split"] == "all" else f"split {settings['split']}")
     rates = [line["images_per_second"] for line in metrics if "images_per_second" in line]
     if rates:
         facts.append(f"{statistics.median(rates):,.0f} images per second".replace(",", "\u202f"))

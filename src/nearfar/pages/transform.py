@@ -140,4 +140,5 @@ def _together(images: Images, new: Images) -> Images:
         names=[*images.names, *new.names],
         labels=np.concatenate([labels, np.full(len(new), len(classes))]),
         class_names=[*classes, NEW],
+        source=f"{images.where} and {new.where}",
     )

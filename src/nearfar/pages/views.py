@@ -14,10 +14,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from nearfar.atomic import write_file
-from nearfar.data import Images, open_images
+from nearfar.data import Images, describe, open_images
+from nearfar.data.sources import are_paths
 from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.lists import ENLARGED
-from nearfar.pages.template import in_channels, write_page
+from nearfar.pages.template import in_channels, words, write_page
 from nearfar.training.job import Job
 from nearfar.training.seeding import stream
 from nearfar.views import View, ViewPlan, Views, eight_bits, make_views, names_in
@@ -94,13 +95,21 @@ def write_views(folder: Path, job: Job) -> None:
     """Write views.html into the folder of a run, with a few of its images, and views.json, the same
     for the report.
     """
-    few = open_images(job.shown, few=IN_REPORT)
+    few, settings = open_images(job.shown, few=IN_REPORT), job.settings
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
-    found = views_shown(few, job.views, samples=samples, seed=job.settings.seed)
-    write_page(folder / "views.html", "views.html", title="Views", about=about(few), found=found)
+    found = views_shown(few, job.views, samples=samples, seed=settings.seed)
+    title = title_of(settings.data, settings.method)
+    write_page(folder / "views.html", "views.html", title=title, about=about(few), found=found)
     write_file(folder / "views.json", json.dumps(found) + "\n")
 
 
+def title_of(data: Any, method: Any) -> str:
+    """What a page of views shows, such as "Views of photos by simclr"."""
+    name = getattr(data, "words", None) or describe(data)
+    return f"Views of {name if are_paths(data) else Path(name).name} by {words(method)}"
+
+
 def about(few: Images) -> str:
-    """Count, size and channels of images, in words."""
-    return f"{len(few)} images of {few.image_size} px, {in_channels(few.channels)}"
+    """Count, size, channels and splits of images, in words."""
+    said = f"{len(few)} images of {few.image_size} px, {in_channels(few.channels)}"
+    return ", ".join(filter(None, [said, few.of_splits]))

@@ -19,6 +19,8 @@ from nearfar.messages import (
     one_line,
     plain,
 )
+from nearfar.networks.starting import read_tensors
+from nearfar.training.run_folder import load_checkpoint
 
 
 def caused(error, cause):
@@ -134,3 +136,22 @@ def test_every_kind_of_value_has_a_plain_form():
     }
     assert type(plain(np.int64(7))) is int
     assert as_json(Path("a")) == '{"path": "a"}' and as_json("b") == '{"result": "b"}'
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("unable to allocate 80 GiB")])
+def test_a_machine_without_memory_does_not_make_a_file_damaged(tmp_path, monkeypatch, error):
+    def load(*_, **__):
+        raise error
+
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"x")
+    monkeypatch.setattr("torch.load", load)
+    monkeypatch.setattr("nearfar.networks.starting.load_state_dict", load)
+    for read in (load_checkpoint, read_tensors):
+        with pytest.raises(type(error)) as told:
+            read(path)
+        assert told.value is error
+    error = SyntaxError("what is that?")
+    for read in (load_checkpoint, read_tensors):
+        with pytest.raises(ValueError, match=r"last\.ckpt"):
+            read(path)

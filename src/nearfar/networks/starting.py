@@ -18,7 +18,7 @@ from timm.models import adapt_input_conv, load_model_config_from_hf, load_state_
 from timm.models._hub import load_model_config_from_path
 from torch import Tensor, nn
 
-from nearfar.messages import first_line, one_line
+from nearfar.messages import first_line, lacking, one_line
 from nearfar.networks.timm_entries import JOINED, SMALL, own_name
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
@@ -316,6 +316,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         content = load_state_dict(str(path), use_ema=False)
     except Exception as error:  # anything, for what is no such file
+        if lacking(error):  # of the machine, and not of the file
+            raise
         raise ValueError(
             f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors"
         ) from error

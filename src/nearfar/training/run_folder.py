@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly, write_file
+from nearfar.messages import lacking
 
 # held by the process that writes the folder; the file stays, the lock ends with the process
 LOCK = ".lock"
@@ -197,6 +198,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # anything, for what is no such file
+        if lacking(error):  # of the machine, and not of the file
+            raise
         raise ValueError(
             f"the checkpoint {path} is damaged or not a checkpoint of nearfar"
         ) from error

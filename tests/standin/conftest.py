@@ -1,7 +1,8 @@
 """The GPU of these tests: the stand-in, or this machine's own where NEARFAR_TEST_DEVICE is "gpu"
 (`make gpu`).
 
-Registering the stand-in hides a real GPU from torch, so it is imported only where it is used.
+Registering the stand-in hides a real GPU from torch, so it is imported only where it is used; and
+before any test has run, since torch takes no new device once it has computed gradients.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 REAL = os.environ.get("NEARFAR_TEST_DEVICE") == "gpu"
+if not REAL:
+    from tests.standin.device import DEVICE, available, synchronisations
 collect_ignore = ["test_device.py"] if REAL else []  # what the stand-in alone can show
 
 
@@ -21,8 +24,6 @@ collect_ignore = ["test_device.py"] if REAL else []  # what the stand-in alone c
 def device():
     """The GPU, which torch finds while these tests run; float32 is float32 there."""
     if not REAL:
-        from tests.standin.device import DEVICE, available
-
         with available():
             yield DEVICE
         return
@@ -48,8 +49,6 @@ def waits_for():
     asked for it).
     """
     if not REAL:
-        from tests.standin.device import synchronisations
-
         return synchronisations
     return _warned
 

@@ -3,12 +3,11 @@
     for NAME in imagenette flowers cifar10; do
         OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out RUNS/$NAME; done
     python benchmarks/check.py DATA RUNS --out docs/results/check.json
-    python benchmarks/check.py DATA RUNS --choose --out docs/results/check-choices.json
     python benchmarks/check.py DATA RUNS --untrained --out docs/results/untrained.json
 
 DATA: folders of those names with Parquet files, images in a column "image" or "img" and classes in "label".
-All images are training images. `--choose` compares classifiers, orders and rules on samples and errors of seed 1, on
-which they were chosen; the other figures are of seeds 2 to 4. Labels: 5 and 10 % are replaced by another class, drawn
+All images are training images. What was chosen was chosen with seed 1; the figures are of seeds 2 to 4.
+Labels: 5 and 10 % are replaced by another class, drawn
 evenly. Cleanlab (`pip install -e .[benchmarks]`) ranks the same images by the probabilities of a cross-validated
 logistic regression, as its documentation does, and by ours. `--untrained` compares
 features without training with those of the runs: kNN accuracy, copies whose original is the nearest, and planted wrong
@@ -37,7 +36,6 @@ from pyarrow.dataset import dataset
 from rich.console import Console
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.preprocessing import StandardScaler
 from torch.nn.functional import normalize
@@ -128,56 +126,6 @@ def labels_of(run: nearfar.Run, data: Path, seeds: tuple[int, ...]) -> dict[str,
 
 def averaged(each: list[dict[str, float]]) -> dict[str, float]:
     return {key: round(float(np.mean([one[key] for one in each])), 3) for key in each[0]}
-
-
-def choices(run: nearfar.Run, data: Path) -> dict[str, Any]:
-    """Average precision by classifier and order, and precision and recall by rule, on the seed of
-    the choice.
-    """
-    images = open_images(data, split="train", **run.settings.reading).sampled(ROWS, CHOSEN[0])
-    features, out = extract(run.encoder, images), {}
-    assert images.labels is not None
-    for share in (0.05, 0.1):
-        labels, wrong = planted(images.labels, share, CHOSEN[0])
-        both = label_probabilities(features, labels)
-        with_knn_alone = _knn_alone(features, labels)
-        every, ranked, rules = np.arange(len(labels)), {}, {}
-        kinds = {"kNN": with_knn_alone, "linear": 2 * both - with_knn_alone, "mean": both}
-        for kind, chance in kinds.items():
-            own, others = chance[every, labels], chance.copy()
-            others[every, labels] = -1
-            best = others.max(1)
-            for name, score in {
-                "own": -own,
-                "margin": best - own,
-                "ratio": best / (own + 1e-6),
-            }.items():
-                ranked[f"{kind}, {name}"] = round(float(average_precision_score(wrong, score)), 3)
-        usual = np.bincount(labels, own) / np.bincount(labels)
-        tried = {f"{factor} times": best > factor * own for factor in (1, 2, 3, 5, 10)}
-        tried["confident learning"] = np.where(chance >= usual, others, -1).max(1) > own
-        for name, flags in tried.items():
-            rules[name] = averaged(
-                [
-                    {
-                        "listed": flags.sum(),
-                        "precision": wrong[flags].mean(),
-                        "recall": wrong[flags].sum() / wrong.sum(),
-                    }
-                ]
-            )
-        out[f"{share:.0%}"] = {"average precision": ranked, "rules": rules}
-    return out
-
-
-def _knn_alone(features: Any, labels: np.ndarray) -> np.ndarray:
-    from nearfar.evaluation import label_errors
-
-    most, label_errors.MOST_FITTED = label_errors.MOST_FITTED, 0
-    try:
-        return label_probabilities(features, labels)
-    finally:
-        label_errors.MOST_FITTED = most
 
 
 def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
@@ -363,7 +311,6 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path)
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--choose", action="store_true")
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -373,8 +320,8 @@ def main() -> None:
     }
     for name in NAMES:
         run, data = nearfar.Run(given.runs / name), given.data / name
-        if given.choose or given.untrained:
-            results[name] = choices(run, data) if given.choose else untrained(run, data)
+        if given.untrained:
+            results[name] = untrained(run, data)
             continue
         results[name] = {
             "labels": labels_of(run, data, REPORTED),

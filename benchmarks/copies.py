@@ -4,7 +4,8 @@
     python benchmarks/copies.py DATA --seed 0 --sets invoices pages     # the sets that the limits were chosen on
     python benchmarks/copies.py DATA --orientations --out docs/results/copies-turned.json
     python benchmarks/copies.py DATA --orientations --saved PNG "JPEG 75" --sets one_digit --out ...
-    python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies.json
+    python benchmarks/copies.py DATA --series 10 30 100 --out docs/results/copies-series.json
+    python benchmarks/copies.py DATA --time --count 5 --out docs/results/copies-series.json
     python benchmarks/copies.py DATA --stretched --out docs/results/copies-stretched.json
     python benchmarks/copies.py DATA --leaks --out docs/results/copies-stretched.json
     python benchmarks/copies.py DATA --whole imagenette flowers --count 3000 --out docs/results/copies-turned.json
@@ -23,6 +24,9 @@ sets are first cut to 0.6 to 1.7. Each is compared with its own versions, and wi
 --leaks: `nearfar.check` on the scans as they are, and on flowers whose training images are squashed, a quarter of which
 are test images at their own proportions. --whole SET: as --orientations, on so many images of a data set as it is:
 seconds with and without --orientations, and what is found, to look at.
+
+--series COUNT: so many images that are more alike than small versions show, each as PNG and as JPEG. --time: seconds
+of the processor for a comparison of two photographs of 1920 x 1440 pixels, and for the small versions that refuse it.
 """
 
 from __future__ import annotations
@@ -52,6 +56,7 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
+from nearfar.neighbours.copies import compared, differs, reduced
 
 Chance = np.random.Generator
 TEXT = """\
@@ -668,6 +673,31 @@ def measure_series(images: list[Image.Image]) -> dict[str, Any]:
     return {"images": len(images), "recall": right / len(images), "called_copies": wrong}
 
 
+def measure_time(images: list[Image.Image], size: tuple[int, int] = (1920, 1440)) -> dict[str, Any]:
+    """Mean seconds of the processor for a pair of different images: at full size, and by small
+    versions, which each image has once.
+    """
+    rows = [planes(image.resize(size, BICUBIC)) for image in images]
+    pairs = list(itertools.pairwise(rows))
+    began = time.process_time()
+    called = [compared(*pair) for pair in pairs]
+    at_full_size = time.process_time() - began
+    began = time.process_time()
+    small = [reduced(row) for row in rows]
+    made = time.process_time() - began
+    began = time.process_time()
+    refused = [differs(*pair) for pair in itertools.pairwise(small)]
+    return {
+        "size": size,
+        "pairs": len(pairs),
+        "called_copies": len(pairs) - called.count("alike"),
+        "refused": sum(refused),
+        "seconds_at_full_size": round(at_full_size / len(pairs), 4),
+        "seconds_of_a_small_version": round(made / len(rows), 4),
+        "seconds_by_small_versions": round((time.process_time() - began) / len(pairs), 4),
+    }
+
+
 def closest(images: list[Image.Image], save: Callable[[Image.Image], Image.Image]) -> float:
     """The smallest difference of two different images that are saved alike, neither turned: a
     control.
@@ -728,6 +758,7 @@ def main() -> None:
     parser.add_argument(
         "--series", type=int, nargs="*", default=[], help="numbers of alike images, as 10 30 100"
     )
+    parser.add_argument("--time", action="store_true", help="seconds of a comparison")
     parser.add_argument("--whole", nargs="*", default=[], help="data sets as they are")
     parser.add_argument("--out", type=Path, help="where it exists, its other sets are kept")
     args = parser.parse_args()
@@ -785,7 +816,13 @@ def main() -> None:
     if args.leaks:
         result["sets"]["leaks"] = found = measure_leaks(args.data, args.seed, args.count)
         print("leaks", json.dumps(found), flush=True)
-    for name in args.sets or ({} if args.whole or args.series or args.leaks else sets):
+    if args.time:
+        chance = np.random.default_rng(args.seed)
+        found = measure_time(photographs(args.data / "imagenette", chance, args.count))
+        result["sets"]["1920 x 1440"] = found
+        print("1920 x 1440", json.dumps(found), flush=True)
+    others = args.whole or args.series or args.leaks or args.time
+    for name in args.sets or ({} if others else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
         if args.stretched:

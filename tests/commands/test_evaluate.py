@@ -71,6 +71,10 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tm
     ):  # a fifth of the images is for the test
         (tmp_path / "few.txt").write_text("".join(f"{i:06d}\n" for i in range(80)))
         nearfar.evaluate(run, images_file, **options)
+    for encoding in ("utf-8-sig", "utf-16"):
+        (tmp_path / "few.txt").write_text("000000\nnowhere\n", encoding=encoding)
+        with pytest.raises(ValueError, match=r"of the 2 images in the list"):
+            nearfar.evaluate(run, images_file, **options)
     with pytest.raises(FileNotFoundError):
         nearfar.evaluate(run, images_file, **{**options, "labels": str(tmp_path / "none.txt")})
 

@@ -206,3 +206,29 @@ def test_of_two_labels_in_the_metadata_the_first_counts_and_that_is_said(tmp_pat
         images = open_images(tmp_path, label_column="kind", cache=False)
     assert images.label_names == ["a", "b"]
     assert "has other labels in 1 further rows" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "labels.CSV", "about/rows.tsv"])
+def test_tables_among_images_without_labels_are_said(name, tmp_path, paint, caplog):
+    for number in range(3):
+        paint(tmp_path / f"{number}.png", number)
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        "file_name,label\n0.png,a\n1.png,b\n".replace(",", "\t" if name.endswith("tsv") else ",")
+    )
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert open_images(tmp_path, cache=False).labels is None
+    assert "tables among them are not read: name the one with their paths" in caplog.text
+    assert str(file) in caplog.text
+
+
+def test_splits_in_the_metadata_of_a_folder_are_said(tmp_path, paint, caplog):
+    for number in range(3):
+        paint(tmp_path / f"{number}.png", number)
+    file = tmp_path / "metadata.csv"
+    file.write_text("file_name,label,split\n0.png,a,train\n1.png,b,train\n2.png,a,test\n")
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert len(open_images(tmp_path, label_column="label", cache=False)) == 3
+    assert f"column 'split' does not divide a folder: name '{file}' in its place" in caplog.text
+    assert open_images(file, cache=False).names == ["train/0.png", "train/1.png"]

@@ -232,5 +232,6 @@ def _folder(root: Path, label_column: str | None, progress: Progress | None = No
     problems += [(name, f"not read: most files here are {kind}") for name in others] + left
     if kind == "images":
         metadata = [one for one in files if os.path.basename(one) in METADATA]
-        return ImageFolder(root, splits, metadata, problems, label_column)
+        tables = [one for one in files if one.lower().endswith(TEXT_TABLES) or one in metadata]
+        return ImageFolder(root, splits, metadata, problems, label_column, tables)
     return (rows.ParquetFiles if kind == "parquet" else Tars)(root, splits, problems, label_column)

@@ -55,9 +55,11 @@ class ImageFolder(Source):
         metadata: Sequence[str],
         problems: Sequence[tuple[str, str]] = (),
         label_column: str | None = None,
+        tables: Sequence[str] = (),
     ) -> None:
+        """metadata: tables by which labels are found; tables: all that lie among the images."""
         super().__init__(root, splits, problems, label_column)
-        self.has_metadata = bool(metadata)
+        self.has_metadata, self.tables = bool(metadata), tables
         self.by_metadata = (
             None if label_column is None else self._by_metadata(metadata, label_column)
         )
@@ -97,7 +99,13 @@ class ImageFolder(Source):
         return labels
 
     def _say_why(self) -> None:
-        """Say why images in several folders have no labels."""
+        """Say why images in several folders, or beside tables, have no labels."""
+        if self.tables:
+            say_once(
+                f"the images of '{self.root}' have no labels, and tables among them are not read: "
+                f"name the one with their paths in place of the folder, such as "
+                f"'{self.root / self.tables[0]}'"
+            )
         every = [folders for part in self.folders for folders in part]
         if len(set(every)) < 2 or not any(every):
             return
@@ -128,6 +136,10 @@ class ImageFolder(Source):
         for name in metadata:
             file = self.root / name
             table = read_table(file, label_column)
+            if words := split_columns(table.column_names):
+                say_once(
+                    f"column '{words[0]}' does not divide a folder: name '{file}' in its place"
+                )
             paths, labels = (_column(table, one, file) for one in ("file_name", label_column))
             folder = os.path.dirname(name)
             texts = labels_of(labels.to_pylist(), f"column '{label_column}'")

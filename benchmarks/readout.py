@@ -34,6 +34,20 @@ from nearfar.networks import Encoder, load_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.training.environment import hardware
 
+SHOWN = (
+    "raw pixels",
+    "histogram",
+    "hog",
+    "pretrained",
+    "trained",
+    "trained on a grid",
+    "pretrained, edges .5, trained .7",
+    "pretrained, edges .5, colours .5, trained 1",
+    "start",
+    "adapted",
+    "start, edges .5, adapted .7",
+)
+"""Rows of the table in the documentation."""
 COLUMNS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}
 GRID, KEEP_COLOUR = 3, 0.5
 ALONE = ("raw pixels", "histogram", "hog", "pretrained")
@@ -52,6 +66,33 @@ TAUGHT: dict[str, Mapping[str, float]] = {
     "taught": {"taught": 1},
     "pretrained, edges .5, taught .7": {"pretrained": 1, "hog": 0.5, "taught": 0.7},
 }
+
+
+ADAPTED: dict[str, Mapping[str, float]] = {
+    "start": {"start": 1},
+    "adapted": {"adapted": 1},
+    "start, edges .5, adapted .7": {"start": 1, "hog": 0.5, "adapted": 0.7},
+}
+
+
+def adapted_encoders(images: Images, seed: int, epochs: float) -> dict[str, Encoder]:
+    """Adapt the pretrained net with the defaults of --adapt; return it with its start."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = nearfar.pretrain(
+            images,
+            out=str(Path(folder) / "run"),
+            init="pretrained",
+            adapt=True,
+            epochs=epochs,
+            batch_size=128,
+            micro_batch=32,
+            precision="32-true",
+            beside="none",
+            seed=seed,
+            console=Console(quiet=True),
+        )
+        start = load_encoder(run.path / "starting")
+        return {"start": start, "adapted": load_encoder(run.path)}
 
 
 def trained_encoder(images: Images, name: str, seed: int, **options: Any) -> Encoder:
@@ -77,10 +118,8 @@ def trained_encoder(images: Images, name: str, seed: int, **options: Any) -> Enc
         return load_encoder(run.path)
 
 
-def all_features(
-    train: Images, held: Images, name: str, seed: int, teacher: bool
-) -> dict[str, list[Tensor]]:
-    """Return features of both parts by the names in `READOUTS` and `ALONE`."""
+def all_encoders(train: Images, name: str, seed: int, teacher: bool) -> dict[str, Any]:
+    """Return the encoders by the names in `READOUTS` and `ALONE`, and with a teacher in `TAUGHT`."""
     encoders: dict[str, Any] = {"raw pixels": raw_pixels, "histogram": colour_histogram, "hog": hog}
     encoders["pretrained"] = nearfar.join(["pretrained"], channels=train.channels)
     encoders["trained"] = own = trained_encoder(train, name, seed)
@@ -95,7 +134,7 @@ def all_features(
     encoders["grid"] = on_grid
     if teacher:
         encoders["taught"] = trained_encoder(train, name, seed, method="sce", teacher="pretrained")
-    return {key: [extract(one, part) for part in (train, held)] for key, one in encoders.items()}
+    return encoders
 
 
 def joined(features: Mapping[str, list[Tensor]], weights: Mapping[str, float]) -> list[Tensor]:
@@ -108,13 +147,21 @@ def joined(features: Mapping[str, list[Tensor]], weights: Mapping[str, float]) -
     return [torch.cat(parts, 1) for parts in sides]
 
 
-def measure(data: Path, name: str, seed: int, on: str, teacher: bool) -> list[dict[str, Any]]:
-    """Return a line for each baseline and readout."""
+def measure(
+    data: Path, name: str, seed: int, on: str, teacher: bool, adapt: float | None
+) -> list[dict[str, Any]]:
+    """Return a line for each baseline and readout; those of an adapted net alone with `adapt`."""
     train, held = parts(SETS[name], data, on)
-    features = all_features(train, held, name, seed, teacher)
-    readouts = (
-        {one: {one: 1.0} for one in ALONE} | dict(READOUTS) | (dict(TAUGHT) if teacher else {})
-    )
+    readouts: dict[str, Mapping[str, float]]
+    if adapt is not None:
+        encoders = {"hog": hog, **adapted_encoders(train, seed, adapt)}
+        readouts = ADAPTED
+    else:
+        encoders = all_encoders(train, name, seed, teacher)
+        readouts = {one: {one: 1.0} for one in ALONE} | READOUTS | (TAUGHT if teacher else {})
+    features = {
+        key: [extract(one, part) for part in (train, held)] for key, one in encoders.items()
+    }
     lines = []
     for readout, weights in readouts.items():
         fit, tested = joined(features, weights)
@@ -142,10 +189,11 @@ def table(lines: list[dict[str, Any]]) -> str:
             }
             for readout in dict.fromkeys(line["readout"] for line in of_set)
         }
-        best = {key: max(means[one][key] for one in ALONE if one in means) for key in COLUMNS}
+        rivals = [one for one in (*ALONE, "start") if one in means]
+        best = {key: max(means[one][key] for one in rivals) for key in COLUMNS}
         for readout, numbers in means.items():
             marked = [
-                f"{value:.1f}{' (-)' if readout not in ALONE and value < best[key] - 1 else ''}"
+                f"{value:.1f}{' (-)' if readout not in rivals and value < best[key] - 1 else ''}"
                 for key, value in numbers.items()
             ]
             out.append(f"| {name} | {readout} | {' | '.join(marked)} |")
@@ -168,14 +216,20 @@ def main() -> None:
     parser.add_argument(
         "--teacher", action="store_true", help="also train by SCE from the pretrained weights"
     )
+    parser.add_argument(
+        "--adapt", type=float, metavar="EPOCHS", help="adapt the pretrained net instead"
+    )
+    parser.add_argument("--shown", action="store_true", help="print the documentation's rows alone")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.data.suffix == ".jsonl":
-        print(table([json.loads(line) for line in given.data.read_text().splitlines()]))
+        lines = [json.loads(line) for line in given.data.read_text().splitlines()]
+        shown = [line for line in lines if not given.shown or line["readout"] in SHOWN]
+        print(table(shown))
         return
     for name in given.sets:
         for seed in given.seeds:
-            lines = measure(given.data, name, seed, given.on, given.teacher)
+            lines = measure(given.data, name, seed, given.on, given.teacher, given.adapt)
             cpu = hardware()["processor"]
             for line in lines:
                 line["cpu"] = cpu

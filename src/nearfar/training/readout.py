@@ -19,9 +19,9 @@ LEAST_SIDE = 28  # pixels: smaller images tell nets that are made for photograph
 EDGES = "edges"
 BESIDE = {PRETRAINED: 1.0, START: 1.0, EDGES: 0.5, "colours": 0.5, "pixels": 0.5}
 """What may stand beside the trained net, by its weight."""
-GRAY, COLOUR = f"{EDGES}+colours", EDGES
-"""What stands beside two nets by default, in grayscale and in colour (docs/starting-weights.md)."""
-TRAINED_IN_COLOUR = 0.7  # weight of the trained net beside another net; 1 everywhere else
+TRAINED = (
+    0.7  # weight of the trained net beside another one, 1 elsewhere (docs/starting-weights.md)
+)
 
 
 def chosen_readout(
@@ -38,8 +38,7 @@ def chosen_readout(
         usual = named and given.recipe == "small" and channels in (1, 3)
         usual = usual and image_size >= LEAST_SIDE
         before = START if given.adapt else PRETRAINED if installed_weights() else None
-        others = GRAY if channels == 1 else COLOUR
-        beside = f"{before}+{others}" if usual and before else NONE
+        beside = f"{before}+{EDGES}" if usual and before else NONE
     words = [] if beside == NONE else beside.split("+")
     for word in words:
         check_known("--beside", word, [*BESIDE, NONE])
@@ -65,8 +64,7 @@ def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     if settings.beside == NONE:
         return trained
     words = settings.beside.split("+")
-    another = trained.channels != 1 and {PRETRAINED, START} & set(words)
-    weight = TRAINED_IN_COLOUR if another else 1.0
+    weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
     others: list[tuple[Encoder | str, float]] = [
         (load_encoder(Path(settings.out) / STARTING) if word == START else word, BESIDE[word])
         for word in words

@@ -161,7 +161,7 @@ class Settings:
         "weights of nearfar[pretrained]), 'start' (the starting weights as they were), 'edges', "
         "'colours' and 'pixels'; or 'none'. "
         "Default: pretrained+edges where these weights are installed, for images of 28 px or "
-        "more, and start+edges with --adapt; with +colours for grayscale images; else none"
+        "more in grayscale or colour, and start+edges with --adapt; else none"
     )
     layer_decay: Chosen[float] = setting(
         "factor on the learning rate for each layer of the encoder further from the "

@@ -98,8 +98,9 @@ def purity(name, teacher):
     """
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(96) % 4
-    patterns = 0.7 * torch.randn(4, 16, generator=generator, dtype=torch.float64)
-    images = torch.randn(96, 16, generator=generator, dtype=torch.float64) + patterns[labels]
+    own = torch.randn(96, 16, generator=generator, dtype=torch.float64)
+    patterns = torch.randn(4, 16, generator=generator, dtype=torch.float64)
+    images = own + 0.7 * patterns[labels]
     model = build(name, teacher)
     model.teacher_rows = F.one_hot(labels).float()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

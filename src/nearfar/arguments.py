@@ -55,8 +55,8 @@ GROUPS = {
         "precision accelerator compile threads sync_batch_norm",
     ),
     "Method and encoder": (
-        "method encoder init adapt teacher",
-        "recipe whiten grid beside layer_decay frozen teacher_weight teacher_temperature",
+        "method encoder init adapt",
+        "recipe whiten grid beside layer_decay frozen teacher teacher_weight teacher_temperature",
     ),
     "Views": ("views crop_size keep_colour", ""),
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),

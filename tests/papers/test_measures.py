@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 import nearfar
+from nearfar.networks.backbone import with_grid
 from nearfar.papers.measures import IMAGES, MEASURES, main, saved_projector
 from nearfar.training.run_folder import CHECKPOINT
 
@@ -65,7 +66,9 @@ def test_a_measure_tells_what_it_read(run, capsys):
 
 
 def test_the_projector_of_a_run_is_that_of_its_last_step(run):
-    encoder, projector = nearfar.load(run), saved_projector(run.path)
+    projector = saved_projector(run.path)
+    encoder = nearfar.load(run)
+    encoder.backbone = with_grid(encoder.backbone, 1)
     pixels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
     state = torch.load(run.path / CHECKPOINT, weights_only=True)["model"]
     rows = encoder(pixels)

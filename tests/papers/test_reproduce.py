@@ -115,7 +115,7 @@ def test_a_table_is_written_with_paper_and_ours(again):
     run = next(Path("reproduced/runs").glob("simclr-digits-*-0"))
     assert number["value"] == 100 * nearfar.Run(run).results[0]["trained"]["knn"]
     assert number["commands"][0].startswith(
-        "nearfar pretrain digits --keep-colour 0 --epochs 1 --limit 128"
+        "nearfar pretrain digits --keep-colour 0 --grid 1 --beside none --epochs 1 --limit 128"
     )
     assert first["cells"]["simclr/photos"]["seeds"] == {}
     (linear,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()

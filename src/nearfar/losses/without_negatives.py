@@ -304,7 +304,7 @@ def _sigreg(z: Views, num_directions: int) -> Scalar:
     weights = 2 * STEP * normal  # of t and -t
     weights[-1] /= 2
     distances = (real - normal[:, None, None]).square() + imaginary.square()
-    return batch * (weights @ distances.flatten(1)).mean()
+    return batch * (weights[:, None] * distances.flatten(1)).sum(0).mean()
 
 
 class _CosSinSums(torch.autograd.Function):

@@ -28,7 +28,8 @@ from nearfar.commands.map import map_images
 from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.evaluation import extract_view
 from nearfar.messages import READ, as_json
-from nearfar.networks import OWN_NETS
+from nearfar.networks import OWN_NETS, first_encoder
+from nearfar.networks.backbone import with_grid
 from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
 from nearfar.run_features import open_shown
@@ -123,7 +124,9 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC,
     section 6.2).
     """
-    settings, encoder, projector = Run(run).settings, load(run), saved_projector(run)
+    settings, projector = Run(run).settings, saved_projector(run)
+    encoder = first_encoder(load(run))
+    encoder.backbone = with_grid(encoder.backbone, 1)  # as the projector takes it
     reading = settings.reading_for(encoder.image_size)
     images = open_shown(settings.data, QUIET, split="test", **reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))

@@ -150,3 +150,11 @@ def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
         images[..., 10:30, 10:30], out=tmp_path / "tiny", console=quiet, **FEW | {"image_size": 20}
     )
     assert tiny.settings.beside == "none"
+
+
+def test_the_report_says_what_stands_beside_the_net(images, tmp_path, quiet):
+    run = nearfar.pretrain(
+        images, out=tmp_path / "run", beside="edges+colours", console=quiet, **FEW
+    )
+    page = (run.path / "report.html").read_text()
+    assert "small encoder beside edges and colours" in page

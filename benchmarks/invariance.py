@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearfar.losses import SimCLR as SimCLRLoss
-from nearfar.methods import Head, Method, Setup, register_method
+from nearfar.methods import Head, Method, Setup
 from nearfar.methods.pairing import all_views
 from nearfar.views import make
 from nearfar.views.sampling import ViewParameters
@@ -107,7 +107,6 @@ class TwoSpacesLoss(nn.Module):
         return torch.stack(losses).sum() * 2 / len(views)
 
 
-@register_method("augself")
 @dataclass(frozen=True, kw_only=True)
 class AugSelf(Method):
     """SimCLR with AugSelf, for the small net."""
@@ -121,7 +120,6 @@ class AugSelf(Method):
         return Setup(loss=loss, pairing=all_views(2), projector=Head((WIDTH,)))
 
 
-@register_method("two-spaces")
 @dataclass(frozen=True, kw_only=True)
 class TwoSpaces(Method):
     """SimCLR in two spaces, for the small net."""

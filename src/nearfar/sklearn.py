@@ -80,7 +80,7 @@ class ContrastiveEncoder(_Estimator):
     --------
     >>> images = np.random.randint(0, 256, (40, 8, 8), dtype=np.uint8)
     >>> ContrastiveEncoder(epochs=1).fit_transform(images).shape
-    (40, 256)
+    (40, 2560)
     """
 
     method: Any = "simclr"

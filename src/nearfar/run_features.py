@@ -43,11 +43,11 @@ from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, installed_weights
 from nearfar.run import Run, load
 from nearfar.training.progress import say_read, shown
+from nearfar.training.run_folder import content_of
 from nearfar.training.seeding import stream
 
 FILE = "features.safetensors"
 FEATURES = 1  # raise it when the same encoder gives an image other features
-PIECE = 8192  # rows that are hashed at a time
 LISTS = (".txt", ".list")
 COMPARED = 20_000  # names that a misspelt one is compared with
 COPIES = {"colours": 1.0, "edges": 1.5}
@@ -189,7 +189,7 @@ def _known(
             raise ValueError(f"its features are not [images, {dim}]")
         if (features.dtype, digests.dtype) != (torch.float32, torch.uint8):
             raise ValueError(f"its features are {features.dtype}")
-        if about.get("content") != _content(features, digests) or not features.isfinite().all():
+        if about.get("content") != content_of(features, digests) or not features.isfinite().all():
             raise ValueError("its content has changed")
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         why = first_line(error)[:200]
@@ -203,14 +203,9 @@ def _save_known(path: Path, key: str, features: Tensor, rows: Mapping[str, int])
     kept = features[list(rows.values())]
     marks = [list(bytes.fromhex(one)) for one in rows]
     digests = torch.tensor(marks, dtype=torch.uint8).reshape(len(rows), 16)
-    about = {"key": key, "content": _content(kept, digests)}
+    about = {"key": key, "content": content_of(kept, digests)}
     with replacing(path) as unfinished:
         save_file({"features": kept, "digests": digests}, unfinished, metadata=about)
-
-
-def _content(features: Tensor, digests: Tensor) -> str:
-    parts = [*features.split(PIECE), *digests.split(PIECE)]
-    return digest(part.contiguous().numpy().tobytes() for part in parts)
 
 
 @dataclass(frozen=True)

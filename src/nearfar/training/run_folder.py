@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly, write_file
+from nearfar.data.table import digest
 from nearfar.messages import lacking
 
 # held by the process that writes the folder; the file stays, the lock ends with the process
@@ -25,6 +27,7 @@ LOCK = ".lock"
 CONFIG, TABLE = "config.yaml", "data.arrow"  # the first is written last: with it a run has begun
 CHECKPOINT = "checkpoints/last.ckpt"
 STARTING = "starting"  # a folder with the weights that a run started from, as an encoder
+PIECE = 8192  # rows that are hashed at a time
 TEACHER = "teacher.safetensors"  # features of the training images, see training/teacher.py
 METRICS, SKIPPED = "metrics.jsonl", "skipped.txt"
 _BEFORE_CHECKPOINT = {LOCK, CONFIG, TABLE, STARTING, TEACHER, METRICS, SKIPPED}
@@ -331,6 +334,12 @@ class MetricsLog:
         """Write what tensorboard still holds."""
         if self.writer is not None:
             self.writer.close()
+
+
+def content_of(*tensors: Tensor) -> str:
+    """Return a digest of the numbers of tensors on the CPU, which files of a run folder hold."""
+    pieces = [piece for tensor in tensors for piece in tensor.split(PIECE)]
+    return digest(piece.contiguous().numpy().tobytes() for piece in pieces)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

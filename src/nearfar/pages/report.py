@@ -40,7 +40,7 @@ from nearfar.networks import Encoder
 from nearfar.pages.map import map_scripts
 from nearfar.pages.template import in_channels, policy, section, words, write_page
 from nearfar.run import Run
-from nearfar.training.readout import in_words
+from nearfar.training.readout import beside_words
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
 
@@ -193,7 +193,7 @@ def _checked(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _about(settings: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     facts = [words(settings["method"])] if "method" in settings else []
     if {"encoder", "image_size", "channels", "epochs"} <= set(settings):
-        others = in_words(str(settings.get("beside") or ""))
+        others = beside_words(str(settings.get("beside") or ""))
         beside = f" beside {others}" if others else ""
         facts.append(f"{words(settings['encoder'])} encoder{beside}")
         facts.append(f"{settings['image_size']} px, {in_channels(settings['channels'])}")

@@ -47,7 +47,7 @@ from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
 from nearfar.training.progress import say_read, shown
-from nearfar.training.readout import chosen_readout
+from nearfar.training.readout import check_beside, chosen_readout
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
     OBJECTS,
@@ -251,6 +251,7 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
             "--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'"
         )
     _check_teacher(given, method)
+    check_beside(given)
     if given.stream and given.limit is not None:
         raise ValueError("--limit does not go with --stream: name fewer tars")
     if given.stream and method.setup(1).needs_index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nearfar.messages import check_known
+from nearfar.messages import check_known, listed
 from nearfar.networks import OWN_NETS, Encoder, join_encoders, load_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.networks.starting import INSTALL, PRETRAINED, installed_weights
@@ -24,31 +24,38 @@ TRAINED = (
 )
 
 
+def check_beside(given: Settings) -> None:
+    """Raise ValueError for words that name nothing, and for weights that are not there."""
+    words = _words(given.beside or NONE)
+    for word in words:
+        check_known("--beside", word, [*BESIDE, NONE])
+    if words and not isinstance(given.encoder, (str, type(None))):
+        raise ValueError("--beside is for encoders by name, not for a module of your own")
+    if PRETRAINED in words and installed_weights() is None:
+        raise ValueError(f"--beside {given.beside}: no pretrained weights are installed: {INSTALL}")
+    if START in words and given.init is None:
+        raise ValueError(f"--beside {given.beside}: without --init there are no starting weights")
+
+
+def _words(beside: str) -> list[str]:
+    return [] if beside == NONE else beside.split("+")
+
+
 def chosen_readout(
     given: Settings, encoder: Any, channels: int, image_size: int
 ) -> dict[str, int | str]:
     """Return the settings "grid" and "beside", which are chosen where they are not given.
 
-    encoder: its name, or a module. channels, image_size: of the images. Raises ValueError for words
-    that name nothing, and for what is not there.
+    encoder: its name, or a module. channels, image_size: of the images. Raises ValueError for a
+    grid of other nets than ours.
     """
-    named = isinstance(encoder, str)
     beside = given.beside
     if beside is None:
-        usual = named and given.recipe == "small" and channels in (1, 3)
+        usual = isinstance(encoder, str) and given.recipe == "small" and channels in (1, 3)
         usual = usual and image_size >= LEAST_SIDE
         before = START if given.adapt else PRETRAINED if installed_weights() else None
         beside = f"{before}+{EDGES}" if usual and before else NONE
-    words = [] if beside == NONE else beside.split("+")
-    for word in words:
-        check_known("--beside", word, [*BESIDE, NONE])
-    if words and not named:
-        raise ValueError("--beside is for encoders by name, not for a module of your own")
-    if PRETRAINED in words and installed_weights() is None:
-        raise ValueError(f"--beside {beside}: no pretrained weights are installed: {INSTALL}")
-    if START in words and given.init is None:
-        raise ValueError(f"--beside {beside}: without --init there are no starting weights")
-    places = encoder in PLACING and given.recipe == "small" and EDGES not in words
+    places = encoder in PLACING and given.recipe == "small" and EDGES not in _words(beside)
     grid = given.grid or (GRID if places else 1)
     if grid != 1 and encoder not in OWN_NETS:
         raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
@@ -61,9 +68,9 @@ def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     The trained net comes first. Raises ValueError for weights that are no longer there.
     """
     trained.backbone = with_grid(trained.backbone, settings.grid)
-    if settings.beside == NONE:
+    words = _words(settings.beside)
+    if not words:
         return trained
-    words = settings.beside.split("+")
     weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
     others: list[tuple[Encoder | str, float]] = [
         (load_encoder(Path(settings.out) / STARTING) if word == START else word, BESIDE[word])
@@ -72,11 +79,10 @@ def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     return join_encoders([(trained, weight), *others], channels=trained.channels)
 
 
-def in_words(beside: str) -> str:
+def beside_words(beside: str) -> str:
     """Say what stands beside the trained net, for a sentence; "" for nothing."""
     names = {
         PRETRAINED: "a net pretrained on ImageNet",
         START: "the starting weights as they were",
     }
-    listed = [names.get(word, word) for word in beside.split("+") if word != NONE]
-    return " and ".join(filter(None, [", ".join(listed[:-1]), *listed[-1:]]))
+    return listed([names.get(word, word) for word in beside.split("+") if word and word != NONE])

@@ -16,7 +16,7 @@ from rich.text import Text
 from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
 from nearfar.data.table import load_table, save_table
-from nearfar.data.value_range import in_words as range_in_words
+from nearfar.data.value_range import in_words
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -25,7 +25,7 @@ from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
 from nearfar.training.plan import chosen_method, chosen_views, lasting, must_fit, open_data
 from nearfar.training.processes import by_torchrun, check_processes, world_size
-from nearfar.training.readout import in_words
+from nearfar.training.readout import beside_words, check_beside
 from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
 from nearfar.training.settings import Settings
 from nearfar.training.teacher import load_teacher
@@ -59,7 +59,7 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     console.print(Text(_summary(job, images)))
     if images.value_range is not None:
-        console.print(Text(range_in_words(images.value_range)))
+        console.print(Text(in_words(images.value_range)))
     if settings.stream:
         first = (
             f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
@@ -88,7 +88,7 @@ def _summary(job: Job, images: Images | Stream) -> str:
         else f", {settings.held_out} of them for validation"
     )
     teacher = f", teacher {settings.teacher}" if settings.teacher else ""
-    others = in_words(settings.beside)
+    others = beside_words(settings.beside)
     saved = f"{encoder} (saved beside {others})" if others else encoder
     data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{held_out}"
     return (
@@ -118,6 +118,7 @@ def plan_resumed(
         raise ValueError(
             f"{folder} is a finished run without its checkpoint: there is nothing to resume"
         )
+    check_beside(settings)  # before hours of training, and not where they end
     given = {name: value for name, value in objects.items() if value is not None}
     processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
     check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)

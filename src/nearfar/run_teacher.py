@@ -15,15 +15,16 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.names import match
+from nearfar.data.sources.files import TEXT_TABLES
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.neighbours import paths_of
 from nearfar.networks import Encoder, fitting_size, load_encoder, named_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.networks.joined import SIDE
-from nearfar.networks.starting import OWN, PRETRAINED, StartingWeights, find_weights
+from nearfar.networks.starting import StartingWeights, named_weights
 from nearfar.run_features import features_shown
 
-VECTOR_FILES = (".npy", ".npz", ".parquet")
+VECTOR_FILES = (".npy", ".npz", ".parquet", *TEXT_TABLES)
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,10 @@ def find_teacher(given: str) -> FoundTeacher:
         return FoundTeacher(given, vectors)
     if (path / WEIGHTS).is_file():
         return FoundTeacher(given, load_encoder(path))
-    known = ":" in given or given in (OWN, PRETRAINED) or path.exists()
-    if not known and ("/" in given or path.suffix.lower() in VECTOR_FILES):
+    is_path = "/" in given or path.suffix.lower() in VECTOR_FILES
+    if is_path and ":" not in given and not path.exists():
         raise FileNotFoundError(
             f"there is no teacher {given}: name a run or encoder folder, a file of vectors, "
             "pretrained, or a timm backbone"
         )
-    return FoundTeacher(given, find_weights(given if known else "timm", None if known else given))
+    return FoundTeacher(given, named_weights(given))

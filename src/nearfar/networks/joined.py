@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from math import hypot, isfinite
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from nearfar.isolation import isolated
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
 from nearfar.networks.encoder import Encoder
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
-from nearfar.networks.starting import OWN, PRETRAINED, find_weights
+from nearfar.networks.starting import named_weights
 from nearfar.networks.timm_entries import JOINED
 from nearfar.views import resize_square, with_channels
 
@@ -219,8 +218,7 @@ def named_encoder(
     and std of images whose weights do not say theirs. Raises ValueError without these, and all that
     `find_weights` and `build_backbone` raise.
     """
-    known = ":" in name or name in (OWN, PRETRAINED) or Path(name).exists()
-    weights = find_weights(name if known else "timm", None if known else name, whole=True)
+    weights = named_weights(name)
     found = weights.moments(channels) or moments
     if found is None:
         raise ValueError(f"the weights of {name} do not say how images are normalised")
@@ -228,7 +226,7 @@ def named_encoder(
         weights.encoder or name,
         image_size=image_size,
         channels=channels,
-        init=name if known else "timm",
+        init=weights.source,
     )
     return Encoder(backbone, image_size, channels, *found).eval()
 

@@ -170,6 +170,16 @@ def find_weights(init: str, encoder: str | None = None, whole: bool = False) -> 
     return found
 
 
+def named_weights(name: str) -> StartingWeights:
+    """Find weights by one word: what `find_weights` takes, or a timm model with its default ones.
+
+    Those of a run that saved a joined encoder are whole. Raises what `find_weights` raises.
+    """
+    if ":" in name or name in (OWN, PRETRAINED) or Path(name).exists():
+        return find_weights(name, whole=True)
+    return find_weights("timm", name, whole=True)
+
+
 def _of_package(encoder: str | None) -> StartingWeights:
     """The weights of `encoder`, or the first, that come with the package; the net is built for the
     images at hand.

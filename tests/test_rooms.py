@@ -17,13 +17,14 @@ from tools.house import SOURCE, circles, imported, room_of
 FILES = sorted(SOURCE.rglob("*.py"))
 
 MAY_IMPORT = {
+    "rendering": set(),
     "pairs": set(),
     "views": set(),
     "networks": {"views"},
     "data": {"views"},
     "losses": {"pairs"},
     "methods": {"losses", "views", "networks"},
-    "training": {"methods", "data", "losses", "views", "networks", "pairs"},
+    "training": {"methods", "data", "losses", "views", "networks", "pairs", "rendering"},
     "neighbours": {"pairs", "views", "data"},
     "evaluation": {"neighbours", "networks", "data", "losses", "views"},
     "maps": {
@@ -65,6 +66,7 @@ ANYWHERE = {
     "device",
     "isolation",
     "messages",
+    "progress",
     "threads",
 }  # know nothing of nearfar
 ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
@@ -126,6 +128,7 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
                 "run_teacher",
                 "run_evaluation",
                 "cli",
+                "rendering",
                 "sklearn",
                 "papers",
             },
@@ -172,7 +175,7 @@ def test_public_names():
         "push reproduce resume run_demo search_images select_images show_views "
         "transfer ProcessLost Run "
     )
-    names += "TrainingDiverged TrainingStopped __version__ register_method"
+    names += "TrainingDiverged TrainingStopped __version__ register_method show_progress"
     assert sorted(nearfar.__all__) == sorted(names.split())
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
 

@@ -7,6 +7,7 @@ to nothing.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nearfar.methods import register_method as register_method
     from nearfar.papers.reproduce import reproduce as reproduce
     from nearfar.papers.transfer import transfer as transfer
+    from nearfar.rendering import show_progress as show_progress
     from nearfar.run import Run as Run
     from nearfar.run import join as join
     from nearfar.run import load as load
@@ -53,6 +55,7 @@ _NAMES = {
     "pages.report": ["in_notebook"],
     "papers.reproduce": ["reproduce"],
     "papers.transfer": ["transfer"],
+    "rendering": ["show_progress"],
     "run": ["Run", "join", "load"],
     "training.loop": ["TrainingDiverged", "TrainingStopped"],
     "training.processes": ["ProcessLost"],
@@ -69,9 +72,25 @@ def __getattr__(name: str) -> Any:
 
     state = random.getstate()  # rich moves it when it is imported
     value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    _show_in_notebooks()
     random.setstate(state)
     globals()[name] = value
     return value
+
+
+def _show_in_notebooks() -> None:
+    """Draw bars and lines where a person looks at cells; elsewhere nobody hears of anything unless
+    they ask.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is not None and not _shown_once:
+        from nearfar.rendering import show_progress
+
+        _shown_once.append(True)
+        show_progress()
+
+
+_shown_once: list[bool] = []
 
 
 def __dir__() -> list[str]:

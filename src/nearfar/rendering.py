@@ -1,0 +1,172 @@
+"""Lines and bars on a terminal or in a notebook, by rich: the only file beside the command line
+that knows a console.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import rich.table
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import TaskProgressColumn as Percent
+from rich.text import Text
+
+from nearfar.progress import Bar, Table, drawn_by, log, renderer
+
+INTERVAL = 15.0  # seconds between plain lines
+
+
+class ConsoleRenderer:
+    """Bars on a console; where none can move, a plain line every 15 seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+        self.live = console.is_terminal or notebook
+        self._drawing: Progress | None = None
+
+    @contextmanager
+    def bar(self, title: str, total: int | None) -> Iterator[Bar]:
+        """Draw a bar while the context is open, below those that are open already."""
+        if not self.live:
+            yield _Lines(self.console, title, total)
+            return
+        outer = self._drawing
+        if outer is None:
+            self._drawing = Progress(
+                SpinnerColumn(),
+                BarColumn(),
+                Percent(),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=self.console,
+                transient=True,
+            )
+            self._drawing.start()
+        drawing = self._drawing
+        assert drawing is not None
+        task = drawing.add_task(title, total=total)
+        try:
+            yield _Drawn(drawing, task)
+        finally:
+            drawing.remove_task(task)
+            if outer is None:
+                drawing.stop()
+                self._drawing = None
+
+    def waiting(self, title: str) -> AbstractContextManager[Any]:
+        """Show a spinner while the context is open; nothing beside an open bar."""
+        free = self.live and self._drawing is None
+        return self.console.status(title) if free else nullcontext()
+
+
+class _Drawn(Bar):
+    def __init__(self, drawing: Progress, task: Any) -> None:
+        self.drawing, self.task = drawing, task
+
+    def update(
+        self, done: int, total: int | None = None, text: str = "", now: bool = False
+    ) -> None:
+        self.done = done
+        self.drawing.update(self.task, completed=done, total=total, description=text or None)
+
+
+class _Lines(Bar):
+    def __init__(self, console: Console, title: str, total: int | None) -> None:
+        self.console, self.title, self.total = console, title, total
+        self.last = perf_counter()
+
+    def update(
+        self, done: int, total: int | None = None, text: str = "", now: bool = False
+    ) -> None:
+        self.done, self.total = done, self.total if total is None else total
+        if now or perf_counter() - self.last > INTERVAL:
+            known = f"{done}" if self.total is None else f"{done} of {self.total}"
+            self.console.print(Text(text or f"{self.title}: {known}"))
+            self.last = perf_counter()
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints the lines of the log on a console, and its tables with borders."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record; a table stays a table."""
+        if isinstance(record.msg, Table):
+            self.console.print(as_rich(record.msg))
+        else:
+            self.console.print(Text(record.getMessage()), soft_wrap=True)
+
+
+def as_rich(table: Table) -> rich.table.Table:
+    """Return a table with borders."""
+    drawn = rich.table.Table(*table.header, title=table.title or None)
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+@contextmanager
+def shown_on(console: Console, level: int = logging.INFO) -> Iterator[None]:
+    """Show lines of this level and bars on a console, in place of anything else, while the context
+    is open.
+    """
+    before, was = log.handlers, log.level
+    log.handlers, propagates = [ConsoleHandler(console)], log.propagate
+    log.propagate = False
+    log.setLevel(level)
+    try:
+        with drawn_by(ConsoleRenderer(console)):
+            yield
+    finally:
+        log.handlers, log.propagate = before, propagates
+        log.setLevel(was)
+
+
+class Shown(NamedTuple):
+    """What another process needs to show lines as this one does."""
+
+    stderr: bool
+    level: int
+
+
+def shown_here() -> Shown | None:
+    """Return how this process shows lines; None where it shows none."""
+    drawing = renderer()
+    if not isinstance(drawing, ConsoleRenderer) or drawing.console.quiet:
+        return None
+    return Shown(drawing.console.stderr, log.level)
+
+
+def shown_as(shown: Shown | None) -> AbstractContextManager[None]:
+    """Show lines and bars as another process does; nothing for None."""
+    if shown is None:
+        return nullcontext()
+    return shown_on(Console(soft_wrap=True, stderr=shown.stderr), shown.level)
+
+
+def show_progress(on: bool = True) -> None:
+    """Show what nearfar is doing, lines and bars, from now on; on: False for nothing again.
+
+    The command line and notebooks do so from the start; a program that uses the library hears
+    nothing unless it calls this, or listens to the logger "nearfar".
+    """
+    global _open
+    if _open is not None:
+        _open.__exit__(None, None, None)
+        _open = None
+    if on:
+        _open = shown_on(Console(soft_wrap=True))
+        _open.__enter__()
+
+
+_open: AbstractContextManager[None] | None = None

@@ -23,8 +23,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from nearfar.data import Images, open_images
-from nearfar.papers.annotations import open_annotated, read_pixels
 from nearfar.views import resize_square
+from nearfar_papers.annotations import open_annotated, read_pixels
 
 ON = ("held-out", "test")
 HELD_OUT = 5  # every fifth image

@@ -55,9 +55,8 @@ MAY_IMPORT = {
 }
 MAY_IMPORT["pages"] = set(MAY_IMPORT) - {"arguments", "pairs", "losses"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
-MAY_IMPORT["papers"] = set(MAY_IMPORT)  # and nobody imports the papers
 MAY_IMPORT |= {
-    "sklearn": MAY_IMPORT["papers"],
+    "sklearn": set(MAY_IMPORT),
     "timm": {"networks"},
 }  # adapters, for other libraries
 ANYWHERE = {
@@ -118,7 +117,7 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
     [
         ("lightning_fabric", {"training"}),
         ("torch.distributed", {"training", "pairs"}),
-        ("matplotlib", {"maps", "pages", "papers"}),
+        ("matplotlib", {"maps", "pages"}),
         (
             "rich",
             {
@@ -130,7 +129,6 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
                 "cli",
                 "rendering",
                 "sklearn",
-                "papers",
             },
         ),
         ("cyclopts", {"arguments", "commands", "cli"}),

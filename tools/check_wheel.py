@@ -3,7 +3,7 @@
     python -m tools.check_wheel [--whole] [--minutes N]
 
 The environments reuse the packages of this one, except nearfar, so nothing is downloaded; `--whole` installs all
-packages, 5 GB for each. The command checks that each archive holds every file of src/nearfar, and the wheel nothing
+packages, 5 GB for each. The command checks that each archive holds every file of src, and the wheel nothing
 else, that `pip check` finds all requirements, and that `nearfar doctor` and `nearfar demo` succeed in a folder without
 the sources. The archives remain in dist/.
 """

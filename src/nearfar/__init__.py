@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nearfar.commands.starting import run_demo as run_demo
     from nearfar.commands.views import show_views as show_views
     from nearfar.methods import register_method as register_method
-    from nearfar.papers.reproduce import reproduce as reproduce
-    from nearfar.papers.transfer import transfer as transfer
     from nearfar.rendering import show_progress as show_progress
     from nearfar.run import Run as Run
     from nearfar.run import join as join
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
     from nearfar.training.loop import TrainingDiverged as TrainingDiverged
     from nearfar.training.loop import TrainingStopped as TrainingStopped
     from nearfar.training.processes import ProcessLost as ProcessLost
+    from nearfar_papers.reproduce import reproduce as reproduce
+    from nearfar_papers.transfer import transfer as transfer
 
 _NAMES = {
     "commands.check": ["check"],
@@ -53,8 +53,8 @@ _NAMES = {
     "commands.views": ["show_views"],
     "methods": ["register_method"],
     "pages.report": ["in_notebook"],
-    "papers.reproduce": ["reproduce"],
-    "papers.transfer": ["transfer"],
+    "nearfar_papers.reproduce": ["reproduce"],
+    "nearfar_papers.transfer": ["transfer"],
     "rendering": ["show_progress"],
     "run": ["Run", "join", "load"],
     "training.loop": ["TrainingDiverged", "TrainingStopped"],
@@ -71,7 +71,9 @@ def __getattr__(name: str) -> Any:
     import random
 
     state = random.getstate()  # rich moves it when it is imported
-    value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    home = _HOMES[name]
+    where = home if home.startswith("nearfar_") else f"nearfar.{home}"
+    value = getattr(importlib.import_module(where), name)
     _show_in_notebooks()
     random.setstate(state)
     globals()[name] = value

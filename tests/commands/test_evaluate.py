@@ -10,9 +10,9 @@ import nearfar
 from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.evaluation.results import sentence
-from nearfar.papers.runs import packed, unpacked
 from nearfar.run_evaluation import open_labelled, stratified_sample
 from nearfar.training.settings import Settings
+from nearfar_papers.runs import packed, unpacked
 
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 

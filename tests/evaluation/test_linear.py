@@ -18,7 +18,7 @@ from nearfar.evaluation import (
 )
 from nearfar.evaluation.linear import choose_strength, fit, standardise, train_heads
 from nearfar.methods import method_class, method_names
-from nearfar.papers.protocols import RATES
+from nearfar_papers.protocols import RATES
 
 
 def bayes(test_x, test_y):

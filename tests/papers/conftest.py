@@ -2,7 +2,7 @@
 
 import functools
 
-from nearfar.papers.paper import read_paper
+from nearfar_papers.paper import read_paper
 from tests.evaluation.conftest import clouds as clouds
 
 paper = functools.cache(read_paper)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from faster_coco_eval.core import mask
 
-from nearfar.papers.annotations import DetectionSet, flipped, mirrored, open_annotated
+from nearfar_papers.annotations import DetectionSet, flipped, mirrored, open_annotated
 
 SIZE = "<size><width>64</width><height>64</height></size>"
 BILLION = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;&b;">]><annotation>&c;</annotation>'

@@ -9,10 +9,10 @@ import pytest
 
 import nearfar
 from nearfar.methods import method_class
-from nearfar.papers.pages import write_outcome
-from nearfar.papers.paper import read_paper
-from nearfar.papers.runs import path_of, resolved
 from nearfar.views.plans import plan
+from nearfar_papers.pages import write_outcome
+from nearfar_papers.paper import read_paper
+from nearfar_papers.runs import path_of, resolved
 from tests.papers.conftest import paper
 
 OWN = """

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nearfar.papers.claims import Difference, compare, holm, judge, with_test_images
-from nearfar.papers.paper import Claim, read_paper
+from nearfar_papers.claims import Difference, compare, holm, judge, with_test_images
+from nearfar_papers.paper import Claim, read_paper
 from tests.papers.conftest import paper
 from tests.papers.test_papers import written
 

@@ -16,10 +16,10 @@ from rich.console import Console
 import nearfar
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
-from nearfar.papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
-from nearfar.papers.detection import average_precision
-from nearfar.papers.detector import DETECTORS
 from nearfar.run import Run
+from nearfar_papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
+from nearfar_papers.detection import average_precision
+from nearfar_papers.detector import DETECTORS
 
 TASKS = ("detect", "segment", "keypoints")
 

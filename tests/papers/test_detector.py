@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from nearfar.networks import Encoder, build_backbone
-from nearfar.papers.annotations import open_annotated
-from nearfar.papers.detection import (
+from nearfar_papers.annotations import open_annotated
+from nearfar_papers.detection import (
     average_precision,
     detector_optimizer,
     find_objects,
     fit_detector,
     rate_factor,
 )
-from nearfar.papers.detector import DETECTORS, TASKS, FeatureMaps, build_detector, detector_settings
+from nearfar_papers.detector import DETECTORS, TASKS, FeatureMaps, build_detector, detector_settings
 
 SMALL_IMAGES = dict(sides=(64,), longest=64, batch_size=2, steps=1, workers=0, regions=8)
 TINY = dict(**SMALL_IMAGES, proposals=(20, 20), kept=(20, 20), channels=32)

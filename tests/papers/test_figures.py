@@ -5,7 +5,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from nearfar.papers.pages import draw_table, side_by_side
+from nearfar_papers.pages import draw_table, side_by_side
 from tests.papers.conftest import paper
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 import nearfar
 from nearfar.networks.backbone import with_grid
-from nearfar.papers.measures import IMAGES, MEASURES, main, saved_projector
 from nearfar.training.run_folder import CHECKPOINT
+from nearfar_papers.measures import IMAGES, MEASURES, main, saved_projector
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_the_projector_of_a_run_is_that_of_its_last_step(run):
 
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
     monkeypatch.setattr(
-        "nearfar.papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2)
+        "nearfar_papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2)
     )
     (run.path / "plane.html").write_text("left by a measurement that was stopped")
     found = MEASURES["plane"]({}, run.path)
@@ -101,12 +101,12 @@ def test_only_losses_of_one_network_are_measured_alone(tmp_path):
 
 
 def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearfar.papers.measures.SECONDS", 0.0)
+    monkeypatch.setattr("nearfar_papers.measures.SECONDS", 0.0)
     given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
     assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
-    monkeypatch.setattr("nearfar.papers.measures._fastest", lambda step: 0.5)
+    monkeypatch.setattr("nearfar_papers.measures._fastest", lambda step: 0.5)
     monkeypatch.setattr(
-        "nearfar.papers.measures._rate", lambda given: given["batch_size"] / 2.0
+        "nearfar_papers.measures._rate", lambda given: given["batch_size"] / 2.0
     )  # 2 s for any step
     assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(
         100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512)
@@ -119,9 +119,9 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
 
 def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
     speeds = iter([99.0, 50.0, 20.0])
-    monkeypatch.setattr("nearfar.papers.measures.SECONDS", 0.0)
+    monkeypatch.setattr("nearfar_papers.measures.SECONDS", 0.0)
     monkeypatch.setattr(
-        "nearfar.papers.measures.training_speed", lambda *given, **how: next(speeds)
+        "nearfar_papers.measures.training_speed", lambda *given, **how: next(speeds)
     )
     given = dict(method="simclr", encoder="tiny", batch_size=100)
     assert MEASURES["step-time"](given, tmp_path) == 1000 * 100 / 50

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from nearfar.networks import build_backbone
-from nearfar.papers import pages
-from nearfar.papers.claims import holm, judge
-from nearfar.papers.paper import Claim
-from nearfar.papers.runs import known_in
+from nearfar_papers import pages
+from nearfar_papers.claims import holm, judge
+from nearfar_papers.paper import Claim
+from nearfar_papers.runs import known_in
 from tests.papers.conftest import paper
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -5,8 +5,8 @@ mistakes are named.
 import pytest
 import yaml
 
-from nearfar.papers.paper import paper_names, read_paper
-from nearfar.papers.runs import check_cells, has
+from nearfar_papers.paper import paper_names, read_paper
+from nearfar_papers.runs import check_cells, has
 from tests.papers.conftest import paper
 
 OWN = {

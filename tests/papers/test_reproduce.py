@@ -19,10 +19,10 @@ import pytest
 import nearfar
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
-from nearfar.papers.paper import read_paper
-from nearfar.papers.runs import add_tasks, right_in, state_of, unpacked
 from nearfar.training.environment import machine
 from nearfar.training.run_folder import owned
+from nearfar_papers.paper import read_paper
+from nearfar_papers.runs import add_tasks, right_in, state_of, unpacked
 from tests.papers.conftest import paper
 from tests.pictures import png
 
@@ -83,7 +83,7 @@ def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch)
         words = "small scale" if path.stem.endswith(".small") else "run"
         assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("nearfar.papers.runs.COMMITTED", tmp_path / "nowhere")  # an installed wheel
+    monkeypatch.setattr("nearfar_papers.runs.COMMITTED", tmp_path / "nowhere")  # an installed wheel
     assert {state_of(table, tmp_path) for table in paper("saclr").tables.values()} == {"not run"}
 
 
@@ -104,7 +104,7 @@ def again(reproduced, tmp_path, monkeypatch):
     shutil.copytree(reproduced[0], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "nearfar.papers.runs.run_tasks", lambda *args: pytest.fail("it was run already")
+        "nearfar_papers.runs.run_tasks", lambda *args: pytest.fail("it was run already")
     )
     return reproduced[1]
 
@@ -146,7 +146,7 @@ def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, mon
     )
     for path in Path("reproduced/runs").rglob("measured.json"):
         path.unlink()
-    monkeypatch.setattr("nearfar.papers.runs.machine", lambda: "another machine")
+    monkeypatch.setattr("nearfar_papers.runs.machine", lambda: "another machine")
     assert (
         nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
         == again["own/table-2"]["cells"]
@@ -334,7 +334,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
             raise subprocess.CalledProcessError(1, words)
         return {"result": 7}
 
-    monkeypatch.setattr("nearfar.papers.runs._Commands.run", run)
+    monkeypatch.setattr("nearfar_papers.runs._Commands.run", run)
     Path("own.yaml").write_text(own)
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
     said = capsys.readouterr()

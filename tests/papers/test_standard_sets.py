@@ -9,14 +9,14 @@ from PIL import Image
 from rich.console import Console
 
 from nearfar.data.images import sample
-from nearfar.papers.standard_sets import (
+from nearfar.run_evaluation import LabelledSets
+from nearfar_papers.standard_sets import (
     STANDARD_SETS,
     VOC_CLASSES,
     features_in_pieces,
     open_standard,
     standard_set,
 )
-from nearfar.run_evaluation import LabelledSets
 
 FITTED = dict(image_size=8, channels=3)
 
@@ -139,7 +139,7 @@ def means(pixels):
 
 
 def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, quiet, monkeypatch):
-    monkeypatch.setattr("nearfar.papers.standard_sets.CHUNK", 4)
+    monkeypatch.setattr("nearfar_papers.standard_sets.CHUNK", 4)
     write_voc(tmp_path, train=6, test=6)
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/test001.jpg").write_bytes(b"no image")
     splits = open_standard(STANDARD_SETS["voc2007"], tmp_path)

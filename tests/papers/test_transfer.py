@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 import nearfar
-from nearfar.papers import protocols
 from nearfar.threads import use_threads
+from nearfar_papers import protocols
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
 
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
@@ -24,7 +24,7 @@ def run(images_file, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr("nearfar.papers.protocols.PENALTIES", (0.1, 10.0))
+    monkeypatch.setattr("nearfar_papers.protocols.PENALTIES", (0.1, 10.0))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

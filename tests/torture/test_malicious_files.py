@@ -25,7 +25,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import list_splits, open_images
 from nearfar.messages import load_yaml
-from nearfar.papers.paper import read_paper
+from nearfar_papers.paper import read_paper
 from tests.pictures import tar
 
 IMAGE = io.BytesIO()

@@ -35,12 +35,6 @@ from nearfar.commands.evaluate import evaluate
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
 from nearfar.messages import as_words, check_known, first_line, one_line, read_json
-from nearfar.papers.detector import TASKS
-from nearfar.papers.paper import TRAINED, Cell, Table
-from nearfar.papers.protocols import PROTOCOLS
-from nearfar.papers.protocols import result_names as protocol_names
-from nearfar.papers.standard_sets import PREFIX, name_with, standard_set
-from nearfar.papers.transfer import transfer
 from nearfar.run import PREDICTIONS, TRUTH, Run
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
@@ -49,6 +43,12 @@ from nearfar.training.processes import handled
 from nearfar.training.progress import duration, shown
 from nearfar.training.run_folder import CONFIG
 from nearfar.training.settings import Settings
+from nearfar_papers.detector import TASKS
+from nearfar_papers.paper import TRAINED, Cell, Table
+from nearfar_papers.protocols import PROTOCOLS
+from nearfar_papers.protocols import result_names as protocol_names
+from nearfar_papers.standard_sets import PREFIX, name_with, standard_set
+from nearfar_papers.transfer import transfer
 
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
@@ -63,7 +63,7 @@ small scale.
 PRETRAINED = "pretrain"
 PLANE = "plane"
 """The measure that makes a map, and the name of its files in the folder of a run."""
-COMMITTED = Path(__file__).parents[3] / "docs" / "papers"
+COMMITTED = Path(__file__).parents[2] / "docs" / "papers"
 """The numbers that come with the source; not there where only the package is installed."""
 VERDICTS = ("yes", "no", "not decided", "not run")
 LOGGED = ("loss", "lr", "images_per_second", "data_wait")
@@ -458,7 +458,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         words = [
             "python",
             "-m",
-            "nearfar.papers.measures",
+            "nearfar_papers.measures",
             cell.measure,
             json.dumps(given),
             str(folder),

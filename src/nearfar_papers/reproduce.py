@@ -17,7 +17,7 @@ from nearfar.isolation import isolated
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nearfar.papers.paper import Paper, Table
+    from nearfar_papers.paper import Paper, Table
 
 
 @isolated()
@@ -71,8 +71,8 @@ def reproduce(
     from nearfar.atomic import check_folder
     from nearfar.device import count_gpus
     from nearfar.messages import RunsFailed, check_known, check_range
-    from nearfar.papers import runs
-    from nearfar.papers.pages import write_claims, write_outcome
+    from nearfar_papers import runs
+    from nearfar_papers.pages import write_claims, write_outcome
 
     console = console or Console()
     check_range("--seeds", seeds, 1, 1000)
@@ -132,7 +132,7 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
     all that have it.
     """
     from nearfar.messages import check_known
-    from nearfar.papers.paper import read_paper
+    from nearfar_papers.paper import read_paper
 
     whole = "/" not in words or words.endswith((".yaml", ".yml"))
     name, _, table = (words, "", "") if whole else words.rpartition("/")
@@ -154,8 +154,8 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
     """
     from rich.text import Text
 
-    from nearfar.papers.paper import paper_names, read_paper
-    from nearfar.papers.runs import state_of
+    from nearfar_papers.paper import paper_names, read_paper
+    from nearfar_papers.runs import state_of
 
     found: dict[str, dict[str, Any]] = {}
     for name in paper_names():

@@ -84,16 +84,6 @@ def transfer(
     from nearfar.evaluation.evaluate import largest_class
     from nearfar.messages import check_known, check_range, check_seed
     from nearfar.pages.report import write_report
-    from nearfar.papers.detection import evaluate_detectors
-    from nearfar.papers.detector import TASKS
-    from nearfar.papers.protocols import PROTOCOLS, protocol_results
-    from nearfar.papers.standard_sets import (
-        OWN_DATA,
-        features_in_pieces,
-        name_with,
-        open_standard,
-        standard_set,
-    )
     from nearfar.run import Run, load
     from nearfar.run_evaluation import (
         LabelledSets,
@@ -105,6 +95,16 @@ def transfer(
         show_results,
     )
     from nearfar.training.progress import shown
+    from nearfar_papers.detection import evaluate_detectors
+    from nearfar_papers.detector import TASKS
+    from nearfar_papers.protocols import PROTOCOLS, protocol_results
+    from nearfar_papers.standard_sets import (
+        OWN_DATA,
+        features_in_pieces,
+        name_with,
+        open_standard,
+        standard_set,
+    )
 
     console, run = console or Console(), Run.of(run)
     protocols, known = (

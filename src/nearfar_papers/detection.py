@@ -34,7 +34,12 @@ from nearfar.maps.thumbnails import data_url
 from nearfar.networks import Encoder, first_encoder
 from nearfar.pages.report import STARTS, write_report
 from nearfar.pages.template import write_page
-from nearfar.papers.annotations import (
+from nearfar.run import Run
+from nearfar.run_evaluation import encoders_by_row
+from nearfar.run_features import sampled_shown
+from nearfar.training.progress import say_read, shown
+from nearfar.views import eight_bits
+from nearfar_papers.annotations import (
     AnnotatedImage,
     AnnotatedImages,
     DetectionSet,
@@ -45,18 +50,13 @@ from nearfar.papers.annotations import (
     open_annotated,
     read_pixels,
 )
-from nearfar.papers.detector import (
+from nearfar_papers.detector import (
     TASKS,
     DetectorSettings,
     build_detector,
     channels_of,
     detector_settings,
 )
-from nearfar.run import Run
-from nearfar.run_evaluation import encoders_by_row
-from nearfar.run_features import sampled_shown
-from nearfar.training.progress import say_read, shown
-from nearfar.views import eight_bits
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
 # images on a page, pixels of their longer side, least score that is drawn

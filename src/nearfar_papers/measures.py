@@ -1,6 +1,6 @@
 """Numbers of the papers' tables that are no accuracies; each is had in a process of its own.
 
-    python -m nearfar.papers.measures MEASURE SETTINGS RUN [--json]
+    python -m nearfar_papers.measures MEASURE SETTINGS RUN [--json]
 
 SETTINGS is a JSON object, RUN the folder of a run, which some of them read. Prints the number, or
 a list, as JSON; with --json an object that holds it as `result`, and how many images were read as
@@ -30,7 +30,6 @@ from nearfar.evaluation import extract_view
 from nearfar.messages import READ, as_json
 from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.papers.runs import PLANE
 from nearfar.run import Run, load
 from nearfar.run_features import open_shown
 from nearfar.training.budget import training_speed
@@ -39,6 +38,7 @@ from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 from nearfar.training.start import plan_resumed
+from nearfar_papers.runs import PLANE
 
 MIB = 2**20
 QUIET = Console(quiet=True)

@@ -19,9 +19,11 @@ import numpy as np
 
 from nearfar.atomic import replacing, write_file
 from nearfar.pages.template import write_page
-from nearfar.papers.claims import Judgement, Place, Values, holm, judge
-from nearfar.papers.paper import TRAINED, Claim, Column, Paper, Row, Table
-from nearfar.papers.runs import (
+from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
+from nearfar.training.progress import duration
+from nearfar_papers.claims import Judgement, Place, Values, holm, judge
+from nearfar_papers.paper import TRAINED, Claim, Column, Paper, Row, Table
+from nearfar_papers.runs import (
     PLANE,
     VERDICTS,
     Known,
@@ -32,8 +34,6 @@ from nearfar.papers.runs import (
     resolved,
     unpacked,
 )
-from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
-from nearfar.training.progress import duration
 
 CLAIMS = "claims.md"
 MOST_LINES = 12

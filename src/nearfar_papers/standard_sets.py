@@ -24,9 +24,9 @@ from nearfar.data.left_out import Count
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import check_known, first_line
-from nearfar.papers.protocols import Metric
 from nearfar.run_evaluation import Encoders, Labelled, LabelledSets
 from nearfar.training.progress import say_read, shown
+from nearfar_papers.protocols import Metric
 
 PREFIX = "torchvision:"
 CHUNK = 1024  # images that are in memory at a time

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import stats
 
-from nearfar.papers.paper import Claim, Table
+from nearfar_papers.paper import Claim, Table
 
 Place = tuple[str, str]
 """The row and column of a cell."""

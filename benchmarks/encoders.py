@@ -11,8 +11,7 @@
 `--on held-out`, for choices, tests the classifiers on every fifth training image, so no test image influences a choice;
 `--on test`, for reports, trains on all training images and tests on the test images.
 "pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`.
-The other trained contenders train the small net with SimCLR for the same epochs; "two pairs" makes four views, for half
-of them. "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
+The other trained contenders train the small net with SimCLR for the same epochs; "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
 from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, "colours and edges" simple
 features alone; "pretrained" are the weights of the installed package alone, and "pretrained, edges" and the like these
 with simple features beside them (`JOINED`). "teacher" adds the similarities that these weights see to SimCLR, "teacher,
@@ -48,7 +47,6 @@ from encoders_report import (
     read,
     table,
 )
-from invariance import AugSelf, TwoSpaces
 from kinds import ON, SETS, Kind, parts
 from rich.console import Console
 from torch import Tensor
@@ -89,7 +87,7 @@ def default_plan(images: Images, crop: int, small: int = 0) -> ViewPlan:
 @dataclass(frozen=True)
 class Contender:
     """What differs from SimCLR with the default views: a change of them or a preset's name, the
-    method, the epochs.
+    method.
 
     With minutes, nothing else but the decay is set: views, size and optimiser are what `pretrain`
     chooses.
@@ -99,7 +97,6 @@ class Contender:
         default_factory=dict
     )  # fields of each view, "keep_colour", or a preset
     method: str | Method = "simclr"
-    epochs: float = 1.0  # as a share of the set's
     minutes: float | None = None
     weight_decay: float = 0.01  # the default when most were run
     teacher: str | None = None
@@ -112,8 +109,6 @@ class Contender:
         keep = change.pop("keep_colour", 0.0)
         small = self.method.small_views if isinstance(self.method, LeJEPA) else 0
         views = default_plan(images, crop, small).views
-        if isinstance(self.method, TwoSpaces) and self.method.pairs == 2:
-            views += tuple(replace(view, **PLAIN) for view in views)
         return ViewPlan("", tuple(replace(view, **change) for view in views), keep_colour=keep)
 
 
@@ -137,12 +132,8 @@ CONTENDERS = {
         f"crops from 0.55, {name}": Contender(dict(scale=(0.55, 1.0)) | change)
         for name, change in MILDER.items()
     },
-    "augself": Contender(method=AugSelf()),
-    "augself, keep 0.5": Contender(dict(keep_colour=0.5), AugSelf()),
     "lejepa": Contender(method="lejepa", weight_decay=0.1),
     "lejepa, 2 + 4": Contender(method=LeJEPA(small_views=4), weight_decay=0.1),
-    "two spaces": Contender(dict(keep_colour=0.5), TwoSpaces()),
-    "two pairs": Contender(method=TwoSpaces(pairs=2), epochs=0.5),
     **{preset: Contender(preset) for preset in PRESETS},
     "ten minutes": Contender(minutes=10),
     "weights, ten minutes": Contender(minutes=10),
@@ -242,7 +233,7 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
         method=chosen.method,
         views=chosen.views(task.train, task.kind.crop),
         crop_size=task.kind.crop,
-        epochs=task.kind.epochs * chosen.epochs,
+        epochs=task.kind.epochs,
         **same,
     )
 

@@ -24,7 +24,6 @@ import numpy as np
 import timm
 import torch
 import torch.nn.functional as F
-from several_views import OVER_VIEWS, Combined, CombinedModel, SeveralViews
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_swa_avg_fn
 
@@ -32,7 +31,6 @@ from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import extract, knn_accuracy, linear_accuracy
 from nearfar.methods import Model, method_class
-from nearfar.methods.method import Method
 from nearfar.networks import whiten_stem
 from nearfar.networks.small import BasicBlock, SmallNet
 from nearfar.training.optimizers import build_optimizer
@@ -116,20 +114,11 @@ def train(args: argparse.Namespace, bank: Images) -> tuple[nn.Module, dict[str, 
     numbers = {"temperature": args.temperature, **json.loads(args.numbers)}
     if "temperature" not in method_class(args.method).__dataclass_fields__:
         del numbers["temperature"]
-    crops = dict(large=args.large_crops, small=args.small_crops)
-    if args.over == "patches":
-        method: Method = Combined.from_recipe("small", **numbers)
-    elif args.over or crops != dict(large=2, small=0):
-        method = SeveralViews.from_recipe("small", over=args.over or "pairs", **crops, **numbers)
-    else:
-        method = method_class(args.method).from_recipe("small", **numbers)
+    method = method_class(args.method).from_recipe("small", **numbers)
     view = plan(args.views, args.crop, bank.channels).views[0]
-    small = replace(view, size=args.crop // 2, scale=(0.05, 0.3))
     stages = args.stages or [(args.crop, view.scale[0])]
-    plans = [
-        plan_of(args, replace(view, size=side, scale=(least, 1.0)), small) for side, least in stages
-    ]
-    model = (CombinedModel if args.over == "patches" else Model)(method, backbone, len(bank))
+    plans = [plan_of(args, replace(view, size=side, scale=(least, 1.0))) for side, least in stages]
+    model = Model(method, backbone, len(bank))
     rule = get_ema_avg_fn(args.average) if args.average else get_swa_avg_fn()
     average, averaged = (
         AveragedModel(backbone, avg_fn=rule, use_buffers=True),
@@ -177,14 +166,10 @@ def stage(text: str) -> tuple[int, float]:
     return int(side), float(least)
 
 
-def plan_of(args: argparse.Namespace, view: View, small: View) -> ViewPlan:
-    """Return so many views of a kind, and small ones."""
-    flips = [
-        float(number % 2) if args.flips_apart else view.flip for number in range(args.large_crops)
-    ]
-    return ViewPlan(
-        "tried", (*(replace(view, flip=flip) for flip in flips), *[small] * args.small_crops)
-    )
+def plan_of(args: argparse.Namespace, view: View) -> ViewPlan:
+    """Return two views of a kind."""
+    flips = (0.0, 1.0) if args.flips_apart else (view.flip, view.flip)
+    return ViewPlan("tried", tuple(replace(view, flip=flip) for flip in flips))
 
 
 def table(path: Path) -> str:
@@ -235,18 +220,10 @@ def main() -> None:
         nargs="+",
         help='"24:0.4": side and smallest share of the crops, for its share of the time',
     )
-    parser.add_argument("--large-crops", type=int, default=2)
     parser.add_argument(
-        "--small-crops",
-        type=int,
-        default=0,
-        help="crops of half the side, each against all large ones",
-    )
-    parser.add_argument(
-        "--over", choices=("pairs", "patches", *OVER_VIEWS), help="of benchmarks/several_views.py"
-    )
-    parser.add_argument(
-        "--flips-apart", action="store_true", help="every second view is always mirrored"
+        "--flips-apart",
+        action="store_true",
+        help="the second view is always mirrored, the first never",
     )
     parser.add_argument("--silu", action="store_true", help="SiLU for ReLU in our own nets")
     parser.add_argument(

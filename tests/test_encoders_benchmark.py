@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from nearfar.data import open_images
-from nearfar.views import make
 
 BENCHMARKS, DOCS = (Path(__file__).parents[1] / name for name in ("benchmarks", "docs"))
 
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    monkeypatch.setattr(make, "sample_view", make.sample_view)  # which invariance.py replaces
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("encoders")
 

@@ -4,6 +4,7 @@ elsewhere.
 
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -35,6 +36,29 @@ def test_every_page_is_in_the_navigation_once():
     }
     named = pages_of(SITE["nav"])
     assert there == set(named) and len(named) == len(there)
+
+
+def test_every_result_names_what_made_it():
+    """A script is in benchmarks/, or stands beside the last commit that has it."""
+    files = {path.name for path in (ROOT / "docs/results").iterdir()} - {"README.md"}
+    page = (ROOT / "docs/results/README.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|.*\| (.*) \|$", page, re.MULTILINE)
+    named = [name for row, _ in rows for name in re.findall(r"`(.*?)`", row)]
+    assert sorted(named) == sorted(files)
+    scripts = {f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")}
+    texts = [*(text for _, text in rows), *_paragraphs(ROOT / "README.md")]
+    texts += [part for path in (ROOT / "docs").glob("*.md") for part in _paragraphs(path)]
+    for text in texts:
+        gone = {*re.findall(r"benchmarks/\w+\.py", text)} - scripts
+        assert not gone or re.search(r"\bof\s+(commit\s+)?[0-9a-f]{7}\b", text), (gone, text)
+    for path in (ROOT / "docs/results").glob("*.json"):
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and "made_by" in found:
+            assert re.fullmatch(r"benchmarks/\w+\.py of commit [0-9a-f]{7}", found["made_by"])
+
+
+def _paragraphs(path):
+    return path.read_text().split("\n\n")
 
 
 def test_every_public_name_is_explained():

@@ -4,6 +4,7 @@ whole thing.
 
 import os
 import signal
+from contextlib import nullcontext
 
 import jaxtyping
 import numpy as np
@@ -26,6 +27,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a 
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 pytest_plugins = ["tests.annotated"]
+
+from nearfar.progress import Bar, drawn_by  # noqa: E402  # behind the hook
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +73,34 @@ def own_cache(tmp_path_factory, monkeypatch):
 def quiet():
     """A console that shows nothing."""
     return Console(quiet=True)
+
+
+class _Recorded(Bar):
+    def __init__(self, moves, title, total):
+        self.moves, self.title, self.total = moves, title, total
+
+    def update(self, done, total=None, text="", now=False):
+        self.done, self.total = done, self.total if total is None else total
+        self.moves.append((self.title, done, self.total))
+
+
+class _Recorder:
+    def __init__(self):
+        self.moves = []
+
+    def bar(self, title, total):
+        return nullcontext(_Recorded(self.moves, title, total))
+
+    def waiting(self, title):
+        return nullcontext()
+
+
+@pytest.fixture
+def bars():
+    """How bars move during a test: a list of (title, done, total)."""
+    recorder = _Recorder()
+    with drawn_by(recorder):
+        yield recorder.moves
 
 
 @pytest.fixture

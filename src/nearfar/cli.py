@@ -204,6 +204,7 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     """Call the function of a verb, and print its list of files where the output is piped."""
     from rich.console import Console
 
+    from nearfar.rendering import shown_on
     from nearfar.training.processes import is_follower
 
     values.pop("json", None)
@@ -216,8 +217,17 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     # then paths alone go to stdout
     piped = verb in LISTING and not machine and not sys.stdout.isatty()
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
-    logging.getLogger("nearfar").handlers = [logging.StreamHandler(console.file)]
-    logging.getLogger("nearfar").setLevel(logging.WARNING if is_follower() else logging.INFO)
+    with shown_on(console, logging.WARNING if is_follower() else logging.INFO):
+        result = _result_of(verb, values, console)
+    if piped:
+        from nearfar.pages.lists import for_pipes
+
+        sys.stdout.write_bytes(for_pipes(result, end))  # type: ignore[union-attr]  # an `Outlet`
+    return result
+
+
+def _result_of(verb: str, values: dict[str, Any], console: Any) -> Any:
+    """Call the function of a verb, or go on with a run."""
     run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
     if run is not None:
         if values.keys() - {"data", "accelerator", "devices", "threads"}:
@@ -226,12 +236,7 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
         return nearfar.resume(run, **values, data_changed=data_changed, console=console)
     if data_changed:
         raise ValueError("--data-changed goes with --resume")
-    result = function_of(verb)(**values, console=console)
-    if piped:
-        from nearfar.pages.lists import for_pipes
-
-        sys.stdout.write_bytes(for_pipes(result, end))  # type: ignore[union-attr]  # an `Outlet`
-    return result
+    return function_of(verb)(**values, console=console)
 
 
 def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

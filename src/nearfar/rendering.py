@@ -61,9 +61,9 @@ class ConsoleRenderer:
                 self._drawing = None
 
     def waiting(self, title: str) -> AbstractContextManager[Any]:
-        """Show a spinner while the context is open; nothing beside an open bar."""
+        """Let a bar without an end move while the context is open; nothing beside an open bar."""
         free = self.live and self._drawing is None
-        return self.console.status(title) if free else nullcontext()
+        return self.bar(title, None) if free else nullcontext()
 
 
 class _Drawn(Bar):

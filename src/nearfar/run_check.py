@@ -5,7 +5,7 @@ to do first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,7 +142,6 @@ def doubtful(
     labels: Sequence[str],
     seed: int,
     approximate: bool,
-    progress: Callable[[int, int], None],
 ) -> tuple[list[Problem], Predicted | None]:
     """Problems of labels that are likely wrong, the least probable labels first, and how well
     labels can be predicted.
@@ -153,8 +152,8 @@ def doubtful(
         return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
-    how: dict[str, Any] = dict(seed=seed, approximate=approximate, progress=progress)
-    found = doubtful_labels(features[torch.from_numpy(rows)], images.labels[rows], **how)
+    x, own = features[torch.from_numpy(rows)], images.labels[rows]
+    found = doubtful_labels(x, own, seed, approximate=approximate)
     problems = []
     for place, own, other, chance in zip(*(one.tolist() for one in found[:4]), strict=True):
         row = int(rows[place])
@@ -188,9 +187,7 @@ def remedy(run: bool) -> str:
     return f"check a run of nearfar pretrain on these images, or try {timm}"
 
 
-def defective(
-    images: Images, progress: Callable[[int, int], None]
-) -> tuple[list[Problem], list[str]]:
+def defective(images: Images) -> tuple[list[Problem], list[str]]:
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot
     be read.
 
@@ -202,7 +199,7 @@ def defective(
         for name, why in images.skipped
     ]
     usual = []
-    for problem, rows in find_defects(images, progress).items():
+    for problem, rows in find_defects(images).items():
         if len(rows) > USUAL * len(images):
             usual.append(
                 f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so "

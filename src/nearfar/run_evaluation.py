@@ -56,6 +56,7 @@ from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder, first_encoder
 from nearfar.networks.backbone import with_grid
+from nearfar.progress import waiting
 from nearfar.run import Run, load
 from nearfar.run_features import (
     WithoutRun,
@@ -67,7 +68,6 @@ from nearfar.run_features import (
     side_at_hand,
 )
 from nearfar.training.job import initial_backbone
-from nearfar.training.progress import shown
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 
@@ -232,7 +232,6 @@ def describe_leaks(
     train_x: Tensor,
     test_x: Tensor,
     predictions: Mapping[str, np.ndarray],
-    progress: Callable[[int, int], None] | None = None,
 ) -> str:
     """What copies of training images among the test images do to accuracies, in one line; ""
     without any.
@@ -243,7 +242,7 @@ def describe_leaks(
     """
     train, test = sets.splits["train"], sets.splits["test"]
     moved = copy_distance(partial(extract, encoder), train, train_x, stream(0, "altered"))
-    leaks, complete = find_leaks(train, test, train_x, test_x, moved, progress)
+    leaks, complete = find_leaks(train, test, train_x, test_x, moved)
     if not leaks and not complete:
         return (
             "no copy of a training image was found among the test images, but only the nearest "
@@ -361,15 +360,18 @@ def finetuned(
     else:
         rows = draw_labels(train.labels, percent, seed)
     found = {}
-    options: dict[str, Any] = dict(seed=seed, bfloat16=bfloat16)
-    options["device"] = find_device()
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
-            with shown(
-                console, f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels"
-            ) as options["progress"]:
+            with waiting(row.replace("_", " ")):
                 found[row] = finetune_accuracies(
-                    encoder, train, test, rows, tuning(percent), **options
+                    encoder,
+                    train,
+                    test,
+                    rows,
+                    tuning(percent),
+                    seed=seed,
+                    device=find_device(),
+                    bfloat16=bfloat16,
                 )
     return found
 

@@ -41,6 +41,7 @@ from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
 from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, installed_weights
+from nearfar.progress import waiting
 from nearfar.run import Run, load
 from nearfar.training.progress import say_read, shown
 from nearfar.training.run_folder import content_of
@@ -537,12 +538,8 @@ def nearest_shown(
     own: Int64[Tensor, " queries"] | None = None,
     approximate: bool = False,
 ) -> Nearest:
-    """Find the k nearest rows of each query with a progress bar; see `find_nearest`."""
-    with shown(console, "comparing images") as progress:
-        report = None if console is None else console.print
-        return find_nearest(
-            features, queries, k, own=own, approximate=approximate, report=report, progress=progress
-        )
+    """Find the k nearest rows of each query; see `find_nearest`."""
+    return find_nearest(features, queries, k, own=own, approximate=approximate)
 
 
 def features_shown(
@@ -553,8 +550,8 @@ def features_shown(
 
     Raises ValueError for features that are not finite.
     """
-    with shown(console, title) as progress:
-        features = extract(encoder, images, device=find_device(), progress=progress)
+    with waiting(title):
+        features = extract(encoder, images, device=find_device())
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(
             f"the features of {bad} of {len(images)} images are not finite: the encoder's "

@@ -23,7 +23,8 @@ from torch import Tensor
 from nearfar.device import find_device
 from nearfar.evaluation import Score
 from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
-from nearfar.evaluation.linear import Probe, Progress, best_rate, held_out_rows, train_heads
+from nearfar.evaluation.linear import Probe, best_rate, held_out_rows, train_heads
+from nearfar.progress import tracked
 
 PROTOCOLS = ("transfer", "transfer-sgd", "low-shot")
 PENALTIES = tuple(np.geomspace(1e-6, 1e5, 45).tolist())
@@ -57,28 +58,23 @@ def protocol_results(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    progress: Progress = None,
 ) -> dict[str, float]:
     """Return the results of a protocol by their keys in results.json; splits: "train", "test",
     perhaps "validation".
     """
     train, validation, test = splits["train"], splits.get("validation"), splits["test"]
     if protocol == "transfer":
-        return {
-            "transfer": transfer_accuracy(
-                train, validation, test, metric, None, seed, progress
-            ).score
-        }
+        return {"transfer": transfer_accuracy(train, validation, test, metric, None, seed).score}
     if protocol == "transfer-sgd":
         return {
             "transfer_sgd": transfer_sgd_accuracy(
-                train, validation, test, metric, steps, seed, progress
+                train, validation, test, metric, steps, seed
             ).score
         }
     if validation is not None:
         train = _joined(_checked(train), _checked(validation, "validation"))
     results = {}
-    for shots, score in low_shot_precision(train, test, seed=seed, progress=progress).items():
+    for shots, score in low_shot_precision(train, test, seed=seed).items():
         results[f"low_shot_{shots or 'all'}"] = score.mean
         if shots is not None:
             results[f"low_shot_{shots}_std"] = score.deviation
@@ -101,7 +97,6 @@ def transfer_accuracy(
     metric: Metric = "accuracy",
     penalties: Sequence[float] | None = None,
     seed: int = 0,
-    progress: Progress = None,
 ) -> Transfer:
     """Transfer by logistic regression on frozen features, as in SCE, section 4.4 and Table 9.
 
@@ -119,20 +114,13 @@ def transfer_accuracy(
     """
     train, held, test = _splits(train, validation, test, seed)
     order = sorted(penalties or PENALTIES, reverse=True)
-    scores: list[float] = []
-    for score in _path_scores(train, held, order, metric):
-        scores.append(score)
-        if progress is not None:
-            progress(len(scores), 2 * len(order))
+    chosen_by = _path_scores(train, held, order, metric)
+    scores = list(tracked(chosen_by, "choosing the penalty", len(order)))
     best = max(
         range(len(order)), key=lambda i: (scores[i], i)
     )  # of equal ones the smallest penalty
-    for done, tested in enumerate(
-        _path_scores(_joined(train, held), test, order[: best + 1], metric), 1
-    ):
-        score = tested
-        if progress is not None:
-            progress(len(order) + done, len(order) + best + 1)
+    tested = _path_scores(_joined(train, held), test, order[: best + 1], metric)
+    *_, score = tracked(tested, "fitting with that penalty", best + 1)
     return Transfer(score, order[best])
 
 
@@ -152,7 +140,6 @@ def transfer_sgd_accuracy(
     metric: Metric = "accuracy",
     steps: int | None = STEPS,
     seed: int = 0,
-    progress: Progress = None,
 ) -> Transfer:
     """Transfer by SGD on frozen features, as in LORAC, section 6.1 and Table 2.
 
@@ -175,8 +162,8 @@ def transfer_sgd_accuracy(
     count = len(train[0])
     choice = both_x[:count], number[:count], both_x[count:], number[count:]
     device = find_device()
-    probe = best_rate(probe, *choice, len(classes), seed, device, progress)
-    weight, bias = train_heads(probe, both_x, number, len(classes), seed, device, progress)
+    probe = best_rate(probe, *choice, len(classes), seed, device)
+    weight, bias = train_heads(probe, both_x, number, len(classes), seed, device)
     scores = test[0] @ weight[0].cpu().T + bias[0].cpu()
     return Transfer(measure(metric, test[1], scores.numpy(), classes), probe.lrs[0])
 
@@ -187,7 +174,6 @@ def low_shot_precision(
     shots: Sequence[int] = SHOTS,
     draws: int = DRAWS,
     seed: int = 0,
-    progress: Progress = None,
 ) -> dict[int | None, Score]:
     """Mean average precision of linear SVMs from so many images a class, and from all of them (key
     None).
@@ -211,7 +197,7 @@ def low_shot_precision(
     rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
     plans: list[tuple[int | None, int]] = [*product(shots, range(draws)), (None, 0)]
     found: dict[int | None, list[float]] = {}
-    for done, (k, draw) in enumerate(plans, 1):
+    for k, draw in tracked(plans, "fitting linear SVMs"):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
         scores = np.zeros(
             (len(tests), fit.shape[1])
@@ -223,8 +209,6 @@ def low_shot_precision(
                 )
                 scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
         found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
-        if progress is not None:
-            progress(done, len(plans))
     return {k: Score(float(np.mean(values)), float(np.std(values))) for k, values in found.items()}
 
 

@@ -84,6 +84,7 @@ def transfer(
     from nearfar.evaluation.evaluate import largest_class
     from nearfar.messages import check_known, check_range, check_seed
     from nearfar.pages.report import write_report
+    from nearfar.progress import waiting
     from nearfar.run import Run, load
     from nearfar.run_evaluation import (
         LabelledSets,
@@ -94,7 +95,6 @@ def transfer(
         open_labelled,
         show_results,
     )
-    from nearfar.training.progress import shown
     from nearfar_papers.detection import evaluate_detectors
     from nearfar_papers.detector import TASKS
     from nearfar_papers.protocols import PROTOCOLS, protocol_results
@@ -147,10 +147,8 @@ def transfer(
     for row, found in pieces or sets.features(encoders, console):
         train_y, test_y = (np.asarray(found[part][1]) for part in ("train", "test"))
         for one in protocols:
-            with shown(console, f"{row.replace('_', ' ')}: {one}") as progress:
-                numbers = protocol_results(
-                    one, found, standard.metric, standard.steps, seed, progress
-                )
+            with waiting(f"{row.replace('_', ' ')}: {one}"):
+                numbers = protocol_results(one, found, standard.metric, standard.steps, seed)
             results[row] |= {name_with(key, name): value for key, value in numbers.items()}
     keys = [key for key in results["trained"] if key.startswith("transfer")]
     if baselines and keys and train_y.ndim == 1:

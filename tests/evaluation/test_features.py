@@ -35,20 +35,17 @@ def images(count=11, side=8):
     )
 
 
-def test_features_are_those_of_the_eval_mode_in_order():
+def test_features_are_those_of_the_eval_mode_in_order(bars):
     net, x = Net(), images()
     with torch.no_grad():
         expected = torch.stack([net.eval()(one[None])[0] for one in x])
     net.train()
     net.norm.eval()  # a frozen norm must stay frozen afterwards
     before = net.norm.running_mean.clone()
-    seen = []
-    features = extract(
-        net, x, batch_size=4, progress=lambda done, total: seen.append((done, total))
-    )
+    features = extract(net, x, batch_size=4)
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
     assert features.dtype == torch.float32 and not features.requires_grad
-    assert seen == [(4, 11), (8, 11), (11, 11)]
+    assert bars == [("computing features", done, 11) for done in (4, 8, 11)]
     assert net.training and net.drop.training and not net.norm.training
     assert torch.equal(net.norm.running_mean, before)
 

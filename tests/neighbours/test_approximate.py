@@ -18,16 +18,14 @@ def rows():
 
 
 @pytest.mark.parametrize("with_queries", [False, True])
-def test_it_finds_the_share_that_it_says(rows, with_queries):
+def test_it_finds_the_share_that_it_says(rows, with_queries, bars):
     queries = rows[::3] + 0.1 if with_queries else None
-    seen = []
-    found, share = approximate_rows(
-        rows, queries, 10, progress=lambda done, total: seen.append((done, total))
-    )
+    found, share = approximate_rows(rows, queries, 10)
+    last = bars[-1]
     exact = nearest_rows(rows, queries, 10)
     true = (found.index[:, :, None] == exact.index[:, None]).any(1).float().mean()
     assert share >= 0.98 and abs(float(true) - share) < 0.01
-    assert found.index.shape == exact.index.shape and seen[-1] == (len(exact.index),) * 2
+    assert found.index.shape == exact.index.shape and last[1:] == (len(exact.index),) * 2
     same = (found.index == exact.index).all(1)
     torch.testing.assert_close(found.distance[same], exact.distance[same], atol=1e-5, rtol=0)
     if not with_queries:

@@ -86,7 +86,6 @@ def check(
         repeats_words,
     )
     from nearfar.run_features import open_featured, run_or_data
-    from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
 
     run, console = run_or_data(run), console or Console()
@@ -98,23 +97,19 @@ def check(
     images, features = known.images, normalize(known.features, dim=1)
     splits, labels = images.split_names, images.label_names
     near = alike_distance(features, stream(0, "pairs"))
-    with shown(console, "comparing images") as progress:
-        how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
-        how["pictured"] = known.pictured
-        links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
+    most = max(known.copy_distance(), lists.BEYOND * near)
+    links = find_links(images, features, most, approximate=approximate, pictured=known.pictured)
     problems = repeated(links, near, features, images.names, splits, labels)
     if known.for_copies and images.labels is not None:
         features = normalize(known.for_labels().features, dim=1)
-    with shown(console, "predicting labels") as progress:
-        doubts, predicted = doubtful(images, features, labels, seed, approximate, progress)
+    doubts, predicted = doubtful(images, features, labels, seed, approximate)
     said = (
         []
         if predicted is None
         else [predicted_words(predicted, len(doubts), remedy(isinstance(run, Run)))]
     )
     problems += doubts
-    with shown(console, "measuring images") as progress:
-        defects, usual = defective(images, progress) if known.pictured else ([], [])
+    defects, usual = defective(images) if known.pictured else ([], [])
     noted = repeats_words(links, near, len(images)) + usual
     problems, said = problems + defects, said + noted
     problems.sort(key=lambda one: list(ADVICE).index(one.problem))

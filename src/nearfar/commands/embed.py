@@ -76,7 +76,6 @@ def embed(
     from nearfar.pages.map import IMAGE, table_columns
     from nearfar.run import Run
     from nearfar.run_features import features_shown, open_featured, run_or_data
-    from nearfar.training.progress import shown
 
     run, console, path = run_or_data(run), console or Console(), Path(out)
     check_output(path, FORMATS[:1] if map else FORMATS)
@@ -113,8 +112,7 @@ def embed(
             return features_shown(own, images.subset(rows), console, "features")
 
         coordinates = saved.place(images, on_the_map)
-        with shown(console, "comparing images") as progress:
-            added, pictures = table_columns(images, features, coordinates, progress), IMAGE
+        added, pictures = table_columns(images, features, coordinates), IMAGE
     labels: Any = images.labels
     if labels is not None and (classes := images.class_names) is not None:
         labels = [classes[one] if one >= 0 else None for one in labels]

@@ -104,9 +104,9 @@ def evaluate(
     from nearfar.evaluation.evaluate import largest_class
     from nearfar.networks import Encoder
     from nearfar.pages.report import write_report
+    from nearfar.progress import waiting
     from nearfar.run import PREDICTIONS, Run
     from nearfar.run_features import run_or_data
-    from nearfar.training.progress import shown
 
     target, console = run_or_data(run), console or Console()
     run = target if isinstance(target, Run) else None
@@ -158,15 +158,12 @@ def evaluate(
     for row, splits in features if frozen else ():
         kept = predictions if row == row_judged else None
         both = *splits["train"], *splits["test"]
-        with shown(console, f"{row.replace('_', ' ')}: {', '.join(frozen)}") as progress:
-            results[row] = evaluate_features(
-                *both, frozen, **how, progress=progress, predictions=kept
-            )
+        with waiting(f"{row.replace('_', ' ')}: {', '.join(frozen)}"):
+            results[row] = evaluate_features(*both, frozen, **how, predictions=kept)
         if kept is not None:
-            with shown(console, "looking for copies") as progress:
-                leaks = run_evaluation.describe_leaks(
-                    encoders[row], sets, both[0], both[2], predictions, progress
-                )
+            leaks = run_evaluation.describe_leaks(
+                encoders[row], sets, both[0], both[2], predictions
+            )
     if run is not None:
         with replacing(run.path / PREDICTIONS) as unfinished:
             np.savez_compressed(unfinished, **predictions)  # type: ignore[arg-type]

@@ -235,7 +235,6 @@ def find_duplicates(
     )
     from nearfar.pages import lists
     from nearfar.run_features import open_against, open_featured, run_or_data
-    from nearfar.training.progress import shown
     from nearfar.training.seeding import stream
 
     run, console = run_or_data(run), console or Console()
@@ -262,10 +261,15 @@ def find_duplicates(
                 "without, all are alike"
             )
         )
-    with shown(console, "comparing images") as progress:
-        how: dict[str, Any] = dict(approximate=approximate, report=console.print, progress=progress)
-        how |= dict(archive=archive, orientations=orientations, pictured=known.pictured)
-        links = find_links(images, features, max(known.copy_distance(), lists.BEYOND * near), **how)
+    links = find_links(
+        images,
+        features,
+        max(known.copy_distance(), lists.BEYOND * near),
+        archive=archive,
+        orientations=orientations,
+        pictured=known.pictured,
+        approximate=approximate,
+    )
     facts = facts_of(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
     members = members_at(links, facts, images.names, near, archive, stays.why)

@@ -163,20 +163,16 @@ def map_images(
     colours = columns_of(images.columns, table, images.names, labelled, featured.paths)
     found: dict[str, Any] = {}
     near = None
-    with shown(console, "comparing images") as progress:
-        search = partial(
-            find_nearest, approximate=approximate, report=console.print, progress=progress
+    search = partial(find_nearest, approximate=approximate)
+    if len(images) > 1:
+        near = search(features, k=min(ATTRACTING, len(images) - 1))
+        found = neighbour_columns(near)
+    if near is not None and trained is not None and plan is not None:
+        found["positive-pair retrieval"] = retrieval_column(
+            trained, images, plan, seed, search, device=find_device()
         )
-        if len(images) > 1:
-            near = search(features, k=min(ATTRACTING, len(images) - 1))
-            found = neighbour_columns(near)
-        if near is not None and trained is not None and plan is not None:
-            how: dict[str, Any] = dict(device=find_device(), progress=progress)
-            found["positive-pair retrieval"] = retrieval_column(
-                trained, images, plan, seed, search, **how
-            )
     with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
-        how = dict(
+        how: dict[str, Any] = dict(
             neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress
         )
         made = lay_out(chosen, trained, images, features, plan, **how)

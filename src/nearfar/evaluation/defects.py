@@ -4,7 +4,6 @@ of an odd shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +15,7 @@ from scipy.ndimage import uniform_filter1d
 from nearfar.data import Images
 from nearfar.data.decoding import PICTURE, header, own_numbers, to_pil, whole_planes
 from nearfar.data.memory import usable_cores
+from nearfar.progress import progress
 
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
 BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
@@ -62,9 +62,7 @@ def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, f
     )
 
 
-def find_defects(
-    images: Images, progress: Callable[[int, int], None] | None = None
-) -> dict[str, list[tuple[int, float]]]:
+def find_defects(images: Images) -> dict[str, list[tuple[int, float]]]:
     """Find the images of a set that have a defect: by its name in `LIMITS` their positions and
     measures, worst first.
 
@@ -78,7 +76,10 @@ def find_defects(
     originals = images.originals
     rough = originals is not None and images.value_range is None and images.channels in PICTURE
     found: list[tuple[float, ...]] = []
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with (
+        ThreadPoolExecutor(usable_cores()) as pool,
+        progress("measuring images", len(images)) as bar,
+    ):
         for rows in torch.arange(len(images)).split(PART):
             if originals is not None and rough:
                 found += pool.map(lambda row: measures(_grayscale(originals[row])), rows.tolist())
@@ -86,8 +87,7 @@ def find_defects(
                 found += [
                     measures(one.float().mean(0).byte().numpy()) for one in images.pictures(rows)
                 ]
-            if progress is not None:
-                progress(len(found), len(images))
+            bar.update(len(found))
         columns = dict(zip(LIMITS, np.array(found).T, strict=False))
         if originals is not None:
             sides = np.array(

@@ -18,7 +18,7 @@ from nearfar.evaluation.labelled import (
     numbered,
     training_set,
 )
-from nearfar.evaluation.linear import Probe, Progress, linear_predict, linear_sgd_accuracies
+from nearfar.evaluation.linear import Probe, linear_predict, linear_sgd_accuracies
 from nearfar.evaluation.results import BALANCED, DEVIATION, TOP5
 from nearfar.messages import did_you_mean
 from nearfar.neighbours import nearest_rows
@@ -39,7 +39,6 @@ def evaluate_features(
     probe: str | Probe = "saclr-cifar",
     knn_temperature: float = TEMPERATURE,
     device: torch.device | str = "cpu",
-    progress: Progress = None,
     predictions: dict[str, np.ndarray] | None = None,
 ) -> dict[str, float]:
     """Accuracies 0..1 of frozen features, by protocol.
@@ -51,7 +50,7 @@ def evaluate_features(
     without training images count as wrong in all of them; images with the label -1 (missing) are
     left out. Where the classes of the test images are of unequal size, each accuracy has a balanced
     one, the mean over the classes, whose key ends with "_balanced". probe, device: of linear-sgd.
-    knn_temperature: of the votes. progress: called with (steps done, in all), for each protocol.
+    knn_temperature: of the votes.
     predictions: filled with the predicted label of each labelled test image, by the keys of kNN,
     linear and few (of each trial), and with the true labels as "truth". ValueError for missing
     labels, unknown protocols, or more neighbours than training images.
@@ -85,7 +84,7 @@ def evaluate_features(
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:
-        right = linear_sgd_accuracies(train_x, labels, test_x, truth, probe, seed, device, progress)
+        right = linear_sgd_accuracies(train_x, labels, test_x, truth, probe, seed, device)
         results |= right.named("linear-sgd")
     if "few" in protocols:
         tried: dict[int, np.ndarray] = {}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nearfar.data import Images
 from nearfar.device import send
 from nearfar.networks import Encoder
+from nearfar.progress import progress
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import Views, eight_bits, make_views
 
@@ -26,7 +27,6 @@ def extract(
     *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "images dim"]:
     """Features of all images, float32 on the CPU, in the order of the images.
 
@@ -35,8 +35,7 @@ def extract(
     every module is back in its own mode and on its own device. images: Images, or a tensor [images,
     channels, height, width], uint8 or float in 0..1; any number, as they are gathered (and decoded,
     where no pixels are stored) a batch at a time. device: None leaves the encoder where it is.
-    progress: called as progress(images done, images in all). ValueError for no images, another
-    shape, or an encoder that returns another shape.
+    ValueError for no images, another shape, or an encoder that returns another shape.
 
     >>> extract(torch.nn.Flatten(), torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 192])
@@ -52,7 +51,12 @@ def extract(
     out: Tensor | None = None
     # a trial takes as long as a batch
     threads = fastest_threads() if batch_size < count else torch.get_num_threads()
-    with _in_use(encoder, device) as place, use_threads(threads), torch.no_grad():
+    with (
+        _in_use(encoder, device) as place,
+        use_threads(threads),
+        torch.no_grad(),
+        progress("computing features", count) as bar,
+    ):
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
             features = encoder(send(pixels, place))
@@ -63,8 +67,7 @@ def extract(
             if out is None:
                 out = torch.empty(count, features.shape[1])
             out[index] = features.float().cpu()
-            if progress is not None:
-                progress(int(index[-1]) + 1, count)
+            bar.advance(len(index))
     assert out is not None
     return out
 
@@ -77,7 +80,6 @@ def extract_view(
     *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "images dim"]:
     """Features of one augmented view of every image; else as `extract`.
 
@@ -90,7 +92,7 @@ def extract_view(
             f"features are those of one view, and {view.name!r} makes {len(view)}: pick one"
         )
     seen = _SeesViews(encoder, view, generator)
-    return extract(seen, images, batch_size=batch_size, device=device, progress=progress)
+    return extract(seen, images, batch_size=batch_size, device=device)
 
 
 class _SeesViews(nn.Module):

@@ -17,9 +17,9 @@ from nearfar.data.names import match
 from nearfar.device import seeded, send
 from nearfar.evaluation.features import extract
 from nearfar.evaluation.labelled import Accuracies, labelled, numbered, top_accuracies
-from nearfar.evaluation.linear import Progress
 from nearfar.messages import say_once
 from nearfar.networks import Encoder
+from nearfar.progress import progress
 from nearfar.views import compose, fit_views, make_views
 
 FINETUNE = ("finetune", "finetune-P")  # with all labels, and with P per cent of them
@@ -125,7 +125,6 @@ def finetune_accuracies(
     seed: int = 0,
     device: torch.device | str = "cpu",
     bfloat16: bool = False,
-    progress: Progress = None,
 ) -> Accuracies:
     """Accuracies 0..1 on the test images of an encoder that is trained further, together with a
     linear classifier.
@@ -180,30 +179,26 @@ def finetune_accuracies(
     total = per_epoch * max(settings.epochs, -(-LEAST_STEPS // per_epoch))
     falls = {round(share * total) for share in FALLS}
     where = torch.from_numpy(rows)
-    done = 0
-    while done < total:
-        for batch in torch.randperm(len(rows), generator=generator).split(size)[:per_epoch]:
-            if done in falls:
-                for group in optimizer.param_groups:
-                    group["lr"] *= FACTOR
-            [views] = make_views(
-                send(train.gather(where[batch]), device), plan, generator, *moments
-            )
-            with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-                loss = F.cross_entropy(
-                    head(net.backbone(views)).float(), target[send(batch, device)]
+    with progress(f"fine-tuning on {len(rows)} labels", total) as bar:
+        while bar.done < total:
+            for batch in torch.randperm(len(rows), generator=generator).split(size)[:per_epoch]:
+                if bar.done in falls:
+                    for group in optimizer.param_groups:
+                        group["lr"] *= FACTOR
+                pixels = send(train.gather(where[batch]), device)
+                [views] = make_views(pixels, plan, generator, *moments)
+                with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+                    scores = head(net.backbone(views)).float()
+                    loss = F.cross_entropy(scores, target[send(batch, device)])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                bar.advance()
+            if not torch.isfinite(loss):
+                raise ValueError(
+                    f"fine-tuning has diverged at learning rates {settings.lr:g} and "
+                    f"{settings.head_lr:g}"
                 )
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        if not torch.isfinite(loss):
-            raise ValueError(
-                f"fine-tuning has diverged at learning rates {settings.lr:g} and "
-                f"{settings.head_lr:g}"
-            )
     features, truth = labelled(extract(net, test), test.labels, "test")
     with torch.no_grad():
         return top_accuracies(head(features.to(device)).cpu(), classes, truth)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from nearfar.evaluation.knn import TEMPERATURE
 from nearfar.evaluation.labelled import Features, balanced_accuracy, features
 from nearfar.evaluation.linear import choose_strength, fit, standardise
 from nearfar.neighbours import find_nearest
+from nearfar.progress import tracked
 
 FOLDS = 5  # and the fewest images of a class whose labels are examined
 NEIGHBOURS = 20
@@ -71,7 +71,6 @@ def doubtful_labels(
     seed: int = 0,
     *,
     approximate: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Doubtful:
     """Find the labels that are more likely wrong than right; x [images, dim], each image with its
     label.
@@ -87,9 +86,7 @@ def doubtful_labels(
     classes, number = np.unique(labels[known], return_inverse=True)
     if len(classes) < 2:
         return Doubtful(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
-    chance = label_probabilities(
-        features(x, "all")[known], number, seed, approximate=approximate, progress=progress
-    )
+    chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate)
     found = likely_wrong(chance, number)
     return found._replace(row=known[found.row], suggested=classes[found.suggested])
 
@@ -159,7 +156,6 @@ def label_probabilities(
     seed: int = 0,
     *,
     approximate: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "images classes"]:
     """Probability of each class for each image by the labels of others: the mean of two
     classifiers.
@@ -167,7 +163,6 @@ def label_probabilities(
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
     cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
     000 images. number: classes 0..n-1, each of at least five images. approximate: of the search.
-    progress: called with (folds done, in all).
     """
     classes = int(number.max()) + 1
     near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
@@ -181,11 +176,9 @@ def label_probabilities(
         return votes
     [rows] = standardise(x)
     strength, linear = choose_strength(rows, number, seed, likelihood), np.zeros_like(votes)
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    for done, (kept, held) in enumerate(folds.split(rows, number), 1):
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, number)
+    for kept, held in tracked(folds, "predicting labels", FOLDS):
         linear[held] = fit(rows[kept], number[kept], strength).predict_proba(rows[held])
-        if progress is not None:
-            progress(done, FOLDS)
     return (votes + linear) / 2
 
 

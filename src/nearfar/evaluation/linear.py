@@ -29,6 +29,7 @@ from nearfar.evaluation.labelled import (
 )
 from nearfar.losses.checks import positive
 from nearfar.messages import check_known
+from nearfar.progress import progress
 
 GRID = (
     0.001,
@@ -44,7 +45,6 @@ FEW_ROWS_C = 1.0
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-3  # of the largest gradient entry; smaller ones move the accuracy by less than 0.1 %
 MOMENTUM = 0.9  # of SGD, in all of the papers
-Progress = Callable[[int, int], None] | None
 
 
 def linear_accuracy(
@@ -201,7 +201,6 @@ def linear_sgd_accuracies(
     probe: str | Probe = "saclr-cifar",
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress = None,
 ) -> Accuracies:
     """Accuracies after the last epoch of a linear layer trained by SGD on frozen features, 0..1.
 
@@ -211,8 +210,7 @@ def linear_sgd_accuracies(
     best accuracy on a random fifth of the training images, after the last epoch there, is trained
     again on all of them: at most two fits, however many rates. Features are used as they are, as in
     the papers: no standardisation. Weights start from N(0, 0.01^2), biases from 0. The test images
-    are looked at once. progress: called with (steps done, in all). ValueError for unknown or
-    impossible settings, and missing labels.
+    are looked at once. ValueError for unknown or impossible settings, and missing labels.
 
     Differs from the papers: features are computed once, so the probe sees every image in one view,
     not in a new random crop and flip in each epoch.
@@ -228,8 +226,8 @@ def linear_sgd_accuracies(
     if len(probe.lrs) > 1:
         held, kept = held_out_rows(len(train_x), seed)
         choice = train_x[kept], number[kept], train_x[held], number[held]
-        probe = best_rate(probe, *choice, len(classes), seed, device, progress)
-    weight, bias = train_heads(probe, train_x, number, len(classes), seed, device, progress)
+        probe = best_rate(probe, *choice, len(classes), seed, device)
+    weight, bias = train_heads(probe, train_x, number, len(classes), seed, device)
     return top_accuracies(
         torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth
     )
@@ -257,12 +255,11 @@ def best_rate(
     classes: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress = None,
 ) -> Probe:
     """The settings with the one learning rate that is best on held-out images; the lowest of those
     that are equal.
     """
-    weight, bias = train_heads(probe, train_x, train_y, classes, seed, device, progress)
+    weight, bias = train_heads(probe, train_x, train_y, classes, seed, device)
     predicted = torch.cat([scores.argmax(2) for scores in _scores(weight, bias, held_x)])
     right = (predicted == held_y[:, None]).float().mean(0)
     return replace(probe, lrs=(probe.lrs[int(right.argmax())],))
@@ -275,7 +272,6 @@ def train_heads(
     classes: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress = None,
 ) -> tuple[Float[Tensor, "rates classes dim"], Float[Tensor, "rates classes"]]:
     """Weights and biases after the last step, one head for each learning rate.
 
@@ -293,21 +289,18 @@ def train_heads(
     x, y = torch.cat([x, torch.ones(len(x), 1)], 1).to(device), y.to(device)
     per_epoch = math.ceil(len(x) / probe.batch_size)
     total, done = probe.steps or probe.epochs * per_epoch, 0
-    while done < total:
-        for index in (
-            torch.randperm(len(x), generator=generator)
-            .to(device)
-            .split(probe.batch_size)[: total - done]
-        ):
-            rows = x[index]
-            share = torch.softmax(torch.einsum("bd,rcd->brc", rows, heads), 2)
-            share[torch.arange(len(index), device=device), :, y[index]] -= 1
-            gradient = torch.einsum("brc,bd->rcd", share, rows) / len(index)
-            velocity.mul_(MOMENTUM).add_(gradient.add_(heads, alpha=probe.weight_decay))
-            heads -= velocity * (rates * _factor(probe, done, total, per_epoch))[:, None, None]
-            done += 1
-        if progress is not None:
-            progress(done, total)
+    with progress("training the linear layer", total) as bar:
+        while done < total:
+            order = torch.randperm(len(x), generator=generator).to(device)
+            for index in order.split(probe.batch_size)[: total - done]:
+                rows = x[index]
+                share = torch.softmax(torch.einsum("bd,rcd->brc", rows, heads), 2)
+                share[torch.arange(len(index), device=device), :, y[index]] -= 1
+                gradient = torch.einsum("brc,bd->rcd", share, rows) / len(index)
+                velocity.mul_(MOMENTUM).add_(gradient.add_(heads, alpha=probe.weight_decay))
+                heads -= velocity * (rates * _factor(probe, done, total, per_epoch))[:, None, None]
+                done += 1
+            bar.update(done)
     return heads[..., :-1], heads[..., -1]
 
 

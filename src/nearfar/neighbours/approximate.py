@@ -5,7 +5,6 @@ take hours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from torch import Tensor
 from nearfar.device import find_device
 from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.pairs.arithmetic import unit_rows
+from nearfar.progress import log, progress
 
 WANTED = 0.98  # share of the true neighbours at which the search is wide enough
 SAMPLE = 1000  # queries on which the share is measured
 A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
-PART = 8192  # queries between two calls of `progress`
+PART = 8192  # queries between two moves of the bar
 
 
 def find_nearest(
@@ -29,30 +29,26 @@ def find_nearest(
     *,
     own: Int64[Tensor, " queries"] | None = None,
     approximate: bool = False,
-    report: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Nearest:
     """Find the k nearest rows of each query by cosine, exactly or by an index; arguments as in
     `nearest_rows`.
 
-    Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`.
-    report: called with a line about the share of the true neighbours that it found. The result is
-    on the CPU.
+    Exact: on a GPU if there is one. approximate: by `approximate_rows`, which takes no `own`; a
+    line of the log has the share of the true neighbours that it found. The result is on the CPU.
 
     >>> find_nearest(torch.eye(4), torch.eye(4)[2:], k=1).index
     tensor([[2],
             [3]])
     """
     if approximate:
-        found, share = approximate_rows(rows, queries, k, progress=progress)
-        if report is not None:
-            report(
-                f"the approximate search found {100 * share:.1f} % of the true {k} nearest images"
-            )
+        found, share = approximate_rows(rows, queries, k)
+        log.info(
+            "the approximate search found %.1f %% of the true %d nearest images", 100 * share, k
+        )
         return found
     device = find_device()
     queries, own = (None if one is None else one.to(device) for one in (queries, own))
-    found = nearest_rows(rows.to(device), queries, k, own=own, progress=progress)
+    found = nearest_rows(rows.to(device), queries, k, own=own)
     return Nearest(found.distance.cpu(), found.index.cpu())
 
 
@@ -63,7 +59,6 @@ def approximate_rows(
     *,
     wanted: float = WANTED,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Nearest, float]:
     """Find most of the k nearest rows of each query by cosine, and the share of the true neighbours
     among them.
@@ -107,10 +102,10 @@ def approximate_rows(
     ) < wanted and index.nprobe < lists:
         index.nprobe = min(lists, 2 * index.nprobe)
     found = []
-    for part in torch.arange(len(asked)).split(PART):
-        found.append(_search(index, asked, part, k, own))
-        if progress is not None:
-            progress(int(part[-1]) + 1, len(asked))
+    with progress("comparing images", len(asked)) as bar:
+        for part in torch.arange(len(asked)).split(PART):
+            found.append(_search(index, asked, part, k, own))
+            bar.advance(len(part))
     distance, position = (torch.cat(each) for each in zip(*found, strict=True))
     (short,) = torch.where((position < 0).any(1))
     if len(short):

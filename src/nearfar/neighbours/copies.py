@@ -7,7 +7,7 @@ therefore local: the largest difference anywhere, compared with the changes that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from torchvision.io import decode_jpeg, encode_jpeg
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
 from nearfar.data.memory import usable_cores
+from nearfar.progress import progress, tracked
 
 SIDE = 16  # pixels of the small versions
 # difference of small versions up to which images can be copies, in units of their contrast
@@ -64,7 +65,6 @@ REFUSED, REFUSED_RESIZED = 1.5, 2.0  # local difference of these, for images of 
 MIRROR = 4
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
-Progress = Callable[[int, int], None]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -82,21 +82,20 @@ class Reduced(NamedTuple):
 def small_images(
     images: Images,
     rows: Int64[Tensor, " rows"],
-    progress: Progress | None = None,
     side: int = SIDE,
 ) -> Tensor:
     """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in
     0..255.
     """
     out = []
-    for some in rows.split(GATHERED):
-        pixels = images.gather(some)
-        pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
-        out.append(
-            F.interpolate(pixels, (side, side), mode="area") if pixels.shape[-1] > side else pixels
-        )
-        if progress is not None:
-            progress(sum(map(len, out)), len(rows))
+    with progress("shrinking images", len(rows)) as bar:
+        for some in rows.split(GATHERED):
+            pixels = images.gather(some)
+            pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
+            if pixels.shape[-1] > side:
+                pixels = F.interpolate(pixels, (side, side), mode="area")
+            out.append(pixels)
+            bar.advance(len(some))
     return torch.cat(out)
 
 
@@ -104,7 +103,6 @@ def whole_images(
     images: Images,
     rows: Int64[Tensor, " rows"],
     square: Bool[Tensor, " rows"],
-    progress: Progress | None = None,
     side: int = SIDE,
 ) -> Tensor:
     """The whole images at these positions, resized to a square whatever their proportions, by area:
@@ -114,7 +112,7 @@ def whole_images(
     """
     side = min(side, images.image_size)
     out = torch.empty(len(rows), images.channels, side, side)
-    out[square] = small_images(images, rows[square], progress, side)
+    out[square] = small_images(images, rows[square], side)
     others, originals = torch.where(~square)[0], images.originals
 
     def squashed(at: int) -> Tensor:
@@ -125,12 +123,9 @@ def whole_images(
         return F.adaptive_avg_pool2d(planes, side)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        for done, (at, pixels) in enumerate(
-            zip(others.tolist(), pool.map(squashed, others.tolist()), strict=True), 1
-        ):
+        shrunk = tracked(pool.map(squashed, others.tolist()), "shrinking images", len(others))
+        for at, pixels in zip(others.tolist(), shrunk, strict=True):
             out[at] = pixels
-            if progress is not None:
-                progress(done, len(others))
     return out
 
 

@@ -41,6 +41,7 @@ from nearfar.neighbours.copies import (
     turned,
     whole_images,
 )
+from nearfar.progress import progress, tracked
 from nearfar.views import eight_bits
 
 KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "stretched copy", "alike")
@@ -61,7 +62,6 @@ CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that is called alike
 CHANCE, PART = 20_000, 0.1
 
-Progress = Callable[[int, int], None]
 Comparison = Callable[[int, int], int]
 """Of the positions of two images, each in its set: their relation, a position in KINDS."""
 
@@ -156,8 +156,6 @@ def find_links(
     orientations: bool = False,
     pictured: bool = True,
     approximate: bool = False,
-    report: Callable[[str], None] | None = None,
-    progress: Progress | None = None,
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
@@ -170,14 +168,13 @@ def find_links(
     of the first images are an archive: each of the others is only compared with these, and linked
     to the one that is its closest copy, or else the nearest. orientations: find turned and mirrored
     copies too, whatever their features, by the small versions in all eight. pictured: False if
-    there are features alone: all pairs are alike then. approximate, report: as for `find_nearest`.
-    progress: called with (done, total) of each stage.
+    there are features alone: all pairs are alike then. approximate: as for `find_nearest`.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
     [Link(distance=0.0, first=8, second=12, kind=0, turn=0)]
     """
-    same = _same_files(images, progress)
+    same = _same_files(images)
     repeats = [(int(first), row) for row, first in enumerate(same) if first != row]
     links = [
         Link(0.0, *pair, SAME_FILE)
@@ -192,8 +189,7 @@ def find_links(
         min(NEIGHBOURS, len(known) - (not archive)),
         features[asked] if archive else None,
     )
-    how: dict[str, Any] = dict(approximate=approximate, report=report, progress=progress)
-    found = find_nearest(features[known], queries, count, **how)
+    found = find_nearest(features[known], queries, count, approximate=approximate)
     near, column = torch.where(found.distance <= most)
     first, second = asked[near], known[found.index[near, column]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
@@ -201,7 +197,7 @@ def find_links(
     distance = torch.zeros(len(pairs)).index_put_((inverted,), found.distance[near, column])
     compare = _comparison(images, images)
     if pictured:
-        links += _judged(images, images, pairs, distance, compare, progress)
+        links += _judged(images, images, pairs, distance, compare)
     else:
         links += [
             Link(far, i, j, ALIKE)
@@ -209,14 +205,16 @@ def find_links(
         ]
     crowded = found.distance[:, -1] <= most
     if pictured and count == NEIGHBOURS and bool(crowded.any()):
-        links += _crowded_copies(images, images, known, asked[crowded], links, compare, **how)
+        links += _crowded_copies(images, images, known, asked[crowded], links, compare, approximate)
     if pictured:
         sure_links = [link for link in links if link.kind < ALIKE]
-        stretched = _stretched_copies(images, images, known, asked, sure_links, compare, **how)
+        stretched = _stretched_copies(
+            images, images, known, asked, sure_links, compare, approximate
+        )
         links = _replaced(links, stretched)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
-        links = _replaced(links, _turned_copies(images, known, asked, sure, **how))
+        links = _replaced(links, _turned_copies(images, known, asked, sure, approximate))
     if archive:
         closest: dict[int, Link] = {}
         for link in sorted(links, key=lambda link: (link.kind, link)):
@@ -241,23 +239,22 @@ def _turned_copies(
     known: Int64[Tensor, " known"],
     asked: Int64[Tensor, " asked"],
     sure: set[tuple[int, int]],
-    progress: Progress | None,
-    **how: Any,
+    approximate: bool = False,
 ) -> list[Link]:
     """The copies in another orientation among two sets of positions; those in `sure` are skipped.
 
     Candidates are the nearest by the cosine of the centred small versions: where these differ by no
     more than COPY, the distance is COPY squared / 2 at most.
     """
-    small = small_images(images, known, progress)
-    own = small if asked is known else small_images(images, asked, progress)
+    small = small_images(images, known)
+    own = small if asked is known else small_images(images, asked)
     full = lru_cache(CACHED)(partial(full_size, images))
     exact = lru_cache(None)(partial(_is_lossless, images))
     links, tried = dict[tuple[int, int], Link](), set()
     for turn in range(1, 2 * MIRROR):
         other = torch.from_numpy(turned(own.numpy(), turn))
         count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
-        found = find_nearest(_centred(small), _centred(other), count, progress=progress, **how)
+        found = find_nearest(_centred(small), _centred(other), count, approximate=approximate)
         column, near = torch.where(found.distance.T <= COPY**2 / 2)  # the nearest of each first
         if not len(near):
             continue
@@ -296,8 +293,7 @@ def _crowded_copies(
     asked: Int64[Tensor, " asked"],
     links: Sequence[Link],
     compare: Comparison,
-    progress: Progress | None,
-    **how: Any,
+    approximate: bool = False,
 ) -> list[Link]:
     """Further copies of images whose eight nearest are all near: series, forms, screenshots.
 
@@ -307,10 +303,10 @@ def _crowded_copies(
     asked = _without_copy(first, second, known, asked, links)
     if not len(asked):
         return []
-    small = small_images(first, known, progress, FINER)
-    own = small_images(second, asked, progress, FINER)
-    pairs = _near_pairs(small, own, progress, **how)
-    return _confirmed(first, second, known, asked, pairs, links, compare, progress)
+    small = small_images(first, known, FINER)
+    own = small_images(second, asked, FINER)
+    pairs = _near_pairs(small, own, approximate)
+    return _confirmed(first, second, known, asked, pairs, links, compare)
 
 
 def _stretched_copies(
@@ -320,8 +316,7 @@ def _stretched_copies(
     asked: Int64[Tensor, " asked"],
     links: Sequence[Link],
     compare: Comparison,
-    progress: Progress | None,
-    **how: Any,
+    approximate: bool = False,
 ) -> list[Link]:
     """Further copies among images of other proportions, by small versions of the whole images.
 
@@ -338,14 +333,14 @@ def _stretched_copies(
     asked, own_ratios = asked[unlike], own_ratios[unlike]
     if not len(asked):
         return []
-    small = whole_images(first, known, ratios == 0, progress, FINER)
-    own = whole_images(second, asked, own_ratios == 0, progress, FINER)
+    small = whole_images(first, known, ratios == 0, FINER)
+    own = whole_images(second, asked, own_ratios == 0, FINER)
     pairs = [
         (at, by, distance)
-        for at, by, distance in _near_pairs(small, own, progress, **how)
+        for at, by, distance in _near_pairs(small, own, approximate)
         if abs(ratios[at] - own_ratios[by]) > PROPORTIONS
     ]
-    return _confirmed(first, second, known, asked, pairs, links, compare, progress)
+    return _confirmed(first, second, known, asked, pairs, links, compare)
 
 
 def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -387,8 +382,7 @@ def _without_copy(
 def _near_pairs(
     small: Float[Tensor, "known channels finer finer"],
     own: Float[Tensor, "asked channels finer finer"],
-    progress: Progress | None,
-    **how: Any,
+    approximate: bool = False,
 ) -> list[tuple[int, int, float]]:
     """Pairs of small versions that are near, most alike first: their places, and their distance at
     16 pixels.
@@ -401,7 +395,7 @@ def _near_pairs(
     while len(left):
         count = min(count, len(small))
         nearest = find_nearest(
-            _centred(coarse), _centred(own_coarse[left]), count, progress=progress, **how
+            _centred(coarse), _centred(own_coarse[left]), count, approximate=approximate
         )
         near = nearest.distance <= COPY**2 / 2
         whole = near[:, -1] & (count < min(CROWDED, len(small)))  # there may be more
@@ -427,7 +421,6 @@ def _confirmed(
     pairs: Sequence[tuple[int, int, float]],
     links: Sequence[Link],
     compare: Comparison,
-    progress: Progress | None,
 ) -> list[Link]:
     """The copies among pairs of places in `known` and `asked`, by comparing them in their order.
 
@@ -445,7 +438,7 @@ def _confirmed(
             groups.merge(*ends)
     found = list[Link]()
     failed: Counter[tuple[bool, int]] = Counter()
-    for done, (at, by, distance) in enumerate(pairs, 1):
+    for at, by, distance in tracked(pairs, "comparing images"):
         one, other = int(known[at]), int(asked[by])
         if first is second:
             one, other = min(one, other), max(one, other)
@@ -463,8 +456,6 @@ def _confirmed(
                 groups.merge(*ends)
             else:
                 failed.update(tried)
-        if progress is not None:
-            progress(done, len(pairs))
     return found
 
 
@@ -483,7 +474,6 @@ def find_leaks(
     train_x: Float[Tensor, "train dim"],
     test_x: Float[Tensor, "test dim"],
     most: float,
-    progress: Progress | None = None,
 ) -> Leaks:
     """Find test images that are copies of training images, no farther apart than `most`: first is
     that of `train`.
@@ -493,7 +483,7 @@ def find_leaks(
     `complete` is False. Where the eighth is near too, further ones follow, as there, and so do
     images of other proportions.
     """
-    found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)), progress=progress)
+    found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)))
     near, column = torch.where(found.distance <= most)
     distance = found.distance[near, column]
     nearest = distance.argsort(stable=True)
@@ -501,26 +491,26 @@ def find_leaks(
     links: dict[int, Link] = {}
     compare = _comparison(train, test)
     done, tried = 0, 0
-    while done < len(pairs) and tried < CONFIRMED:
-        some = slice(done, done + CHUNK)
-        leaked = torch.tensor(list(links), dtype=torch.int64)
-        new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
-        for link in _judged(train, test, pairs[some][new], distance[some][new], compare, None):
-            if link.kind < ALIKE:
-                links.setdefault(link.second, link)
-        tried += len(new)
-        done = min(done + CHUNK, len(pairs)) if tried < CONFIRMED else done + int(new[-1]) + 1
-        if progress is not None:
-            progress(done, len(pairs))
+    with progress("looking for copies", len(pairs)) as bar:
+        while done < len(pairs) and tried < CONFIRMED:
+            some = slice(done, done + CHUNK)
+            leaked = torch.tensor(list(links), dtype=torch.int64)
+            new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
+            for link in _judged(train, test, pairs[some][new], distance[some][new], compare):
+                if link.kind < ALIKE:
+                    links.setdefault(link.second, link)
+            tried += len(new)
+            done = min(done + CHUNK, len(pairs)) if tried < CONFIRMED else done + int(new[-1]) + 1
+            bar.update(done)
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
     known, asked = torch.arange(len(train)), torch.arange(len(test))
     if len(train) > NEIGHBOURS:
         crowded = asked[found.distance[:, -1] <= most]
         sure = list(links.values())
-        for link in _crowded_copies(train, test, known, crowded, sure, compare, progress):
+        for link in _crowded_copies(train, test, known, crowded, sure, compare):
             links.setdefault(link.second, link)
     sure = list(links.values())
-    for link in _stretched_copies(train, test, known, asked, sure, compare, progress):
+    for link in _stretched_copies(train, test, known, asked, sure, compare):
         links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 
@@ -531,7 +521,6 @@ def _judged(
     pairs: Int64[Tensor, "pairs 2"],
     distance: Float[Tensor, " pairs"],
     compare: Comparison,
-    progress: Progress | None,
 ) -> list[Link]:
     """The relation of pairs of images, by their positions in the first and the second set."""
     if not len(pairs):
@@ -539,17 +528,15 @@ def _judged(
     small = []
     for images, rows in zip((first, second), pairs.T, strict=True):
         involved, at = rows.unique(return_inverse=True)
-        small.append((small_images(images, involved, progress), at.split(PAIRS)))
+        small.append((small_images(images, involved), at.split(PAIRS)))
     (left, at_left), (right, at_right) = small
     apart = torch.cat(
         [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
     )
     links = []
-    for done, (one, other) in enumerate(pairs.tolist()):
-        kind = compare(one, other) if apart[done] <= COPY else ALIKE
-        links.append(Link(float(distance[done]), one, other, kind))
-        if progress is not None:
-            progress(done + 1, len(pairs))
+    for row, (one, other) in enumerate(tracked(pairs.tolist(), "comparing images")):
+        kind = compare(one, other) if apart[row] <= COPY else ALIKE
+        links.append(Link(float(distance[row]), one, other, kind))
     return links
 
 
@@ -759,7 +746,7 @@ def _size(data: bytes | str) -> int:
     return len(data) if isinstance(data, bytes) else os.path.getsize(data)
 
 
-def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
+def _same_files(images: Images) -> np.ndarray:
     """For each image the first one with the same bytes, by the digests of the table.
 
     Without these the encoded images are compared, those alone of which another has the same size.
@@ -780,15 +767,13 @@ def _same_files(images: Images, progress: Progress | None) -> np.ndarray:
     )
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     doubtful = np.flatnonzero(counts[inverse] > 1).tolist()
-    for done, row in enumerate(doubtful, 1):
+    for row in tracked(doubtful, "comparing files"):
         mark = digests[row]
         if mark is None:
             data = originals[row]
             mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
         # what can no longer be read stays alone
         first[row] = seen.setdefault(mark, row) if mark else row
-        if progress is not None:
-            progress(done, len(doubtful))
     return first
 
 

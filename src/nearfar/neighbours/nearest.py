@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from nearfar.device import in_float64
 from nearfar.pairs.arithmetic import dot_products, unit_rows
+from nearfar.progress import progress
 
 Metric = Literal["cosine", "euclidean"]
 METRICS = ("cosine", "euclidean")
@@ -39,7 +39,6 @@ def nearest_rows(
     metric: Metric = "cosine",
     own: Int64[Tensor, " queries"] | None = None,
     chunk: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Nearest:
     """Find the k nearest rows of each query by comparing it with all of them.
 
@@ -47,7 +46,7 @@ def nearest_rows(
     the rows themselves, each without itself. own: the row that is the query itself and left out of
     its neighbours; -1 for none. metric: "cosine" gives 1 - cos in 0..2 (a row of zeros is at
     distance 1 from all), "euclidean" the length of the difference. chunk: at most so many queries
-    and rows in a tile. progress: called as progress(queries done, in all).
+    and rows in a tile.
 
     Of rows at equal distances the first ones are returned, in their order. Similarities are inner
     products in float32, so two rows whose cosines differ by less than 1e-6 may change places at the
@@ -79,20 +78,14 @@ def nearest_rows(
     searched, asked, penalty = _prepared(rows.detach(), queries.detach(), metric)
     distance = torch.empty(len(asked), k, device=rows.device)
     index = torch.empty(len(asked), k, dtype=torch.int64, device=rows.device)
-    step = min(chunk or QUERIES, QUERIES)
-    for start in range(0, len(asked), step):
-        part = slice(start, start + step)
-        found = _largest(
-            searched,
-            asked[part],
-            penalty,
-            k,
-            None if own is None else own[part],
-            min(chunk or ROWS, ROWS),
-        )
-        distance[part], index[part] = _ordered(searched, asked[part], found, metric)
-        if progress is not None:
-            progress(min(start + step, len(asked)), len(asked))
+    step, tile = min(chunk or QUERIES, QUERIES), min(chunk or ROWS, ROWS)
+    with progress("comparing images", len(asked)) as bar:
+        for start in range(0, len(asked), step):
+            part = slice(start, start + step)
+            left_out = None if own is None else own[part]
+            found = _largest(searched, asked[part], penalty, k, left_out, tile)
+            distance[part], index[part] = _ordered(searched, asked[part], found, metric)
+            bar.update(min(start + step, len(asked)))
     return Nearest(distance, index)
 
 

@@ -101,7 +101,6 @@ def table_columns(
     images: Images,
     features: Float[Tensor, "images dim"],
     coordinates: Float[Tensor, "images 2"],
-    progress: Progress | None = None,
 ) -> dict[str, pyarrow.Array]:
     """A map as columns of a table, as embedding-atlas and Hugging Face datasets read them.
 
@@ -119,9 +118,7 @@ def table_columns(
     ]
     k = min(NEIGHBOURS, len(images) - 1)
     near = (
-        find_nearest(features, k=k, progress=progress)
-        if k
-        else Nearest(torch.zeros(1, 0), torch.zeros(1, 0).long())
+        find_nearest(features, k=k) if k else Nearest(torch.zeros(1, 0), torch.zeros(1, 0).long())
     )
     starts = pyarrow.array(k * np.arange(len(images) + 1, dtype=np.int32))
     lists = [

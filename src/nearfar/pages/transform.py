@@ -93,10 +93,7 @@ def transform(
         for images, known in zip((old, new), features, strict=True)
     ]
     coordinates = torch.cat(placed)
-    with shown(console, "comparing images") as progress:
-        near = find_nearest(
-            torch.cat(features), k=min(NEAREST, len(coordinates) - 1), progress=progress
-        ).index
+    near = find_nearest(torch.cat(features), k=min(NEAREST, len(coordinates) - 1)).index
     quality = map_quality(torch.cat(features), coordinates, near=near)
     rows = zip(new.names, coordinates[len(old) :].tolist(), strict=True)
     numbers: dict[str, Any] = {

@@ -43,7 +43,7 @@ from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, installed_weights
 from nearfar.progress import waiting
 from nearfar.run import Run, load
-from nearfar.training.progress import say_read, shown
+from nearfar.training.progress import say_read
 from nearfar.training.run_folder import content_of
 from nearfar.training.seeding import stream
 
@@ -420,8 +420,7 @@ def side_at_hand(source: Any, console: Console) -> int | None:
     """The size at which images are opened for features at once: their own if it is small; None: as
     they are.
     """
-    with shown(console, "looking at images") as progress:
-        table = scan(source, progress=progress)
+    table = scan(source)
     return None if table is None else min(usual_side(table), SIDE)
 
 
@@ -564,8 +563,7 @@ def open_shown(source: Any, console: Console, **options: Any) -> Images:
     """Open images as `nearfar.data.open_images` does, show how far that is, and say what was read
     and left out.
     """
-    with shown(console, "reading images") as progress:
-        images = open_images(source, progress=progress, **options)
+    images = open_images(source, **options)
     say_read(images, console)
     return images
 

@@ -31,7 +31,6 @@ from nearfar.networks import Encoder
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
-from nearfar.training.progress import shown
 from nearfar.views import check_value_range
 
 
@@ -279,11 +278,16 @@ class ContrastiveMap(_Estimator):
         ):
             setattr(self, name, getattr(self.estimator_, name))
         features = features_shown(self.encoder_, images, self._console, "features")
-        with shown(self._console, "laying out the map") as progress:
-            how: dict[str, Any] = dict(num_views=self.num_views, epochs=self.epochs, seed=seed)
-            made = lay_out(
-                "projector", self.encoder_, images, features, plan, **how, progress=progress
-            )
+        made = lay_out(
+            "projector",
+            self.encoder_,
+            images,
+            features,
+            plan,
+            num_views=self.num_views,
+            epochs=self.epochs,
+            seed=seed,
+        )
         self.projector_ = made.function
 
     @isolated()

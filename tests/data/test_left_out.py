@@ -319,9 +319,10 @@ def test_a_long_text_in_a_file_widens_no_other(tmp_path):
     assert as_arrays(columns)["camera"].dtype == object
 
 
-def test_a_scan_shows_how_far_it_is_from_the_start(tmp_path, paint):
+def test_a_scan_shows_how_far_it_is_from_the_start(tmp_path, paint, bars):
     for number in range(5):
         paint(tmp_path / f"{number}.png", number)
-    calls = []
-    scan(tmp_path, progress=lambda done, total: calls.append((done, total)))
-    assert calls[0] == (0, None) and (0, 5) in calls and (4, 5) in calls
+    scan(tmp_path)
+    assert {title for title, *_ in bars} == {"looking at images"}
+    assert bars[0][1:] == (0, None) and bars[-1][1:] == (5, 5)
+    assert [done for _, done, total in bars if total == 5] == [0, 0, 1, 2, 3, 4, 5]

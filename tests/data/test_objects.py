@@ -88,18 +88,14 @@ def test_sizes_and_channels_are_those_that_files_would_get(tmp_path):
     assert tuple(asked.pixels.shape) == (4, 1, 16, 16)
 
 
-def test_unreadable_items_are_skipped_and_listed(tmp_path):
+def test_unreadable_items_are_skipped_and_listed(tmp_path, bars):
     Image.fromarray(noise(64, 64, 3)).save(tmp_path / "a.png")
     (tmp_path / "half.png").write_bytes((tmp_path / "a.png").read_bytes()[:2000])
     lazy = Image.open(tmp_path / "half.png")  # is read only when its pixels are asked for
-    seen = []
-    images = open_images(
-        Items([noise(8, 8), OSError("disk\nproblem"), noise(8, 8), lazy]),
-        progress=lambda done, total: seen.append((done, total)),
-    )
+    images = open_images(Items([noise(8, 8), OSError("disk\nproblem"), noise(8, 8), lazy]))
     assert images.names == ["000000", "000002"] and len(images.pixels) == 2
     assert images.skipped[0] == ("000001", "disk") and images.skipped[1][0] == "000003"
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert bars == [("reading images", done, 4) for done in (1, 2, 3, 4)]
     with pytest.raises(ValueError, match=r"none of its items can be read; item 000000: no luck"):
         open_images(Items([RuntimeError("no luck")] * 3))
     with pytest.raises(ValueError, match="no items"):

@@ -151,9 +151,11 @@ def test_it_is_a_scikit_learn_estimator():
     )
     assert torch.equal(torch.get_rng_state(), state)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
-    steps = []
-    ClusterEmbedding(max_iter=2, progress=lambda *at: steps.append(at)).fit(np.eye(12))
-    assert steps == [(1, 2), (2, 2)]
+
+
+def test_the_steps_move_a_bar(bars):
+    ClusterEmbedding(max_iter=2).fit(np.eye(12))
+    assert bars[-2:] == [("laying out the map", done, 2) for done in (1, 2)]
 
 
 @pytest.mark.parametrize("given", [dict(transform_output="pandas"), dict(assume_finite=True)])

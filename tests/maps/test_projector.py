@@ -71,12 +71,10 @@ def groups():
     return images + 0.2 * torch.randn(3, 60, 8, generator=generator)
 
 
-def test_map_is_centred_and_widest_along_x_with_groups_apart(groups):
-    seen = []
-    coordinates = coordinates_of(
-        groups, epochs=80, progress=lambda done, of: seen.append((done, of))
-    )
-    assert seen == [(done, 80) for done in range(1, 81)]  # 60 images are one batch
+def test_map_is_centred_and_widest_along_x_with_groups_apart(groups, bars):
+    coordinates = coordinates_of(groups, epochs=80)
+    moves = [("laying out the map", done, 80) for done in range(1, 81)]  # 60 images are one batch
+    assert bars == moves
     assert coordinates.shape == (60, 2) and coordinates.dtype == torch.float32
     assert coordinates.mean(0).abs().max() < 1e-4
     covariance = torch.cov(coordinates.T)
@@ -129,14 +127,12 @@ def same(first, second):
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def test_all_layers_move_those_given_stay_and_the_places_are_centred(start):
+def test_all_layers_move_those_given_stay_and_the_places_are_centred(start, bars):
     images, encoder, projector = start
     before = state(encoder), state(projector)
-    steps = []
-    net, head = finetune_map(
-        encoder, projector, images, PLAN, epochs=2, progress=lambda *at: steps.append(at)
-    )
+    net, head = finetune_map(encoder, projector, images, PLAN, epochs=2)
     assert same(before[0], state(encoder)) and same(before[1], state(projector))
+    steps = [move[1:] for move in bars if move[0] == "laying out the map"]
     assert steps == [(1, 2), (2, 2)]  # 80 images are one batch
     for module, old in ((net, encoder), (head.net, projector.net)):
         pairs = zip(module.parameters(), old.parameters(), strict=True)

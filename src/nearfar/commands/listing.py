@@ -566,16 +566,16 @@ def cluster_images(
     """
     from nearfar.maps import clusters_of
     from nearfar.pages import lists
+    from nearfar.progress import waiting
     from nearfar.run_features import open_featured, run_or_data
-    from nearfar.training.progress import shown
 
     run, console = run_or_data(run), console or Console()
     check_range("--clusters", clusters, 1, MOST_CLUSTERS)
     check_seed(seed)
     page = lists.output_of(run, out, "clusters", lists.TABLE)
     known = open_featured(run, data, split, encoder, console, least=max(3, clusters or 3))
-    with shown(console, "grouping images") as progress:
-        found = clusters_of(known.features, clusters, seed, progress)
+    with waiting("grouping images"):
+        found = clusters_of(known.features, clusters, seed)
     columns = {
         "name": list(known.images.names),
         "cluster": (found.number + 1).tolist(),

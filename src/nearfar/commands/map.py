@@ -171,11 +171,18 @@ def map_images(
         found["positive-pair retrieval"] = retrieval_column(
             trained, images, plan, seed, search, device=find_device()
         )
-    with shown(console, "laying out the map") as progress, use_threads(fastest_threads()):
-        how: dict[str, Any] = dict(
-            neighbours=near, num_views=num_views, epochs=epochs, seed=seed, progress=progress
+    with use_threads(fastest_threads()):
+        made = lay_out(
+            chosen,
+            trained,
+            images,
+            features,
+            plan,
+            neighbours=near,
+            num_views=num_views,
+            epochs=epochs,
+            seed=seed,
         )
-        made = lay_out(chosen, trained, images, features, plan, **how)
     index = None if near is None else near.index
     quality = map_quality(features, made.coordinates, images.labels, near=index, seed=seed)
     known = lasting(source)
@@ -187,7 +194,7 @@ def map_images(
     ending = ".html" if len(images) <= MOST_IMAGES else ""
     page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.stem}-map{ending}"))
     with shown(console, "thumbnails") as progress:
-        how = dict(
+        how: dict[str, Any] = dict(
             numbers={"layout": chosen},
             note=note,
             columns=colours | found,

@@ -36,6 +36,7 @@ from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.memory import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import Form
+from nearfar.progress import progress
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
 # bytes that all data sets may take: eight of the largest that `open_images` keeps by default
@@ -49,20 +50,17 @@ _NAME = re.compile(
 )  # partial: of killed builds
 used: set[Path] = set()  # the data sets that this process has opened
 
-Progress = Callable[[int, int | None], None]
-
 
 class Store(NamedTuple):
     """How pixels are stored: where and whether, and at most so many bytes of one data set.
 
-    workers: None: one per core. progress: called with (done, total or None).
+    workers: None: one per core.
     """
 
     folder: Path
     limit: int
     cache: bool = True
     workers: int | None = None
-    progress: Progress | None = None
 
 
 @dataclass
@@ -166,15 +164,13 @@ def decoded(
     form: Form,
     lineage: str,
     store: Store,
-    before: int = 0,
 ) -> tuple[Path, Entry, Shaped[Tensor, "images channels size size"] | None]:
     """The data set of images with these digests: its folder, entry and pixels, decoded now if the
     cache lacks it.
 
     images: encoded, in order. lineage: the same for all states of one data set. Beyond the limit of
-    the store only statistics and problems are stored. before: how many unreadable images its
-    `progress` counts too. Images that could not be read for a reason that may pass are tried again;
-    if one of them can be read now, the data set is made anew.
+    the store only statistics and problems are stored. Images that could not be read for a reason
+    that may pass are tried again; if one of them can be read now, the data set is made anew.
     """
     home = store.folder / key([digests, form])
     wanted = store.cache and form.bytes_of(len(digests)) <= store.limit
@@ -202,7 +198,7 @@ def decoded(
                     shutil.rmtree(leftover, ignore_errors=True)
                 found = finished()  # another process may have built it while we waited
                 if found is None:
-                    _build(home, images(), digests, form, lineage, wanted, store, before)
+                    _build(home, images(), digests, form, lineage, wanted, store)
                     found = there()
         except OSError as error:
             raise ValueError(
@@ -240,7 +236,6 @@ def _build(
     lineage: str,
     wanted: bool,
     store: Store,
-    before: int,
 ) -> None:
     """Decode images, in parallel and in order, into a data set whose lock is held.
 
@@ -276,6 +271,7 @@ def _build(
             without_warnings(),
             only_python_writes(),
             open(file, "wb") as pixels,
+            progress("reading images", len(digests)) as bar,
         ):
             for pieces in chunks:
                 whole = [one for one in pieces if not isinstance(one, Exception)]
@@ -288,8 +284,7 @@ def _build(
                     moments = moments + moments_of(block)
                     if wanted:
                         pixels.write(block.data)
-                if store.progress is not None:
-                    store.progress(before + done, before + len(digests))
+                bar.update(done)
             pixels.flush()
             os.fsync(pixels.fileno())
         mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)

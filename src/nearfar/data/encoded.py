@@ -117,7 +117,7 @@ def open_encoded(
 ) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
-    table, class_names = table_of(source, splits, store.folder, store.progress)
+    table, class_names = table_of(source, splits, store.folder)
     others = [*source.problems, *source.in_no_split(splits)]
     listed = [(printable(name), why) for name, why in others]
     rows = readable(table)
@@ -137,7 +137,6 @@ def open_encoded(
         form,
         pixel_cache.key([type(source).__name__, str(Path(name).resolve()), splits, form]),
         store,
-        before=len(table) - len(rows),
     )
     table = with_problems(table, {int(rows[row]): why for row, why in entry.problems.items()})
     rows = readable(table)

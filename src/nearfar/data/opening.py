@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow
 
 from nearfar.data import sources
-from nearfar.data.cache import Progress, Store, cache_folder
+from nearfar.data.cache import Store, cache_folder
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.encoded import few_of, in_memory, open_encoded
 from nearfar.data.images import Images, joined, joined_tables
@@ -41,7 +41,6 @@ def open_images(
     cache: bool = True,
     cache_limit: int = CACHE_LIMIT,
     workers: int | None = None,
-    progress: Progress | None = None,
     few: int | None = None,
     max_pixels: int | None = None,
 ) -> Images:
@@ -82,7 +81,7 @@ def open_images(
     cache, cache_limit: with cache=False, or beyond `cache_limit` bytes of pixels, images are
         checked once but their pixels not stored: train on such data with `Batches` of crops. A
         torch Dataset must fit into `cache_limit`.
-    workers: decoding threads; None: one per core. progress: called with (done, total or None).
+    workers: decoding threads; None: one per core.
     few: open at most so many, evenly spaced, or the first ones of Parquet files and tars. Size,
         channels and value range are chosen from these alone, and nothing is cached.
     max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as
@@ -97,7 +96,7 @@ def open_images(
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
     raise_pixel_limit(max_pixels)
-    store = Store(cache_folder(cache_dir), cache_limit, cache, workers, progress)
+    store = Store(cache_folder(cache_dir), cache_limit, cache, workers)
     return _open(
         source,
         asked(image_size, channels, value_range),
@@ -132,7 +131,7 @@ def _open(
 
         opened = _open_several(source, open_one, asked)
         return opened if few is None else opened.subset(spread(len(opened), few))
-    name, found = describe(source), encoded_source(source, label_column, store.progress)
+    name, found = describe(source), encoded_source(source, label_column)
     if isinstance(source, Images):
         images = _as_they_are(source, split, asked)
         images = images if show_channels is None else copy.copy(images)
@@ -251,7 +250,6 @@ def scan(
     source: Any,
     split: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
 ) -> pyarrow.Table | None:
     """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose
     images must be read.
@@ -263,11 +261,11 @@ def scan(
     25
     """
     if sources.are_several(source):
-        tables = [scan(one, split, cache_dir, progress) for one in source]
+        tables = [scan(one, split, cache_dir) for one in source]
         known = [table for table in tables if table is not None]
         return joined_tables(known, short_names(source)) if len(known) == len(tables) else None
-    found = encoded_source(source, progress=progress)
+    found = encoded_source(source)
     if found is None:
         return None
     splits = choose_splits(found.splits, split, describe(source))
-    return table_of(found, splits, cache_folder(cache_dir), progress)[0]
+    return table_of(found, splits, cache_folder(cache_dir))[0]

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -28,13 +28,13 @@ from nearfar.data.labels import check_alike, numbered
 from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
 from nearfar.data.memory import in_order
 from nearfar.data.table import digest, digest_now, printable, read_small
+from nearfar.progress import progress
 
 FORMAT = 7  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
 _REPORTED = 256  # files between signs of life
-Progress = Callable[[int, int | None], None]
 
 
 class Row(NamedTuple):
@@ -79,6 +79,7 @@ _STAMP = [
     ("ref", pyarrow.binary()),
     *((name, pyarrow.int64()) for name in ("mtime", "ctime", "inode", "size")),
 ]
+_FileStamp = tuple[bytes, int, int, int, int]
 Stamp = tuple[int, int, int, int]
 """What tells a file from others, and from what it was: times in nanoseconds, inode and size; zeros
 if unknown.
@@ -221,79 +222,74 @@ def looked_at(found: Found) -> Row:
         return row._replace(problem=reason(error), passing=is_passing(error))
 
 
-def scanned(source: Source, folder: Path, progress: Progress | None = None) -> pyarrow.Table:
+def scanned(source: Source, folder: Path) -> pyarrow.Table:
     """The rows of all splits of a source, with the split, and with names and labels as far as the
     files hold them.
 
     A table in the cache `folder` holds them: a file whose times have not changed is not opened
     again. One that changed less than two seconds ago is looked at the next time too, since its
     times may miss another change; and so is one with an image that could not be read for a reason
-    that may pass. If the table cannot be written, that is all that is lost. progress: called with
-    (files, all files) from the start on.
+    that may pass. If the table cannot be written, that is all that is lost.
     """
     files = [(split, file) for split, names in source.splits.items() for file in names]
     if not source.whole:  # a file is scanned once, whatever splits its images are in
         files = [(split, file) for file, split in {file: split for split, file in files}.items()]
-    report = progress or (lambda done, total: None)
-    report(0, len(files))
     kind = [FORMAT, type(source).__name__, *source.address()]
     home = folder / f"{digest(json.dumps(kind).encode())}.arrow"
     began = time.time_ns()
     saved = _saved(home)
-    known = _known(saved, source.whole)
-    stamps = []
-    for place, (_, file) in enumerate(files):
-        stamps.append((os.fsencode(file), *source.stamp(file)))
-        if place % _REPORTED == 0:
-            report(0, len(files))
-    runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
-    missing = [place for place, run in enumerate(runs) if run is None]
-    end = len(saved)
-    fresh, owners = list[Row](), list[int]()
-    known_already = len(files) - len(missing)
-    for count, (place, rows) in enumerate(
-        zip(missing, _looked([files[one][1] for one in missing], source), strict=True)
-    ):
-        report(known_already + count, len(files))
-        runs[place] = range(end + len(fresh), end + len(fresh) + len(rows))
-        fresh += rows
-        owners += [place] * len(rows)
-    of_file = (
-        zip(*(stamps[owner] for owner in owners), strict=True) if owners else [[]] * len(_STAMP)
-    )
-    of_image = zip(*fresh, strict=True) if fresh else [[]] * len(Row._fields)
-    new = pyarrow.table(
-        [
-            pyarrow.array(one, kind.type)
-            for one, kind in zip([*of_file, *of_image], SCANNED, strict=True)
-        ],
-        SCANNED,
-    )
+    fresh, owners = list[Row](), list[_FileStamp]()
+    with progress("looking at images", len(files)) as bar:
+        stamps = []
+        for place, (_, file) in enumerate(files):
+            stamps.append((os.fsencode(file), *source.stamp(file)))
+            if place % _REPORTED == 0:
+                bar.update(0)
+        known = _known(saved, source.whole)
+        runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
+        missing = [place for place, run in enumerate(runs) if run is None]
+        bar.update(len(files) - len(missing))
+        seen = _looked([files[place][1] for place in missing], source)
+        for place, rows in zip(missing, seen, strict=True):
+            start = len(saved) + len(fresh)
+            runs[place] = range(start, start + len(rows))
+            fresh += rows
+            owners += [stamps[place]] * len(rows)
+            bar.advance()
     rows_of_files = [run or range(0) for run in runs]
-    chosen = [row for run in rows_of_files for row in run]
-    table = (
-        pyarrow.concat_tables([saved, new])
-        .take(pyarrow.array(chosen, pyarrow.int64()))
-        .combine_chunks()
-    )
+    chosen = pyarrow.array([row for run in rows_of_files for row in run], pyarrow.int64())
+    every = pyarrow.concat_tables([saved, _table_of_rows(owners, fresh)])
+    table = every.take(chosen).combine_chunks()
     if missing or len(table) != len(saved):
-        stays = (table["ctime"].to_numpy() < began - SETTLED) & ~_of_files_with(
-            table["passing"].to_numpy(), rows_of_files
-        )
-        settled = np.where(stays, table["mtime"].to_numpy(), -1)
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(home) as unfinished:
-                place = table.schema.get_field_index("mtime")
-                pyarrow.feather.write_feather(
-                    table.set_column(place, "mtime", pyarrow.array(settled)), unfinished
-                )
+        _save(table, home, began, rows_of_files)
     splits, places = list[str](), iter(table["place"].to_pylist())
     for (split, file), run in zip(files, rows_of_files, strict=True):
         of_images = source.splits_in(file)
         own = [next(places) for _ in run]
         splits += [split if of_images is None else of_images[place] for place in own]
     return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
+
+
+def _table_of_rows(owners: Sequence[_FileStamp], rows: Sequence[Row]) -> pyarrow.Table:
+    """Rows as a table, each with the stamp of its file."""
+    columns: list[Any] = [*zip(*owners, strict=True), *zip(*rows, strict=True)]
+    columns = columns or [[]] * len(SCANNED)
+    arrays = [pyarrow.array(one, kind.type) for one, kind in zip(columns, SCANNED, strict=True)]
+    return pyarrow.table(arrays, SCANNED)
+
+
+def _save(
+    table: pyarrow.Table, home: Path, began: int, rows_of_files: Sequence[Sequence[int]]
+) -> None:
+    """Write what a scan found, for the next one; files that may still change get no time."""
+    passing = _of_files_with(table["passing"].to_numpy(), rows_of_files)
+    stays = (table["ctime"].to_numpy() < began - SETTLED) & ~passing
+    settled = pyarrow.array(np.where(stays, table["mtime"].to_numpy(), -1))
+    place = table.schema.get_field_index("mtime")
+    with contextlib.suppress(OSError):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(home) as unfinished:
+            pyarrow.feather.write_feather(table.set_column(place, "mtime", settled), unfinished)
 
 
 def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
@@ -315,7 +311,7 @@ def _saved(home: Path) -> pyarrow.Table:
         return SCANNED.empty_table()
 
 
-def _known(table: pyarrow.Table, whole: bool) -> dict[tuple[bytes, int, int, int, int], range]:
+def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
     """The rows of each file by its name and stamp."""
     keys = list(zip(*(table[name].to_pylist() for name, _ in _STAMP), strict=True))
     first = [row for row, key in enumerate(keys) if whole or row == 0 or key != keys[row - 1]]
@@ -332,10 +328,10 @@ def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
 
 
 def table_of(
-    source: Source, splits: Sequence[str], folder: Path, progress: Progress | None = None
+    source: Source, splits: Sequence[str], folder: Path
 ) -> tuple[pyarrow.Table, list[str] | None]:
     """The table of some splits of a source, with labels as numbers, and the names of classes."""
-    table = scanned(source, folder, progress)
+    table = scanned(source, folder)
     if source.whole:
         names = [name for split in source.splits for name in source.names(split)]
         labels = source.labels()

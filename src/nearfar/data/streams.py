@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.data.batches import Crop, Takes, loaded, own_rows
-from nearfar.data.cache import Progress, cache_folder
+from nearfar.data.cache import cache_folder
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.images import Images
 from nearfar.data.left_out import in_words
@@ -137,7 +137,6 @@ def open_stream(
     value_range: ValueRange = None,
     show_channels: Sequence[int] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
     max_pixels: int | None = None,
 ) -> Stream:
     """Open tars to read in passing; see `open_images` for the arguments.
@@ -171,7 +170,7 @@ def open_stream(
     splits = choose_splits(found.splits, split, name)
     if split is None:
         say_splits(name, found.splits)
-    table, _ = table_of(found, splits, cache_folder(cache_dir), progress)
+    table, _ = table_of(found, splits, cache_folder(cache_dir))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(

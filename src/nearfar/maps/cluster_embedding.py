@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any
@@ -23,6 +22,7 @@ from nearfar.isolation import isolated
 from nearfar.maps.repulsion import similarity_sums
 from nearfar.messages import check_range
 from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
+from nearfar.progress import tracked
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
@@ -53,7 +53,7 @@ class ClusterEmbedding(BaseEstimator):
     number. t-SNE's usual p has a perplexity of 30 and 90 neighbours. metric: "euclidean" or
     "cosine". max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca"
     (random coordinates for equal or too few rows), or initial coordinates [n, n_components].
-    random_state: seed; torch's own state stays as it is. progress: called with (steps done, steps).
+    random_state: seed; torch's own state stays as it is.
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n -
     1)). Raises ValueError for numbers out of range, fewer than two rows and numbers that are not
     finite. Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster
@@ -82,7 +82,6 @@ class ClusterEmbedding(BaseEstimator):
     max_iter: int = 300
     init: Any = "pca"
     random_state: int = 0
-    progress: Callable[[int, int], None] | None = None
 
     def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
         """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or
@@ -144,7 +143,7 @@ class ClusterEmbedding(BaseEstimator):
     def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
         move, gain = torch.zeros_like(points), torch.ones_like(points)
         partition = 1.0
-        for step in range(self.max_iter):
+        for step in tracked(range(self.max_iter), "laying out the map"):
             attraction, repulsion, partition = forces(points, index, probability, self.alpha)
             exaggeration = EXAGGERATION if step < EARLY * self.max_iter else 1.0
             gradient = exaggeration * attraction - repulsion
@@ -153,8 +152,6 @@ class ClusterEmbedding(BaseEstimator):
                 2, 0, LONGEST
             )
             points = points + move
-            if self.progress is not None:
-                self.progress(step + 1, self.max_iter)
         return points, partition
 
 

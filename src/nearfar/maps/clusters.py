@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from nearfar.maps.cluster_embedding import ClusterEmbedding
 from nearfar.pairs.arithmetic import unit_rows
+from nearfar.progress import tracked
 
 COUNTS = (
     2,
@@ -62,7 +62,6 @@ def clusters_of(
     rows: Float[Tensor, "rows dim"],
     count: int | None = None,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Clusters:
     """Group rows by k-means on a plane that keeps their neighbours.
 
@@ -72,8 +71,8 @@ def clusters_of(
     (Rousseeuw 1987, "Silhouettes: a graphical aid to the interpretation and validation of cluster
     analysis") over at most 3000 random rows, from 2 to 60 and below the square root of twice the
     rows; `scores` has the silhouette of each. Rows that are equal but for rounding share a cluster:
-    with fewer distinct rows than `count`, each is a cluster. progress: called with (steps done,
-    steps) of the plane. ValueError for fewer rows than clusters, or fewer than three.
+    with fewer distinct rows than `count`, each is a cluster. ValueError for fewer rows than
+    clusters, or fewer than three.
     """
     if not 1 <= (count or 1) <= len(rows) or len(rows) < 3:
         raise ValueError(f"{len(rows)} images cannot be put into {count or 'two or more'} clusters")
@@ -85,7 +84,7 @@ def clusters_of(
     if count == 1:
         labels = np.zeros(len(unit), dtype=np.int64)
     elif different > (count or 2):
-        labels, scores = _grouped(unit, same, count, seed, progress)
+        labels, scores = _grouped(unit, same, count, seed)
     sizes = np.bincount(labels)
     rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     number = torch.from_numpy(rank[labels].astype(np.int64))
@@ -116,7 +115,6 @@ def _grouped(
     same: np.ndarray,
     count: int | None,
     seed: int,
-    progress: Callable[[int, int], None] | None,
 ) -> tuple[np.ndarray, dict[int, float]]:
     """Return a label for each row, and the silhouette by number of clusters: `count`, or those in
     COUNTS.
@@ -126,7 +124,7 @@ def _grouped(
 
     first = np.unique(same, return_index=True)[1]
     order = np.random.default_rng(seed).permutation(len(first))
-    plane = ClusterEmbedding(random_state=seed, progress=progress)
+    plane = ClusterEmbedding(random_state=seed)
     coordinates = plane.fit_transform(unit[first[order[:LAID_OUT]]].numpy())
     if len(order) > LAID_OUT:
         coordinates = np.concatenate(
@@ -141,7 +139,7 @@ def _grouped(
     )
     scores: dict[int, float] = {}
     found: dict[int, np.ndarray] = {}
-    for tried in counts:
+    for tried in tracked(counts, "grouping images"):
         means = MiniBatchKMeans(
             tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed
         )

@@ -176,12 +176,12 @@ def retrieval_column(
     views: Views,
     seed: int,
     search: Callable[..., Nearest],
-    **how: Any,
+    device: torch.device | str | None = None,
 ) -> np.ndarray:
     """Whether the nearest to an augmented view of an image, among other views of all images, is its
     own.
 
-    search: as `find_nearest`. how: options of `extract_view`.
+    search: as `find_nearest`. device: where views are encoded; None: where the encoder is.
     """
     first, second = (
         extract_view(
@@ -189,7 +189,7 @@ def retrieval_column(
             images,
             views.pick([number % len(views)]),
             stream(seed, "own view", number),
-            **how,
+            device=device,
         )
         for number in range(2)
     )

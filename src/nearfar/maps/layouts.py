@@ -150,44 +150,53 @@ def lay_out(
     num_views: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Map:
     """Lay out images on a plane; projectors train on a GPU if there is one.
 
     encoder, views: None for cluster-embedding. features: those of the encoder, without
     augmentation. neighbours: 30 nearest others of each image, if known. num_views: augmented views
-    of each image for the projector. epochs: None fits them to the number of images. progress:
-    called with (done, total) of each stage.
+    of each image for the projector. epochs: None fits them to the number of images.
     """
     if layout == "cluster-embedding":
-        coordinates, steps = torch.zeros(len(features), 2), epochs or ClusterEmbedding.max_iter
-        if len(features) > 1:
-            embedding = ClusterEmbedding(
-                metric="cosine", max_iter=steps, random_state=seed, progress=progress
-            )
-            coordinates = torch.from_numpy(
-                embedding.fit(features.numpy(), neighbours=neighbours).embedding_
-            )
-        return Map(NeighbourPlacement(features, coordinates), coordinates, {"layout": layout})
+        return _cluster_embedding(features, neighbours, epochs, seed)
     assert encoder is not None and views is not None
-    how: dict[str, Any] = dict(device=find_device(), progress=progress)
+    device = find_device()
     seen = [
         extract_view(
-            encoder, images, views.pick([number % len(views)]), stream(seed, "map", number), **how
+            encoder,
+            images,
+            views.pick([number % len(views)]),
+            stream(seed, "map", number),
+            device=device,
         )
         for number in range(num_views or NUM_VIEWS)
     ]
     alone = None if layout == "finetune" else epochs  # --epochs are those of the last stage
-    projector = fit_projector(
-        torch.stack(seen), features, epochs=alone, seed=seed, progress=progress
-    )
+    projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed)
     if layout == "projector":
         return Map(projector, projector(features), {"layout": layout})
     encoder, projector = finetune_map(
-        encoder, projector, images, views, epochs=epochs, seed=seed, **how
+        encoder, projector, images, views, epochs=epochs, seed=seed, device=device
     )
-    coordinates = projector(extract(encoder, images, **how))
+    coordinates = projector(extract(encoder, images, device=device))
     return Map(projector, coordinates, {"layout": layout}, encoder.backbone.net.state_dict())
+
+
+def _cluster_embedding(
+    features: Float[Tensor, "images dim"],
+    neighbours: Nearest | None,
+    steps: int | None,
+    seed: int,
+) -> Map:
+    coordinates = torch.zeros(len(features), 2)
+    if len(features) > 1:
+        embedding = ClusterEmbedding(
+            metric="cosine", max_iter=steps or ClusterEmbedding.max_iter, random_state=seed
+        )
+        embedding.fit(features.numpy(), neighbours=neighbours)
+        coordinates = torch.from_numpy(embedding.embedding_)
+    about = {"layout": "cluster-embedding"}
+    return Map(NeighbourPlacement(features, coordinates), coordinates, about)
 
 
 def save_map(path: str | os.PathLike[str], saved: Map) -> None:

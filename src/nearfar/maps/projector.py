@@ -19,6 +19,7 @@ from nearfar.device import in_float64, seeded
 from nearfar.evaluation import extract
 from nearfar.losses import SACLR
 from nearfar.networks import Encoder
+from nearfar.progress import progress
 from nearfar.views import Views, make_views
 
 BATCH_SIZE, HIDDEN = 256, 256
@@ -95,21 +96,20 @@ def fit_projector(
     *,
     epochs: int | None = None,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Projector:
     """Train a net that maps views of one image close together on a plane, and different images
     apart.
 
-    view_features: frozen backbone features of at least two augmented views of each image. features:
-    those of the images without augmentation, whose coordinates are centred; default: the mean over
-    the views. epochs: passes over the images; None: about 1400 steps, at least 20 passes. seed: of
-    the weights and the batches. progress: called with (steps done, steps). Returns the projector,
-    on the input's device; the coordinates of `features` are centred, with the widest direction
-    along x. It does not depend on torch's global random state and leaves it as it was. A single
-    image lies at 0. Raises ValueError for fewer than two views, no images, other shapes and numbers
-    that are not finite. Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D
-    projector), without normalisation. Differs from the paper: the backbone stays frozen, so only
-    the projector is trained here.
+    view_features: frozen backbone features of at least two augmented views of each image.
+    features: those of the images without augmentation, whose coordinates are centred; default:
+    the mean over the views. epochs: passes over the images; None: about 1400 steps, at least 20
+    passes. seed: of the weights and the batches. Returns the projector, on the input's device;
+    the coordinates of `features` are centred, with the widest direction along x. It does not
+    depend on torch's global random state and leaves it as it was. A single image lies at 0.
+    Raises ValueError for fewer than two views, no images, other shapes and numbers that are not
+    finite. Source: SACLR, Figure 2 (pretrain in many dimensions, then train a 2-D projector),
+    without normalisation. Differs from the paper: the backbone stays frozen, so only the
+    projector is trained here.
 
     >>> projector = fit_projector(torch.randn(2, 20, 8), epochs=1)
     >>> projector(torch.randn(5, 8)).shape
@@ -156,7 +156,7 @@ def fit_projector(
         )
         optimizer = AdamW(projector.net.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
         epochs = epochs or _epochs(images, LEAST_STEPS)
-        _train(optimizer, loss, pairs, images, epochs, WARMUP_STEPS, progress)
+        _train(optimizer, loss, pairs, images, epochs, WARMUP_STEPS)
     projector.partition.copy_(loss.partition)
     projector.rotate(features)
     return projector.requires_grad_(False)
@@ -171,18 +171,17 @@ def finetune_map(
     epochs: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Encoder, Projector]:
     """Train the encoder slowly together with a projector that was fitted to it; both arguments stay
     as they are.
 
     Three stages, by Boehm, Berens & Kobak 2023 (t-SimCNE), which SACLR, Figure 2, follows: the
-    run's pretraining, then the projector alone (`fit_projector`), then all layers, here. views: a
-    plan of which the first two views are made for each image and step (twice the first if there is
-    one). epochs: passes over the images; None: 20, and at least 300 steps. progress: called with
-    (steps done, steps). Returns encoder and projector, in eval mode on the CPU; the coordinates of
-    these images are centred and rotated. Raises ValueError for fewer than two images and if the
-    loss is no longer finite.
+    run's pretraining, then the projector alone (`fit_projector`), then all layers, here. views:
+    a plan of which the first two views are made for each image and step (twice the first if
+    there is one). epochs: passes over the images; None: 20, and at least 300 steps. Returns
+    encoder and projector, in eval mode on the CPU; the coordinates of these images are centred
+    and rotated. Raises ValueError for fewer than two images and if the loss is no longer
+    finite.
 
     Differs from the paper:
     1. It trains for 1000, 50 and 450 epochs, by SGD with momentum 0.9 and a rate of 0.03 * batch /
@@ -218,15 +217,8 @@ def finetune_map(
     epochs = epochs or _epochs(len(images), FINETUNE_LEAST_STEPS)
     warmup = max(1, round(FINETUNE_WARMUP * epochs * (len(images) // min(BATCH_SIZE, len(images)))))
     with torch.enable_grad(), seeded(device, seed):
-        _train(
-            AdamW(parts, weight_decay=WEIGHT_DECAY),
-            loss,
-            pairs,
-            len(images),
-            epochs,
-            warmup,
-            progress,
-        )
+        optimizer = AdamW(parts, weight_decay=WEIGHT_DECAY)
+        _train(optimizer, loss, pairs, len(images), epochs, warmup)
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.rotate(extract(net, images, device=device))
     return net, head
@@ -243,24 +235,22 @@ def _train(
     images: int,
     epochs: int,
     warmup: int,
-    progress: Callable[[int, int], None] | None,
 ) -> None:
     """Minimise the loss of pairs of views of a batch of images: a linear rise of the rates, and a
     cosine to zero.
     """
     batch = min(BATCH_SIZE, images)
-    steps, done = epochs * (images // batch), 0
+    steps = epochs * (images // batch)
     rise = LinearLR(optimizer, 1 / warmup, total_iters=warmup)
     schedule = ChainedScheduler([rise, CosineAnnealingLR(optimizer, steps)])
-    for _ in range(epochs):
-        for index in torch.randperm(images)[: images - images % batch].split(batch):
-            value = loss(*pairs(index))
-            optimizer.zero_grad(set_to_none=True)
-            value.backward()
-            optimizer.step()
-            schedule.step()
-            done += 1
-            if progress is not None:
-                progress(done, steps)
-        if not value.isfinite():
-            raise ValueError("training this map has diverged: choose another --layout")
+    with progress("laying out the map", steps) as bar:
+        for _ in range(epochs):
+            for index in torch.randperm(images)[: images - images % batch].split(batch):
+                value = loss(*pairs(index))
+                optimizer.zero_grad(set_to_none=True)
+                value.backward()
+                optimizer.step()
+                schedule.step()
+                bar.advance()
+            if not value.isfinite():
+                raise ValueError("training this map has diverged: choose another --layout")

@@ -46,7 +46,7 @@ from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
-from nearfar.training.progress import say_read, shown
+from nearfar.training.progress import say_read
 from nearfar.training.readout import check_beside, chosen_readout
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
@@ -314,8 +314,7 @@ def open_data(settings: Settings, console: Console) -> Images | Stream:
 
 
 def _read(settings: Settings, console: Console) -> Images | Stream:
-    with shown(console, "reading images") as progress:
-        return opened(replace(settings, split=split_of(settings)), progress=progress)
+    return opened(replace(settings, split=split_of(settings)))
 
 
 def split_of(settings: Settings) -> str | None:
@@ -397,8 +396,7 @@ def _open_and_measure(
 
 
 def _scanned(given: Settings, console: Console) -> Any:
-    with shown(console, "looking at images") as progress:
-        return scan(given.data, given.split, progress=progress)
+    return scan(given.data, given.split)
 
 
 def _held_out(given: Settings, total: int, console: Console) -> int:

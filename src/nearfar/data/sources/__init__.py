@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nearfar.data.images import Images
 from nearfar.data.left_out import LOOKED_AT, by_content, in_words
-from nearfar.data.scanning import Progress, Source
+from nearfar.data.scanning import Source
 from nearfar.data.sources import arrays, rows
 from nearfar.data.sources.files import (
     METADATA,
@@ -142,13 +142,9 @@ def has_items(source: Any) -> bool:
     return given and length_of(source) is not None
 
 
-def encoded_source(
-    source: Any, label_column: str | None = None, progress: Progress | None = None
-) -> Source | None:
+def encoded_source(source: Any, label_column: str | None = None) -> Source | None:
     """The files or tables behind a source, whose images are still encoded; None for every other
     source.
-
-    progress: called with (files, None) while a folder is listed.
     """
     if is_table(source):
         tables = source if isinstance(source, dict) else {"": source}
@@ -163,7 +159,7 @@ def encoded_source(
     if name.startswith(rows.HUB):
         return rows.from_hub(rows.hub_name(name), label_column)
     path = existing(name)
-    return _file(path, label_column) if path.is_file() else _folder(path, label_column, progress)
+    return _file(path, label_column) if path.is_file() else _folder(path, label_column)
 
 
 def list_splits(source: Any) -> list[str]:
@@ -209,9 +205,9 @@ def _file(path: Path, label_column: str | None) -> Source:
     raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
 
 
-def _folder(root: Path, label_column: str | None, progress: Progress | None = None) -> Source:
+def _folder(root: Path, label_column: str | None) -> Source:
     """The source in a folder: its images, Parquet files or tars, whichever it holds most of."""
-    files, problems = list_files(root, progress)
+    files, problems = list_files(root)
     groups: dict[str | None, list[str]] = {"parquet": [], "tars": [], "images": [], None: []}
     for name in files:
         groups[kind_of(name)].append(name)

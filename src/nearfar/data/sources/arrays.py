@@ -36,6 +36,7 @@ from nearfar.data.sources.splits import choose_splits
 from nearfar.data.table import SMALL, USUAL, usual_channels, usual_size
 from nearfar.data.value_range import EIGHT_BITS, Asked, Form, of_sample, sixteen_bits, spread
 from nearfar.messages import first_line, one_line, say_once
+from nearfar.progress import tracked
 from nearfar.views import from_range, resize_square, with_channels
 
 _IMAGE_KEYS = ("images", "x")
@@ -376,15 +377,12 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
     names: list[str] = []
     labels: list[str | OneHot | None] | None = []
     skipped: list[tuple[str, str]] = []
-    for number in range(count):
+    for number in tracked(range(count), "reading images"):
         try:
             picture, label = _read(source, number)
         except Exception as error:  # the user's own code, or a damaged file that it opens
             skipped.append((f"{number:06d}", first_line(error)))
             continue
-        finally:
-            if store.progress is not None:
-                store.progress(number + 1, count)
         with one_line(f"item {number} of {name}", ValueError):
             image = _image(picture, asked.channels)
             native = image.shape[3], image.shape[2]

@@ -23,10 +23,11 @@ from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
-from nearfar.data.scanning import Found, Progress, Source, prefix
+from nearfar.data.scanning import Found, Source, prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import did_you_mean, first_line, one_line, say_once
+from nearfar.progress import progress
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 TEXT_TABLES = (".csv", ".tsv")
@@ -404,60 +405,61 @@ def special(path: str | Path) -> str:
         return ""
 
 
-def list_files(
-    root: Path, progress: Progress | None = None
-) -> tuple[list[str], list[tuple[str, str]]]:
+def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
     """Every file under `root`, as sorted relative paths with "/"; hidden ones and folders
     "__MACOSX" left out.
 
     And (path, reason) of what might have been data: folders that cannot be read, pipes and devices
     with the name of an image, a Parquet file or a tar. Links to folders are followed, each real
     folder once, and further links to it are listed; folders of runs are left out, with one line.
-    progress: called with (files, None), from the start on.
     """
-    if progress is not None:
-        progress(0, None)
     found: list[str] = []
     problems: list[tuple[str, str]] = []
     seen: set[str] = set()
     folders = [""]  # below the root, with "/" behind
-    while folders:
-        inside = folders.pop()
-        folder = os.path.join(root, inside[:-1]) if inside else str(root)
-        real = os.path.realpath(folder)
-        if real in seen:
-            problems.append((inside, left_out.LINKED))
-            continue
-        seen.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted(
-                    (one for one in entries if not is_hidden(one.name)),
-                    key=lambda e: e.name,
-                )
-        except OSError as error:
-            if not inside:
-                raise ValueError(f"the folder '{root}' cannot be read: {error.strerror}") from error
-            problems.append((inside, f"the folder cannot be read: {error.strerror}"))
-            continue
-        if inside and {one.name for one in listed} >= _RUN:
-            say_once(f"'{folder}' is the folder of a run, not of images: left out")
-            continue
-        inner = []
-        for one in listed:
-            name = inside + one.name
-            if one.is_file(follow_symlinks=False):  # known without a stat
-                found.append(name)
-            elif os.path.isdir(one.path):
-                inner.append(f"{name}/")
-            elif not (what := special(one.path)):
-                found.append(name)
-            elif kind_of(name) is not None:
-                problems.append((name, f"{what}, not a file"))
-        folders += reversed(inner)
-        if progress is not None:
-            progress(len(found), None)
+    with progress("looking at images") as bar:
+        bar.update(0)
+        while folders:
+            inside = folders.pop()
+            folder = os.path.join(root, inside[:-1]) if inside else str(root)
+            real = os.path.realpath(folder)
+            if real in seen:
+                problems.append((inside, left_out.LINKED))
+                continue
+            seen.add(real)
+            try:
+                listed = _entries(folder)
+            except OSError as error:
+                why = f"cannot be read: {error.strerror}"
+                if not inside:
+                    raise ValueError(f"the folder '{root}' {why}") from error
+                problems.append((inside, f"the folder {why}"))
+                continue
+            if inside and {one.name for one in listed} >= _RUN:
+                say_once(f"'{folder}' is the folder of a run, not of images: left out")
+                continue
+            inner = []
+            for one in listed:
+                name = inside + one.name
+                if one.is_file(follow_symlinks=False):  # known without a stat
+                    found.append(name)
+                elif os.path.isdir(one.path):
+                    inner.append(f"{name}/")
+                elif not (what := special(one.path)):
+                    found.append(name)
+                elif kind_of(name) is not None:
+                    problems.append((name, f"{what}, not a file"))
+            folders += reversed(inner)
+            bar.update(len(found))
     return sorted(found), sorted(problems)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name, without what is hidden."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            (one for one in entries if not is_hidden(one.name)), key=lambda entry: entry.name
+        )
 
 
 def is_hidden(name: str) -> bool:

@@ -242,14 +242,14 @@ def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch):
         assert ("without them" in line) == (most > 1)
 
 
-def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monkeypatch):
+def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monkeypatch, bars):
     monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 7)
     pixels = np.stack([np.asarray(digit(number)) for number in range(60)])
     images, features = open_images(pixels), torch.eye(60)
-    told = []
-    found = find_leaks(images, images, features, features, 0.1, lambda *both: told.append(both))
+    found = find_leaks(images, images, features, features, 0.1)
     assert found.complete and sorted(link.second for link in found.links) == list(range(60))
-    assert told[-1] == (60, 60)
+    moves = [move[1:] for move in bars if move[0] == "looking for copies"]
+    assert moves[-1] == (60, 60) and len(moves) == 9
     monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", 20)
     found = find_leaks(images, images, features, features, 0.1)
     assert not found.complete and len(found.links) == 20

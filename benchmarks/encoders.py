@@ -211,11 +211,8 @@ UNTRAINED: dict[str, Callable[[Task], Any]] = {
 
 def train(contender: str, task: Task, out: str) -> nearfar.Run:
     """Train a contender into a folder."""
-    quiet = Console(quiet=True)
     if default := PRETRAIN.fullmatch(contender):
-        return nearfar.pretrain(
-            task.train, minutes=float(default[1]), seed=task.seed, out=out, console=quiet
-        )
+        return nearfar.pretrain(task.train, minutes=float(default[1]), seed=task.seed, out=out)
     chosen = CONTENDERS[contender]
     same: dict[str, Any] = dict(
         out=out,
@@ -223,7 +220,6 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
         seed=task.seed,
         weight_decay=chosen.weight_decay,
         teacher=chosen.teacher,
-        console=quiet,
     )
     if chosen.minutes:
         return nearfar.pretrain(task.train, minutes=chosen.minutes, **same)

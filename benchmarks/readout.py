@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from encoders import default_plan
 from kinds import ON, SETS, parts
-from rich.console import Console
 from torch import Tensor
 
 import nearfar
@@ -89,7 +88,6 @@ def adapted_encoders(images: Images, seed: int, epochs: float) -> dict[str, Enco
             precision="32-true",
             beside="none",
             seed=seed,
-            console=Console(quiet=True),
         )
         start = load_encoder(run.path / "starting")
         return {"start": start, "adapted": load_encoder(run.path)}
@@ -112,7 +110,6 @@ def trained_encoder(images: Images, name: str, seed: int, **options: Any) -> Enc
             grid=1,
             beside="none",
             seed=seed,
-            console=Console(quiet=True),
             **options,
         )
         return load_encoder(run.path)

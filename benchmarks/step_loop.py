@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from rich.console import Console
 from torch import Tensor
 
 from nearfar.data import Images
@@ -170,7 +169,6 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
                 made,
                 settings,
                 model.method.recipe("small"),
-                Console(quiet=True),
             )
         finally:
             loop.make_views, loop._batches_from, loop.build_optimizer = (

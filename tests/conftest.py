@@ -2,6 +2,7 @@
 whole thing.
 """
 
+import logging
 import os
 import signal
 from contextlib import nullcontext
@@ -58,7 +59,7 @@ def trained(images_file, tmp_path_factory):
         seed=3,
         precision="32-true",
     )
-    return nearfar.pretrain(images_file, out=out, console=Console(quiet=True), **options)
+    return nearfar.pretrain(images_file, out=out, **options)
 
 
 @pytest.fixture
@@ -101,6 +102,35 @@ def bars():
     recorder = _Recorder()
     with drawn_by(recorder):
         yield recorder.moves
+
+
+class Said:
+    """The lines of the log "nearfar", as a program that listens to it gets them."""
+
+    def __init__(self, caplog):
+        self._caplog = caplog
+
+    @property
+    def records(self):
+        return [record for record in self._caplog.records if record.name == "nearfar"]
+
+    @property
+    def text(self):
+        return "".join(f"{record.getMessage()}\n" for record in self.records)
+
+    @property
+    def lines(self):
+        return self.text.splitlines()
+
+    def clear(self):
+        self._caplog.clear()
+
+
+@pytest.fixture
+def said(caplog):
+    """What nearfar logs while a test runs: `.text`, `.lines`."""
+    caplog.set_level(logging.INFO, "nearfar")
+    return Said(caplog)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 
@@ -31,13 +30,10 @@ def place(tmp_path_factory):
     for number in range(24):
         rough = Image.fromarray(rng.integers(0, 256, (4, 5, 3), dtype=np.uint8))
         rough.resize((50, 40), Image.Resampling.BICUBIC).save(folder / "photos" / f"{number}.png")
-    quiet = Console(quiet=True)
-    options = dict(
-        epochs=1, batch_size=8, image_size=32, encoder="small", held_out=0, console=quiet
-    )
+    options = dict(epochs=1, batch_size=8, image_size=32, encoder="small", held_out=0)
     run = nearfar.pretrain(folder / "photos", out=folder / "runs" / "photos", **options)
     if find_spec("onnxruntime") is not None:
-        nearfar.export(run, to="onnx", console=quiet)
+        nearfar.export(run, to="onnx")
     return folder
 
 

@@ -20,10 +20,8 @@ from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 SHORT = dict(epochs=0.5, batch_size=16, encoder="tiny", precision="32-true")
 CALLS = {
-    "pretrain": lambda run, images, out, quiet: nearfar.pretrain(
-        images, out=out / "new", console=quiet, **SHORT
-    ),
-    "resume": lambda run, images, out, quiet: nearfar.resume(run, console=quiet),
+    "pretrain": lambda run, images, out, quiet: nearfar.pretrain(images, out=out / "new", **SHORT),
+    "resume": lambda run, images, out, quiet: nearfar.resume(run),
     "evaluate": lambda run, images, out, quiet: nearfar.evaluate(run, console=quiet),
     "embed": lambda run, images, out, quiet: nearfar.embed(
         run, out=out / "rows.npz", console=quiet
@@ -33,9 +31,7 @@ CALLS = {
     "cluster_images": lambda run, images, out, quiet: nearfar.cluster_images(run, console=quiet),
     "select_images": lambda run, images, out, quiet: nearfar.select_images(run, n=3, console=quiet),
     "check": lambda run, images, out, quiet: nearfar.check(run, console=quiet),
-    "show_views": lambda run, images, out, quiet: nearfar.show_views(
-        run, out=out / "views.html", console=quiet
-    ),
+    "show_views": lambda run, images, out, quiet: nearfar.show_views(run, out=out / "views.html"),
     "load": lambda run, images, out, quiet: nearfar.load(run),
     "ContrastiveEncoder": lambda run, images, out, quiet: ContrastiveEncoder(
         epochs=0.5, encoder="tiny"
@@ -113,7 +109,7 @@ def embedded_and_trained(run, images_file, folder):
     run = nearfar.Run(shutil.copytree(run.path, folder / "run"))
     (run.path / "features.safetensors").unlink(missing_ok=True)
     nearfar.embed(run, out=folder / "rows.npz", console=quiet)
-    new = nearfar.pretrain(images_file, out=folder / "new", console=quiet, **SHORT)
+    new = nearfar.pretrain(images_file, out=folder / "new", **SHORT)
     return np.load(folder / "rows.npz")["embedding"], [line.get("loss") for line in new.metrics]
 
 

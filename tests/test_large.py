@@ -55,7 +55,6 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
         image_size=32,
         encoder="small",
         method="simclr",
-        console=quiet,
     )
     run = nearfar.pretrain(tmp_path / "images", out=tmp_path / "run", **options)
     nearfar.embed(run, out=tmp_path / "one.parquet", console=quiet)

@@ -112,11 +112,11 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
 
 
-def test_it_is_pretrain_that_runs(fitted, digits, tmp_path, quiet):
+def test_it_is_pretrain_that_runs(fitted, digits, tmp_path):
     """The features are those of a run with the same settings."""
     pixels = np.rint(digits[0] * 255 / 16).astype(np.uint8)
     same = dict(method="simclr", encoder="small", epochs=2, batch_size=64, precision="32-true")
-    run = nearfar.pretrain(pixels, out=tmp_path / "run", seed=0, console=quiet, **same)
+    run = nearfar.pretrain(pixels, out=tmp_path / "run", seed=0, **same)
     for name, weights in run.encoder.backbone.net.state_dict().items():
         assert weights.equal(fitted.encoder_.backbone.net.state_dict()[name]), name
     assert fitted.verdict_ == run.verdict.words

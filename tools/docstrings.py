@@ -49,15 +49,9 @@ def take_settings(function: griffe.Function, settings: Any) -> None:
         lines.append(
             f"    {name}: {meaning}." + ("" if default is None else f" Default: {default!r}.")
         )
-    parameters.append(
-        griffe.Parameter("console", annotation="Console | None", kind=words, default="None")
-    )
     others = griffe.ParameterKind.var_keyword
     parameters.append(griffe.Parameter("hyperparameters", annotation="Any", kind=others))
-    lines += [
-        "    console: where progress is shown.",
-        "    hyperparameters: the method's own numbers.",
-    ]
+    lines.append("    hyperparameters: the method's own numbers.")
     function.parameters = griffe.Parameters(*parameters)
     assert function.docstring is not None
     before, after = function.docstring.value.split("Returns:\n", 1)

@@ -5,7 +5,7 @@ exit code.
 from __future__ import annotations
 
 import contextlib
-import logging
+import inspect
 import os
 import re
 import sys
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from inspect import Parameter as Argument
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
@@ -41,6 +41,9 @@ from nearfar.messages import (
     lacking,
     lasting_streams,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SHORT_OF = {
     "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or "
@@ -217,7 +220,7 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     # then paths alone go to stdout
     piped = verb in LISTING and not machine and not sys.stdout.isatty()
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
-    with shown_on(console, logging.WARNING if is_follower() else logging.INFO):
+    with shown_on(console):
         result = _result_of(verb, values, console)
     if piped:
         from nearfar.pages.lists import for_pipes
@@ -226,17 +229,20 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     return result
 
 
-def _result_of(verb: str, values: dict[str, Any], console: Any) -> Any:
-    """Call the function of a verb, or go on with a run."""
+def _result_of(verb: str, values: dict[str, Any], console: Console) -> Any:
+    """Call the function of a verb; that of `pretrain --resume` is `resume`."""
     run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
     if run is not None:
         if values.keys() - {"data", "accelerator", "devices", "threads"}:
             its = "DATA, --accelerator, --devices, --threads and --data-changed"
             raise ValueError(f"--resume takes everything but {its} from the run folder")
-        return nearfar.resume(run, **values, data_changed=data_changed, console=console)
+        return nearfar.resume(run, **values, data_changed=data_changed)
     if data_changed:
         raise ValueError("--data-changed goes with --resume")
-    return function_of(verb)(**values, console=console)
+    function = function_of(verb)
+    if "console" in inspect.signature(function).parameters:
+        values["console"] = console
+    return function(**values)
 
 
 def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

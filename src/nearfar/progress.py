@@ -32,7 +32,7 @@ class Bar:
         """Say that `done` are done, of `total` where that is known by now.
 
         text: what stands beside the bar, in place of its title. now: where no bar can move, print a
-        line at once instead of every 15 seconds.
+        line at once instead of every 15 seconds; the last one stays when a bar is gone.
         """
         self.done = done
 

@@ -52,13 +52,16 @@ class ConsoleRenderer:
         drawing = self._drawing
         assert drawing is not None
         task = drawing.add_task(title, total=total)
+        bar = _Drawn(drawing, task)
         try:
-            yield _Drawn(drawing, task)
+            yield bar
         finally:
             drawing.remove_task(task)
             if outer is None:
                 drawing.stop()
                 self._drawing = None
+            if bar.lasting:
+                self.console.print(Text(bar.lasting))
 
     def waiting(self, title: str) -> AbstractContextManager[Any]:
         """Let a bar without an end move while the context is open; nothing beside an open bar."""
@@ -69,11 +72,12 @@ class ConsoleRenderer:
 class _Drawn(Bar):
     def __init__(self, drawing: Progress, task: Any) -> None:
         self.drawing, self.task = drawing, task
+        self.lasting = ""  # the last text, where it was to be seen at once
 
     def update(
         self, done: int, total: int | None = None, text: str = "", now: bool = False
     ) -> None:
-        self.done = done
+        self.done, self.lasting = done, text if now else ""
         self.drawing.update(self.task, completed=done, total=total, description=text or None)
 
 
@@ -152,6 +156,24 @@ def shown_as(shown: Shown | None) -> AbstractContextManager[None]:
     if shown is None:
         return nullcontext()
     return shown_on(Console(soft_wrap=True, stderr=shown.stderr), shown.level)
+
+
+def shown_nowhere() -> AbstractContextManager[None]:
+    """Show neither lines nor bars while the context is open: another process shows the same."""
+    return shown_on(Console(quiet=True))
+
+
+def current_console() -> Console:
+    """Return the console that lines and bars are shown on now, for the functions that still take
+    one; one that shows nothing where there is none.
+    """
+    drawing = renderer()
+    return drawing.console if isinstance(drawing, ConsoleRenderer) else Console(quiet=True)
+
+
+def shown_if(on: bool) -> AbstractContextManager[None]:
+    """Show lines and bars while the context is open, if `on`; else leave all as it is."""
+    return shown_on(Console(soft_wrap=True)) if on else nullcontext()
 
 
 def show_progress(on: bool = True) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -28,6 +27,7 @@ from nearfar.isolation import isolated
 from nearfar.maps.layouts import lay_out
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
+from nearfar.rendering import current_console, shown_if, shown_nowhere
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
@@ -43,10 +43,6 @@ class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         tags.input_tags.three_d_array = tags.input_tags.string = True
         tags.transformer_tags.preserves_dtype = ["float32"]
         return tags
-
-    @property
-    def _console(self) -> Console:
-        return Console(quiet=not self.verbose)
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):  # NumPy's too
@@ -110,12 +106,17 @@ class ContrastiveEncoder(_Estimator):
     def _fit(self, X: Any, folder: str, seed: int) -> tuple[Run, Images]:
         images = self._open(X, True, image_size=self.image_size)
         settings = {"precision": "32-true", **(self.settings or {})}
-        own = dict(
-            method=self.method, encoder=self.encoder, epochs=self.epochs, batch_size=self.batch_size
-        )
-        run = nearfar.pretrain(
-            images, out=f"{folder}/run", seed=seed, console=self._console, **own, **settings
-        )
+        with shown_if(self.verbose):
+            run = nearfar.pretrain(
+                images,
+                out=f"{folder}/run",
+                method=self.method,
+                encoder=self.encoder,
+                epochs=self.epochs,
+                batch_size=self.batch_size,
+                seed=seed,
+                **settings,
+            )
         self.encoder_ = load(run, encoder=None if isinstance(self.encoder, str) else self.encoder)
         self.verdict_ = run.verdict.words if run.verdict else ""
         return run, images
@@ -123,24 +124,32 @@ class ContrastiveEncoder(_Estimator):
     def _features(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         net: Encoder = self.encoder_
-        form = dict(
+        images = self._open(
+            X,
+            False,
             image_size=net.image_size,
             channels=net.channels,
             value_range=net.value_range or EIGHT_BITS,
         )
-        return features_shown(net, self._open(X, False, **form), self._console, "features").cpu()
+        with shown_if(self.verbose):
+            return features_shown(net, images, current_console(), "features").cpu()
 
     def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
+        """Open images; what is left out is a warning, as in scikit-learn, or an error."""
+        with shown_if(True) if self.verbose else shown_nowhere():
+            return self._opened(X, fitting, **form)
+
+    def _opened(self, X: Any, fitting: bool, **form: Any) -> Images:
         if isinstance(X, (str, os.PathLike)):
-            images = open_shown(X, self._console, split="all", **form)
+            images = open_shown(X, current_console(), split="all", **form)
             if images.skipped:
-                warnings.warn(images.line, stacklevel=4)
+                warnings.warn(images.line, stacklevel=5)
             return images
         given = list(X) if isinstance(X, (list, tuple)) or getattr(X, "ndim", 0) == 1 else []
         if not are_paths(given):
-            return open_shown(self._pixels(X, fitting), self._console, **form)
+            return open_shown(self._pixels(X, fitting), current_console(), **form)
         paths = list(dict.fromkeys(map(os.path.abspath, given)))
-        images = open_shown(paths, self._console, **form)
+        images = open_shown(paths, current_console(), **form)
         if images.skipped:
             first, reason = images.skipped[0]
             raise ValueError(
@@ -277,17 +286,18 @@ class ContrastiveMap(_Estimator):
             name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"
         ):
             setattr(self, name, getattr(self.estimator_, name))
-        features = features_shown(self.encoder_, images, self._console, "features")
-        made = lay_out(
-            "projector",
-            self.encoder_,
-            images,
-            features,
-            plan,
-            num_views=self.num_views,
-            epochs=self.epochs,
-            seed=seed,
-        )
+        with shown_if(self.verbose):
+            features = features_shown(self.encoder_, images, current_console(), "features")
+            made = lay_out(
+                "projector",
+                self.encoder_,
+                images,
+                features,
+                plan,
+                num_views=self.num_views,
+                epochs=self.epochs,
+                seed=seed,
+            )
         self.projector_ = made.function
 
     @isolated()

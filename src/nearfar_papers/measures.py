@@ -30,6 +30,7 @@ from nearfar.evaluation import extract_view
 from nearfar.messages import READ, as_json
 from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
+from nearfar.rendering import shown_nowhere
 from nearfar.run import Run, load
 from nearfar.run_features import open_shown
 from nearfar.training.budget import training_speed
@@ -150,7 +151,8 @@ def saved_projector(run: Path) -> nn.Module:
     """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B,
     width].
     """
-    model = plan_resumed(Run(run).settings, QUIET, {}, False).model()
+    with shown_nowhere():
+        model = plan_resumed(Run(run).settings, {}).model()
     model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
     projector: nn.Module = model.online[1].eval()
     return projector

@@ -65,7 +65,7 @@ def run(digits, tmp_path_factory):
     options = dict(
         epochs=6, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr"
     )
-    return nearfar.pretrain(digits, out=out, console=Console(quiet=True), **options)
+    return nearfar.pretrain(digits, out=out, **options)
 
 
 @pytest.fixture(scope="module")

@@ -301,7 +301,6 @@ def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
         encoder="tiny",
         image_size=32,
         method="simclr",
-        console=quiet,
     )
     run = nearfar.pretrain(archive, out=tmp_path / "run", **options)
     found = run.duplicates(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -32,8 +31,8 @@ def files_in(folder):
     return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-def test_it_tells_what_a_run_would_take(home, quiet):
-    found = nearfar.doctor(console=quiet)
+def test_it_tells_what_a_run_would_take(home):
+    found = nearfar.doctor()
     assert found["problems"] == []
     assert found["versions"]["nearfar"] == nearfar.__version__ and found["versions"]["torch"]
     assert (
@@ -53,23 +52,23 @@ def test_it_tells_what_a_run_would_take(home, quiet):
     )
 
 
-def test_it_times_convolutions(monkeypatch, capsys):
+def test_it_times_convolutions(monkeypatch, said):
     monkeypatch.setattr("timeit.repeat", lambda run, **_: run() is not None and [0.002, 0.001])
-    found = nearfar.doctor(console=Console(soft_wrap=True))
+    found = nearfar.doctor()
     assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
     assert not [note for note in found["notes"] if "convolution" in note]
     assert (
         "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms"
-        in (capsys.readouterr().out)
+        in said.text
     )
 
 
-def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch, quiet):
+def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch):
     def notes(seconds, bfloat16):
         measured = iter([[one] for one in seconds])
         monkeypatch.setattr("timeit.repeat", lambda run, **_: next(measured))
         monkeypatch.setattr("nearfar.device.has_bfloat16", lambda device: bfloat16)
-        return [note for note in nearfar.doctor(console=quiet)["notes"] if "convolution" in note]
+        return [note for note in nearfar.doctor()["notes"] if "convolution" in note]
 
     [note] = notes((0.001, 0.030, 0.001), bfloat16=True)
     assert (
@@ -124,12 +123,12 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     )
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch, quiet):
+def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
     def refused(folder):
         raise OSError(f"cannot write into {folder}: Read-only file system")
 
     monkeypatch.setattr("nearfar.commands.doctor.check_folder", refused)
-    here, cache = nearfar.doctor(console=quiet)["problems"]
+    here, cache = nearfar.doctor()["problems"]
     assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
 
 

@@ -134,7 +134,6 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, qui
         method="simclr",
         precision="32-true",
         held_out=0,
-        console=quiet,
     )
     run = nearfar.pretrain("digits", out=str(tmp_path / "run"), **options)
     how = dict(protocol=("knn",), baselines=False, console=quiet)

@@ -49,11 +49,10 @@ def test_a_run_folder_is_a_timm_model_and_holds_its_weights_once(run, images, ex
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch", "safetensors", "timm"])
-def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to):
-    console = Console(record=True, width=500)
-    path = nearfar.export(run, to=to, console=console)
+def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, said):
+    path = nearfar.export(run, to=to)
     assert path.parent == run.path / "export"
-    assert "largest difference" in console.export_text()
+    assert "largest difference" in said.text
     if to == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(path)
@@ -70,7 +69,7 @@ def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to):
     assert not [one for one in path.parent.iterdir() if ".partial" in one.name]
 
 
-def test_outputs_are_looked_at_before_the_work(run, tmp_path, quiet, monkeypatch):
+def test_outputs_are_looked_at_before_the_work(run, tmp_path, monkeypatch):
     monkeypatch.setattr("nearfar.run.load", None)
     (tmp_path / "there.pt2").touch()
     for to, out, words in (
@@ -80,30 +79,30 @@ def test_outputs_are_looked_at_before_the_work(run, tmp_path, quiet, monkeypatch
         ("onnx", "no/net.onnx", "cannot write"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
-            nearfar.export(run, to=to, out=tmp_path / out, console=quiet)
+            nearfar.export(run, to=to, out=tmp_path / out)
 
 
-def test_onnx_without_its_libraries_says_what_to_install(run, quiet, monkeypatch):
+def test_onnx_without_its_libraries_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr("nearfar.networks.exporting.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'nearfar\[onnx\]'"):
-        nearfar.export(run, to="onnx", console=quiet)
+        nearfar.export(run, to="onnx")
 
 
-def test_a_failed_export_leaves_nothing(run, tmp_path, quiet, monkeypatch):
+def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
     monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="nothing is kept"):
-        nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors", console=quiet)
+        nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match="nothing is kept"):
-        nearfar.push(run, "a/b", console=quiet)
+        nearfar.push(run, "a/b")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_export_leaves_the_one_before(run, quiet, monkeypatch):
-    folder = nearfar.export(run, to="timm", console=quiet)
+def test_a_failed_export_leaves_the_one_before(run, monkeypatch):
+    folder = nearfar.export(run, to="timm")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="nothing is kept"):
-        nearfar.export(run, to="timm", console=quiet)
+        nearfar.export(run, to="timm")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir() if "partial" in path.name] == []
 
@@ -128,8 +127,8 @@ def hub(tmp_path, monkeypatch):
     return tmp_path / "hub", options
 
 
-def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub, quiet):
-    place = nearfar.push(run, "someone/halves", license="mit", private=True, console=quiet)
+def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub):
+    place = nearfar.push(run, "someone/halves", license="mit", private=True)
     assert place == "hub/someone/halves" and hub[1] == {
         "someone/halves": {"private": True, "exist_ok": True}
     }
@@ -171,27 +170,27 @@ def test_the_command_on_the_card_trains_the_same_encoder(
         torch.testing.assert_close(nearfar.load(tmp_path / "again")(images), expected)
 
 
-def test_mistakes_of_push_get_one_line(run, quiet, monkeypatch):
+def test_mistakes_of_push_get_one_line(run, monkeypatch):
     for name in ("halves", "a/b/c", "../x"):
         with pytest.raises(ValueError, match="nearfar push RUN owner/name"):
-            nearfar.push(run, name, console=quiet)
+            nearfar.push(run, name)
 
     def refuse(*_, **__):
         raise RuntimeError("401 Unauthorized\nand more")
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
     with pytest.raises(ValueError, match=r"^cannot push to a/b: 401 Unauthorized Log in") as caught:
-        nearfar.push(run, "a/b", console=quiet)
+        nearfar.push(run, "a/b")
     assert "\n" not in str(caught.value)
 
 
-def test_the_licence_of_starting_weights_is_told(run, images_file, hub, tmp_path, quiet):
-    nearfar.push(run, "a/first", license="cc-by-4.0", console=quiet)
-    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
+def test_the_licence_of_starting_weights_is_told(run, images_file, hub, tmp_path):
+    nearfar.push(run, "a/first", license="cc-by-4.0")
+    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr")
     again = nearfar.pretrain(
         images_file, out=tmp_path / "run", init=str(hub[0] / "a" / "first"), **options
     )
-    nearfar.push(again, "a/more", console=quiet)
+    nearfar.push(again, "a/more")
     card = (hub[0] / "a" / "more" / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "which are under cc-by-4.0" in card
     assert str(tmp_path) not in card
@@ -208,17 +207,17 @@ class Own(torch.nn.Module):
         return self.conv(images).amax((2, 3))
 
 
-def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_path, quiet):
-    options = dict(epochs=1, batch_size=16, encoder=Own(), method="simclr", console=quiet)
+def test_an_encoder_of_ones_own_is_exported_when_given_again(images_file, tmp_path):
+    options = dict(epochs=1, batch_size=16, encoder=Own(), method="simclr")
     run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
-    path = nearfar.export(run, to="torch", out=tmp_path / "own.pt2", encoder=Own(), console=quiet)
+    path = nearfar.export(run, to="torch", out=tmp_path / "own.pt2", encoder=Own())
     image = np.full((1, 1, 8, 8), 9, dtype=np.uint8)
     given = torch.export.load(path).module()(torch.from_numpy(image)).detach()
     torch.testing.assert_close(
         given, nearfar.load(run, encoder=Own())(torch.from_numpy(image)).detach()
     )
     with pytest.raises(ValueError, match="which timm cannot build"):
-        nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own(), console=quiet)
+        nearfar.export(run, to="timm", out=tmp_path / "hub", encoder=Own())
     with pytest.raises(ValueError, match="give it again"):
-        nearfar.push(run, "a/b", console=quiet)
+        nearfar.push(run, "a/b")
     assert not (tmp_path / "hub").exists()

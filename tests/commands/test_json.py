@@ -92,7 +92,7 @@ def test_a_mistake_is_an_error_in_json_too(words, capsys):
 
 
 def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, monkeypatch):
-    def broken(*, console):
+    def broken():
         print("by the way")
         raise KeyError("key")
 

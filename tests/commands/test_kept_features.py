@@ -29,9 +29,7 @@ def photos(tmp_path):
         (place / f"{number:02d}.png").write_bytes(png(number, 16))
     how = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
     quiet = Console(quiet=True)
-    run = nearfar.pretrain(
-        str(tmp_path / "photos"), out=str(tmp_path / "run"), console=quiet, **how
-    )
+    run = nearfar.pretrain(str(tmp_path / "photos"), out=str(tmp_path / "run"), **how)
     nearfar.map_images(run, epochs=5, console=quiet)
     return run
 

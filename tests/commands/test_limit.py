@@ -39,9 +39,7 @@ def sorted_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(sorted_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "r"
-    return nearfar.pretrain(
-        sorted_file, limit=20, seed=3, out=out, console=Console(quiet=True), **OPTIONS
-    )
+    return nearfar.pretrain(sorted_file, limit=20, seed=3, out=out, **OPTIONS)
 
 
 def test_a_sample_is_a_function_of_the_seed(sorted_file):
@@ -53,12 +51,12 @@ def test_a_sample_is_a_function_of_the_seed(sorted_file):
     assert images.sampled(80, 3) is images.sampled(None, 3) is images
 
 
-def test_training_takes_a_sample(run, sorted_file, tmp_path, console):
+def test_training_takes_a_sample(run, sorted_file, tmp_path, said):
     pictures = json.loads((run.path / "neighbours.json").read_text())["pictures"].values()
     shown = {int(picture["name"]) for picture in pictures}
     assert shown <= set(sample(80, 20, 3).tolist()) and max(shown) >= 40 > min(shown)
-    nearfar.pretrain(sorted_file, limit=16, out=tmp_path / "r", console=console, **OPTIONS)
-    assert "simclr on 16 images (a random sample of 80, seed 0) of 8 px" in console.file.getvalue()
+    nearfar.pretrain(sorted_file, limit=16, out=tmp_path / "r", **OPTIONS)
+    assert "simclr on 16 images (a random sample of 80, seed 0) of 8 px" in said.text
 
 
 def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, console):

@@ -48,7 +48,7 @@ def run(pictures, tmp_path_factory):
     options = dict(
         epochs=4, batch_size=32, held_out=8, image_size=32, encoder="small", method="simclr"
     )
-    return nearfar.pretrain(pictures, out=out, console=Console(quiet=True), **options)
+    return nearfar.pretrain(pictures, out=out, **options)
 
 
 def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
@@ -177,7 +177,6 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
         image_size=32,
         encoder="small",
         method="simclr",
-        console=quiet,
     )
     run = nearfar.pretrain(folder, channels=5, out=tmp_path / "run", **options)
     found = run.duplicates(distance=2, console=quiet)
@@ -284,7 +283,7 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
 def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
-    run = nearfar.pretrain(pictures, out=tmp_path / "run", console=quiet, **options)
+    run = nearfar.pretrain(pictures, out=tmp_path / "run", **options)
     monkeypatch.setattr(
         "nearfar.data.cache.decode", None
     )  # every decoding would be an image that is skipped
@@ -490,8 +489,8 @@ def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():
     assert for_pipes(columns | {"name": []}, "\0") == b"a\nb \xff.png\0c.png\0"
 
 
-def test_a_folder_that_safetensors_cannot_write_is_refused(run, quiet, tmp_path, monkeypatch):
+def test_a_folder_that_safetensors_cannot_write_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="is not text in UTF-8"):
-        nearfar.export(run, to="timm", out="x\udcff", console=quiet)
+        nearfar.export(run, to="timm", out="x\udcff")
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -28,7 +27,6 @@ def run(images_file, tmp_path_factory):
     return nearfar.pretrain(
         images_file,
         out=tmp_path_factory.mktemp("runs") / "r",
-        console=Console(quiet=True),
         **OPTIONS,
     )
 
@@ -201,7 +199,7 @@ def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(
     """
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
     own = nearfar.pretrain(
-        images_file, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1, "encoder": net}
+        images_file, out=tmp_path / "run", **{**OPTIONS, "epochs": 1, "encoder": net}
     )
     given = dict(encoder=net, console=quiet)
     nearfar.map_images(own, limit=50, layout="finetune", num_views=2, epochs=1, **given)
@@ -253,7 +251,7 @@ def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, othe
         few = {name: file[name][:40] for name in ("images", "labels")}
     data = tmp_path / "few.npz"
     np.savez(data, **few)
-    run = nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **{**OPTIONS, "epochs": 1})
+    run = nearfar.pretrain(data, out=tmp_path / "run", **{**OPTIONS, "epochs": 1})
     nearfar.map_images(run, layout="cluster-embedding", epochs=5, console=quiet)
     np.savez(data, images=few["images"][:30], labels=few["labels"][:30])
     with pytest.raises(

@@ -56,9 +56,7 @@ def written(run):
 
 
 def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
-    run = nearfar.pretrain(
-        array, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL
-    )
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder="small", **SMALL)
     assert written(run)["data"] == {"object": "array [48, 8, 8] uint8"}
     features = nearfar.load(run)(torch.from_numpy(array[:, None]))  # needs no data
     path = nearfar.embed(run, array, out=tmp_path / "rows.npz", console=quiet)
@@ -84,7 +82,7 @@ def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
             {"image": [Image.fromarray(image) for image in array]}
         ),
     }[kind]()
-    run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", console=quiet, **SMALL)
+    run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", **SMALL)
     assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
     assert set(written(run)["data"]) == {"object"}
     seen = nearfar.embed(run, data, out=tmp_path / "rows.npz", console=quiet)
@@ -94,7 +92,7 @@ def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
 def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     net = Net()
     before = net.conv.weight.detach().clone()
-    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, console=quiet, **SMALL)
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, **SMALL)
     assert torch.equal(net.conv.weight, before)  # a copy was trained
     assert written(run)["encoder"]["object"].endswith("Net")
     with pytest.raises(ValueError, match=r"give it again, .*encoder="):
@@ -123,14 +121,14 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
 @pytest.mark.parametrize(
     "net", [nn.Conv2d(1, 4, 3), nn.Linear(3, 3)], ids=["no rows", "other input"]
 )
-def test_a_module_that_does_not_fit(net, array, tmp_path, quiet):
+def test_a_module_that_does_not_fit(net, array, tmp_path):
     with pytest.raises(ValueError, match="encoder"):
-        nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, console=quiet, **SMALL)
+        nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, **SMALL)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path, quiet):
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", console=quiet)
+def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path):
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small")
     named = nearfar.pretrain(
         array, out=str(tmp_path / "a"), method="simclr", temperature=0.3, **options
     )
@@ -148,9 +146,7 @@ def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path, quiet):
 def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
     view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
     plan = ViewPlan("mine", (view, view))
-    run = nearfar.pretrain(
-        array, out=str(tmp_path / "run"), views=plan, encoder="small", console=quiet, **SMALL
-    )
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", **SMALL)
     assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
     assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
 
@@ -163,40 +159,36 @@ def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
         return noisy(pixels)
 
     run = nearfar.pretrain(
-        array, out=str(tmp_path / "run"), views=watched, encoder="small", console=quiet, **SMALL
+        array, out=str(tmp_path / "run"), views=watched, encoder="small", **SMALL
     )
     assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == (1, 8, 8) for pixels in seen)
     with pytest.raises(ValueError, match=r"give it again, views="):
         nearfar.map_images(run, array, console=quiet)
     with pytest.raises(ValueError, match="3 views"):
         three = lambda pixels: [*noisy(pixels), pixels / 255]  # noqa: E731
-        nearfar.pretrain(
-            array, out=str(tmp_path / "b"), views=three, encoder="small", console=quiet, **SMALL
-        )
+        nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", **SMALL)
 
 
-def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path, quiet):
+def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_path):
     torch.manual_seed(0)
     net = Net()
-    options = dict(method="sogclr", epochs=3, batch_size=16, held_out=0, log_every=1, console=quiet)
+    options = dict(method="sogclr", epochs=3, batch_size=16, held_out=0, log_every=1)
     whole = nearfar.pretrain(
         array, out=str(tmp_path / "whole"), encoder=net, views=noisy, **options
     )
     with at_step(4), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(array, out=str(tmp_path / "parts"), encoder=net, views=noisy, **options)
     with pytest.raises(ValueError, match="give it again"):
-        nearfar.resume(tmp_path / "parts", data=array, console=quiet)
-    parts = nearfar.resume(
-        tmp_path / "parts", data=array, encoder=Net(), views=noisy, console=quiet
-    )
+        nearfar.resume(tmp_path / "parts", data=array)
+    parts = nearfar.resume(tmp_path / "parts", data=array, encoder=Net(), views=noisy)
     same_runs(parts, whole)
 
 
-def test_objects_reach_other_processes(array, tmp_path, quiet):
+def test_objects_reach_other_processes(array, tmp_path):
     options = dict(
         method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu"
     )
-    options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True, console=quiet)
+    options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True)
     one = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
     two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)
     losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (one, two)]

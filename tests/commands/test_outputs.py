@@ -108,7 +108,7 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
         nearfar.embed(run, out=tmp_path / "rows.csv", console=quiet)
     assert not (tmp_path / "rows.csv").exists()
     with pytest.raises(ValueError, match="not finite"):
-        nearfar.pretrain("digits", out=tmp_path / "new", init=str(run), console=quiet, **OPTIONS)
+        nearfar.pretrain("digits", out=tmp_path / "new", init=str(run), **OPTIONS)
     assert not (tmp_path / "new").exists()
 
 
@@ -121,21 +121,21 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
         ({"encoder": "resnet10t"}, "checkpoint .* is of another run"),
     ],
 )
-def test_a_run_whose_settings_were_changed(change, says, run, quiet):
+def test_a_run_whose_settings_were_changed(change, says, run):
     path = run / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
     with pytest.raises(ValueError, match=says):
-        nearfar.resume(run, console=quiet)
+        nearfar.resume(run)
 
 
 @pytest.mark.parametrize("change", [{"step": "x"}, {"model": {}}, {"optimizer": {}}, None])
-def test_a_checkpoint_of_something_else(change, run, quiet):
+def test_a_checkpoint_of_something_else(change, run):
     path = run / "checkpoints" / "last.ckpt"
     torch.save([] if change is None else torch.load(path) | change, path)
     with pytest.raises(
         ValueError, match=r"last\.ckpt is (not a checkpoint of nearfar|of another run)"
     ):
-        nearfar.resume(run, console=quiet)
+        nearfar.resume(run)
 
 
 @pytest.mark.parametrize(
@@ -167,18 +167,16 @@ def test_an_encoder_that_asks_for_more_than_its_form(change, says, run, unchecke
 @pytest.mark.parametrize(
     "content", [b"text\n", b"", b"PK\x03\x04", {}, {1: torch.ones(2)}, {"state_dict": 5}]
 )
-def test_starting_weights_that_are_none(content, tmp_path, images_file, quiet):
+def test_starting_weights_that_are_none(content, tmp_path, images_file):
     path = tmp_path / "weights.pth"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ValueError, match=r"weights\.pth"):
-        nearfar.pretrain(
-            images_file, out=tmp_path / "new", init=str(path), console=quiet, **OPTIONS
-        )
+        nearfar.pretrain(images_file, out=tmp_path / "new", init=str(path), **OPTIONS)
     assert not (tmp_path / "new").exists()
 
 
 def test_tensorboard_without_its_package_is_one_line_and_no_folder(
-    images_file, tmp_path, quiet, monkeypatch
+    images_file, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("nearfar.training.plan.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install"):
@@ -188,6 +186,5 @@ def test_tensorboard_without_its_package_is_one_line_and_no_folder(
             batch_size=16,
             tensorboard=True,
             out=str(tmp_path / "r"),
-            console=quiet,
         )
     assert not (tmp_path / "r").exists()

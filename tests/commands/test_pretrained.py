@@ -80,7 +80,7 @@ def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(
 ):
     """At 128 px of the files' own pixels, where the run has 16: as by hand."""
     how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
-    run = nearfar.pretrain(shapes, out=tmp_path / "run", image_size=16, console=quiet, **how)
+    run = nearfar.pretrain(shapes, out=tmp_path / "run", image_size=16, **how)
     measured = nearfar.evaluate(run, protocol=["knn_3"], test_share=0.5, console=quiet)
     assert list(measured) == [
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "pretrained_frozen"),

@@ -43,10 +43,10 @@ def photos(tmp_path, monkeypatch, own_cache):
     return tmp_path / "photos"
 
 
-def begin(data, out, quiet, **options):
+def begin(data, out, **options):
     """Begin a run that is stopped after some steps."""
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
-        nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS | options)
+        nearfar.pretrain(data, out=str(out), **SETTINGS | options)
 
 
 def weights(folder):
@@ -65,17 +65,17 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     """From another working directory, with DATA and starting weights that were given by relative
     paths.
     """
-    first = nearfar.pretrain("photos", out="first", console=quiet, **SETTINGS)
+    first = nearfar.pretrain("photos", out="first", **SETTINGS)
     start = os.path.relpath(first.path / "encoder.safetensors")
-    begin("photos", "run", quiet, init=start)
-    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS, init=start)
+    begin("photos", "run", init=start)
+    whole = nearfar.pretrain("photos", out="whole", **SETTINGS, init=start)
     other = tmp_path / "elsewhere" / "again"
     other.parent.mkdir()
     shutil.copytree("run", other)
     shutil.rmtree("first")
     before = contents(tmp_path / "run")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    run = nearfar.resume("again", console=quiet)
+    run = nearfar.resume("again")
     assert contents(tmp_path / "run") == before
     assert same(weights(other), weights(tmp_path / whole.path))
     assert len(np.load(nearfar.embed(run, out="rows.npz", console=quiet))["embedding"]) == 40
@@ -84,22 +84,22 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     assert contents(tmp_path / "run") == before
 
 
-def test_data_and_run_that_have_moved_go_on(photos, tmp_path, quiet, capsys):
-    begin("photos", "run", quiet)
+def test_data_and_run_that_have_moved_go_on(photos, tmp_path, capsys):
+    begin("photos", "run")
     photos.rename(tmp_path / "pictures")
     (tmp_path / "run").rename(tmp_path / "renamed")
     assert main(["pretrain", "--resume", "renamed"]) == 2
     assert "nearfar pretrain DATA --resume renamed" in capsys.readouterr().err
     shutil.copytree("renamed", "copy")
     assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
-    assert nearfar.resume("copy", data=tmp_path / "pictures", console=quiet).settings.data == str(
+    assert nearfar.resume("copy", data=tmp_path / "pictures").settings.data == str(
         tmp_path / "pictures"
     )
     assert nearfar.Run("renamed").settings.data == str(tmp_path / "pictures")
 
 
-def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, capsys):
-    begin("photos", "run", quiet)
+def test_data_that_has_changed_is_refused(photos, tmp_path, capsys):
+    begin("photos", "run")
     before = contents(tmp_path / "run")
     shutil.copy(photos / "cats/01.png", photos / "cats/99.png")
     shutil.copy(photos / "cats/03.png", photos / "cats/98.png")
@@ -120,47 +120,47 @@ def test_data_that_has_changed_is_refused(photos, tmp_path, quiet, capsys):
     )  # finished; what it went on with is its data from then on
 
 
-def test_numbers_of_an_image_never_land_on_another(photos, quiet):
-    begin("photos", "run", quiet, method="sogclr")
+def test_numbers_of_an_image_never_land_on_another(photos):
+    begin("photos", "run", method="sogclr")
     shutil.copy(photos / "cats/01.png", photos / "cats/03.png")
     for changed in (False, True):
         with pytest.raises(
             ValueError, match=r"1 image changed: first cats/03\.png.*numbers for each image"
         ):
-            nearfar.resume("run", data_changed=changed, console=quiet)
+            nearfar.resume("run", data_changed=changed)
 
 
-def test_objects_are_compared_too(tmp_path, quiet):
+def test_objects_are_compared_too(tmp_path):
     given = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     other = given[::-1].copy()
-    begin(given, tmp_path / "run", quiet)
+    begin(given, tmp_path / "run")
     with pytest.raises(ValueError, match=r"40 images changed: first 0.*data_changed=True"):
-        nearfar.resume(tmp_path / "run", data=other, console=quiet)
+        nearfar.resume(tmp_path / "run", data=other)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    nearfar.resume(tmp_path / "run", data=given, console=quiet)
-    nearfar.resume(tmp_path / "copy", data=other, data_changed=True, console=quiet)
+    nearfar.resume(tmp_path / "run", data=given)
+    nearfar.resume(tmp_path / "copy", data=other, data_changed=True)
     assert not same(weights(tmp_path / "run"), weights(tmp_path / "copy"))
 
 
-def test_a_run_inside_its_data_goes_on(photos, quiet):
-    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
-    begin("photos", photos / "run", quiet)
+def test_a_run_inside_its_data_goes_on(photos):
+    whole = nearfar.pretrain("photos", out="whole", **SETTINGS)
+    begin("photos", photos / "run")
     shutil.copy(photos / "cats/01.png", photos / "run" / "map.png")
-    run = nearfar.resume(photos / "run", console=quiet)
+    run = nearfar.resume(photos / "run")
     assert same(weights(run.path), weights(whole.path))
 
 
-def test_a_folder_has_one_owner(photos, tmp_path, quiet, monkeypatch):
-    begin("photos", "run", quiet)
+def test_a_folder_has_one_owner(photos, tmp_path, monkeypatch):
+    begin("photos", "run")
     before = contents(tmp_path / "run")
     with owned(tmp_path / "run"):
         before |= {str(tmp_path / "run" / LOCK): (tmp_path / "run" / LOCK).read_bytes()}
         says = rf"run is being written by process {os.getpid()} on "
         with pytest.raises(ValueError, match=says):
-            nearfar.resume(tmp_path / "run", console=quiet)
+            nearfar.resume(tmp_path / "run")
         monkeypatch.setattr("nearfar.training.plan.opened", None)  # nothing is decoded for it
         with pytest.raises(ValueError, match=says):
-            nearfar.pretrain("photos", out=str(tmp_path / "run"), console=quiet, **SETTINGS)
+            nearfar.pretrain("photos", out=str(tmp_path / "run"), **SETTINGS)
     assert contents(tmp_path / "run") == before
 
 
@@ -198,7 +198,7 @@ def test_workers_of_a_killed_process_are_waited_for(tmp_path):
         assert (tmp_path / LOCK).read_text().startswith(f"{os.getpid()} ")
 
 
-def interrupted_before_a_checkpoint(data, out, quiet, monkeypatch, step=0):
+def interrupted_before_a_checkpoint(data, out, monkeypatch, step=0):
     """A run that dies, as from a power cut, after some steps and without a checkpoint."""
 
     def die(*given):
@@ -207,54 +207,48 @@ def interrupted_before_a_checkpoint(data, out, quiet, monkeypatch, step=0):
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingProgress, "advance" if step else "__enter__", die)
         with pytest.raises(MemoryError):
-            nearfar.pretrain(data, out=str(out), console=quiet, **SETTINGS)
+            nearfar.pretrain(data, out=str(out), **SETTINGS)
     assert not (out / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(("again", "step"), [("--resume", 1), ("the same command", 0)])
-def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, quiet, monkeypatch):
-    whole = nearfar.pretrain("photos", out="whole", console=quiet, **SETTINGS)
-    interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch, step)
+def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, monkeypatch):
+    whole = nearfar.pretrain("photos", out="whole", **SETTINGS)
+    interrupted_before_a_checkpoint("photos", tmp_path / "run", monkeypatch, step)
     if again == "--resume":
-        run = nearfar.resume("run", console=quiet)
+        run = nearfar.resume("run")
     else:
-        run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+        run = nearfar.pretrain("photos", out="run", **SETTINGS)
     same_runs(run, whole)
 
 
-def test_a_run_that_diverged_at_once_is_begun_anew(photos, quiet):
+def test_a_run_that_diverged_at_once_is_begun_anew(photos):
     with pytest.raises(nearfar.TrainingDiverged, match="can be used again"):
-        nearfar.pretrain(
-            "photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e18)
-        )
-    run = nearfar.pretrain(
-        "photos", out="run", console=quiet, **SETTINGS | dict(method="vicreg", lr=1e-3)
-    )
+        nearfar.pretrain("photos", out="run", **SETTINGS | dict(method="vicreg", lr=1e18))
+    run = nearfar.pretrain("photos", out="run", **SETTINGS | dict(method="vicreg", lr=1e-3))
     assert run.settings.lr == 1e-3 and (run.path / "encoder.safetensors").is_file()
 
 
 @pytest.mark.parametrize("mine", ["config.yaml", "notes.txt"])
-def test_a_folder_with_a_file_of_the_users_is_left_alone(
-    mine, photos, tmp_path, quiet, monkeypatch
-):
-    interrupted_before_a_checkpoint("photos", tmp_path / "run", quiet, monkeypatch)
+def test_a_folder_with_a_file_of_the_users_is_left_alone(mine, photos, tmp_path, monkeypatch):
+    interrupted_before_a_checkpoint("photos", tmp_path / "run", monkeypatch)
     if mine == "config.yaml":  # nothing else is there
         shutil.rmtree("run")
         os.mkdir("run")
     (tmp_path / "run" / mine).write_text("mine")
     before = contents(tmp_path / "run")
     with pytest.raises(ValueError, match="exists already"):
-        nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+        nearfar.pretrain("photos", out="run", **SETTINGS)
     lock = {str(tmp_path / "run" / LOCK): b""}
     assert contents(tmp_path / "run") | lock == before | lock
 
 
-def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path, quiet):
-    run = nearfar.pretrain("photos", out="run", console=quiet, **SETTINGS)
+def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path):
+    run = nearfar.pretrain("photos", out="run", **SETTINGS)
     shutil.rmtree(run.path / "checkpoints")
     for go_on in (
         lambda: nearfar.resume("run"),
-        lambda: nearfar.pretrain("photos", out="run", console=quiet),
+        lambda: nearfar.pretrain("photos", out="run"),
     ):
         with pytest.raises(ValueError, match=r"finished run|exists already"):
             go_on()

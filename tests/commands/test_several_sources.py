@@ -67,9 +67,7 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
     options = dict(
         epochs=2, batch_size=8, held_out=8, encoder="small", precision="32-true", method="simclr"
     )
-    whole = nearfar.pretrain(
-        [tmp_path / name for name in places], out="whole", console=quiet, **options
-    )
+    whole = nearfar.pretrain([tmp_path / name for name in places], out="whole", **options)
     one, two = load_file("run/encoder.safetensors"), load_file(whole.path / "encoder.safetensors")
     assert all(torch.equal(value, two[name]) for name, value in one.items())
     assert "<h1>a + b + c.csv</h1>" in (tmp_path / "run/report.html").read_text()
@@ -111,9 +109,7 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
 
 
 def test_a_label_column_is_evaluated(places, tmp_path, quiet):
-    run = nearfar.pretrain(
-        "c.csv", out="run", console=quiet, epochs=1, batch_size=4, held_out=0, encoder="small"
-    )
+    run = nearfar.pretrain("c.csv", out="run", epochs=1, batch_size=4, held_out=0, encoder="small")
     with open("c.csv") as file:
         lines = file.read().splitlines()
     lines = [

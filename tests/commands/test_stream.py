@@ -30,16 +30,16 @@ def shards(tmp_path_factory):
     return folder
 
 
-def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, own_cache):
-    whole = nearfar.pretrain(shards, out=tmp_path / "whole", console=quiet, **SETTINGS)
+def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, own_cache):
+    whole = nearfar.pretrain(shards, out=tmp_path / "whole", **SETTINGS)
     steps = [line["step"] for line in whole.metrics if "loss" in line]
     assert steps == list(range(1, 17))  # 64 of 80 images, by 8
     with at_step(3, 11):
         with pytest.raises(nearfar.TrainingStopped):
-            nearfar.pretrain(shards, out=tmp_path / "run", console=quiet, **SETTINGS)
+            nearfar.pretrain(shards, out=tmp_path / "run", **SETTINGS)
         with pytest.raises(nearfar.TrainingStopped):
-            nearfar.resume(tmp_path / "run", console=quiet)
-    run = nearfar.resume(tmp_path / "run", console=quiet)
+            nearfar.resume(tmp_path / "run")
+    run = nearfar.resume(tmp_path / "run")
     same_runs(run, whole)
     assert next(line["health"]["images"] for line in run.metrics if "health" in line) == 16
     assert [
@@ -47,7 +47,7 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, quiet, own_
     ] == ["3/07"]
     assert (run.path / "neighbours.json").is_file() and (run.path / "views.html").is_file()
     with pytest.raises(ValueError, match="divided among its processes: resume with 1"):
-        nearfar.resume(run, devices=2, console=quiet)
+        nearfar.resume(run, devices=2)
     assert list(own_cache.rglob("*.arrow")) and not list(own_cache.rglob("pixels.u8"))
 
 

@@ -7,7 +7,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
@@ -53,8 +52,8 @@ def write(path, names, rows):
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
-def trained(photos, out, quiet, **options):
-    return nearfar.pretrain(photos, out=out, console=quiet, **SETTINGS | options)
+def trained(photos, out, **options):
+    return nearfar.pretrain(photos, out=out, **SETTINGS | options)
 
 
 def rows_of(run):
@@ -67,13 +66,11 @@ def expected(features):
     return normalize(features - features.mean(0), dim=1).float()
 
 
-def test_vectors_are_matched_by_name_and_kept_as_unit_rows_in_the_order_of_the_images(
-    photos, quiet
-):
+def test_vectors_are_matched_by_name_and_kept_as_unit_rows_in_the_order_of_the_images(photos):
     order = np.random.default_rng(1).permutation(COUNT)
     names = [f"{'cats' if number % 2 else 'dogs'}/{number:02d}.png" for number in range(COUNT)]
     write("shuffled.parquet", [names[row] for row in order], vectors()[order])
-    run = trained(photos, "run", quiet, teacher="shuffled.parquet", method="sce")
+    run = trained(photos, "run", teacher="shuffled.parquet", method="sce")
     images = open_images(photos, image_size=16).split_holdout(8, 0)[0]
     of = [names.index(name.removeprefix("photos/")) for name in images.names]
     torch.testing.assert_close(rows_of(run), expected(vectors()[of]))
@@ -81,36 +78,36 @@ def test_vectors_are_matched_by_name_and_kept_as_unit_rows_in_the_order_of_the_i
     assert (run.settings.teacher_temperature, run.settings.teacher_weight) == (0.05, None)
 
 
-def test_a_run_folder_and_weights_by_name_are_teachers(photos, quiet):
-    first = trained(photos, "first", quiet)
+def test_a_run_folder_and_weights_by_name_are_teachers(photos):
+    first = trained(photos, "first")
     images = open_images(photos, image_size=16).split_holdout(8, 0)[0]
     for out, teacher in (("second", "first"), ("third", "first/encoder-alone")):
         (first.path / "encoder-alone").mkdir(exist_ok=True)
         for name in ("encoder.safetensors", "config.json"):
             shutil.copy(first.path / name, first.path / "encoder-alone")
-        run = trained(photos, out, quiet, teacher=teacher)
+        run = trained(photos, out, teacher=teacher)
         features = extract(nearfar.load(first), images)
         torch.testing.assert_close(rows_of(run), expected(features), rtol=1e-3, atol=1e-4)
-    run = trained(photos, "fourth", quiet, teacher="nearfar", method="byol")
+    run = trained(photos, "fourth", teacher="nearfar", method="byol")
     assert rows_of(run).shape == (COUNT - 8, 256)
     assert (run.settings.teacher, run.settings.teacher_weight) == ("nearfar", 0.5)
 
 
 @pytest.mark.parametrize("method", ["sce", "simclr"])
-def test_a_run_is_resumed_bit_for_bit_without_its_teacher(method, photos, tmp_path, quiet):
+def test_a_run_is_resumed_bit_for_bit_without_its_teacher(method, photos, tmp_path):
     options = dict(teacher="clip.parquet", method=method)
-    whole = trained(photos, "whole", quiet, **options)
+    whole = trained(photos, "whole", **options)
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
-        trained(photos, "run", quiet, **options)
+        trained(photos, "run", **options)
     (tmp_path / "clip.parquet").unlink()
-    same_runs(nearfar.resume("run", console=quiet), whole)
+    same_runs(nearfar.resume("run"), whole)
     state = torch.load("run/checkpoints/last.ckpt", weights_only=True)["model"]
     assert not [name for name in state if "teacher" in name or "momentum" in name]
 
 
-def test_a_resumed_run_needs_the_features_as_they_were(photos, tmp_path, quiet):
+def test_a_resumed_run_needs_the_features_as_they_were(photos, tmp_path):
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
-        trained(photos, "run", quiet, teacher="clip.parquet")
+        trained(photos, "run", teacher="clip.parquet")
     path = tmp_path / "run" / TEACHER
     good, rows = path.read_bytes(), load_file(path)["rows"]
     spoiled = {
@@ -123,12 +120,12 @@ def test_a_resumed_run_needs_the_features_as_they_were(photos, tmp_path, quiet):
     for said, spoil in spoiled.items():
         spoil()
         with pytest.raises((ValueError, FileNotFoundError), match=said) as error:
-            nearfar.resume("run", console=quiet)
+            nearfar.resume("run")
         assert "\n" not in str(error.value) and TEACHER in str(error.value)
     path.write_bytes(good)
     (tmp_path / photos / "cats" / "01.png").write_bytes(png(99))
     with pytest.raises(ValueError, match="features of other images"):
-        nearfar.resume("run", data_changed=True, console=quiet)
+        nearfar.resume("run", data_changed=True)
 
 
 def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
@@ -164,12 +161,12 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
     assert "are for a --teacher" in complaint("pretrain", photos, *fast, "--teacher-weight", 0.3)
 
 
-def test_a_teacher_of_other_channels_is_refused(photos, tmp_path, quiet):
+def test_a_teacher_of_other_channels_is_refused(photos, tmp_path):
     five = np.random.default_rng(0).integers(0, 255, (40, 5, 16, 16), dtype=np.uint8)
     np.save("five.npy", five)
-    trained("five.npy", "five", quiet)
+    trained("five.npy", "five")
     with pytest.raises(ValueError, match="takes images of 5 channels, and these have 3"):
-        trained(photos, "run", quiet, teacher="five")
+        trained(photos, "run", teacher="five")
 
 
 class OneView(nearfar.methods.SimCLR):
@@ -178,9 +175,9 @@ class OneView(nearfar.methods.SimCLR):
         return ("strong",)
 
 
-def test_a_method_with_one_view_is_refused(photos, quiet):
+def test_a_method_with_one_view_is_refused(photos):
     with pytest.raises(ValueError, match="a teacher compares two views of an image, not 1"):
-        trained(photos, "run", quiet, teacher="clip.parquet", method=OneView())
+        trained(photos, "run", teacher="clip.parquet", method=OneView())
 
 
 def test_vectors_without_names_are_those_of_all_images_in_their_order(images_file, tmp_path, quiet):
@@ -210,7 +207,6 @@ def test_two_processes_read_what_one_wrote(images_file, tmp_path):
             log_every=1,
             precision="32-true",
             accelerator="cpu",
-            console=Console(quiet=True),
         )
         for devices in (1, 2)
     ]

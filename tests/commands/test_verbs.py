@@ -123,9 +123,7 @@ def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, qu
     """
     options = dict(epochs=1, batch_size=64, held_out=16, encoder="small", method="simclr", lr=1e-12)
     start = run.path / "encoder.safetensors"
-    again = nearfar.pretrain(
-        images_file, out=tmp_path / "run", init=str(start), console=quiet, **options
-    )
+    again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(start), **options)
     results = nearfar.evaluate(again, protocol=("knn",), console=quiet)
     assert list(results) == [
         "largest_class",
@@ -196,7 +194,7 @@ def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
         nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True, console=quiet)
 
 
-def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
+def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path):
     rng = np.random.default_rng(0)
     for number in range(24):
         Image.fromarray(rng.integers(0, 256, (90, 110, 3), dtype=np.uint8)).save(
@@ -210,7 +208,6 @@ def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path, quiet):
         image_size=32,
         encoder="small",
         method="simclr",
-        console=quiet,
     )
     run = nearfar.pretrain(
         str(tmp_path), out=str(tmp_path / "run"), cache=False, workers=1, **options
@@ -237,7 +234,6 @@ def test_load_sees_what_was_trained_on(tmp_path, quiet):
         image_size=32,
         encoder="small",
         method="simclr",
-        console=quiet,
     )
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
     embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all", console=quiet))[
@@ -255,7 +251,7 @@ def test_views_and_images_of_other_data_are_normalised_alike(
     and of images.
     """
     still = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
-    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr", console=quiet)
+    options = dict(epochs=1, batch_size=16, encoder="small", method="simclr")
     run = nearfar.pretrain(
         images_file, out=tmp_path / "run", views=ViewPlan("still", (still, still)), **options
     )
@@ -286,7 +282,7 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
         Image.fromarray(pixels).save(folder / f"{number}.png")
     how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
     photos = str(tmp_path / "photos")
-    run = nearfar.pretrain(photos, out=tmp_path / "run", image_size=8, console=quiet, **how)
+    run = nearfar.pretrain(photos, out=tmp_path / "run", image_size=8, **how)
     encoder = nearfar.join([run, "edges"], image_size=24)
     save_encoder(run.path, encoder)
     images = open_images(photos, image_size=24)
@@ -299,21 +295,21 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
     measured = nearfar.evaluate(run, protocol=["knn_3"], console=quiet)
     assert measured.on.image_size == 24 and measured["trained"]["knn_3"] == 1.0
     assert list(measured)[-3:] == ["untrained", "trained_alone", "trained"]
-    assert nearfar.export(run, to="torch", console=quiet).is_file()
+    assert nearfar.export(run, to="torch").is_file()
     assert nearfar.map_images(run, epochs=5, console=quiet).is_file()
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])
-def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels):
-    photos, console = tmp_path / "photos", Console(file=io.StringIO(), width=500)
+def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels, said):
+    photos = tmp_path / "photos"
     photos.mkdir()
     for number in range(16):
         Image.fromarray(noise(number)[..., :1].repeat(3, 2)).save(photos / f"{number}.jpg")
     short = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", channels=channels)
-    nearfar.pretrain(photos, out=tmp_path / "run", console=console, **short)
-    said = console.file.getvalue().splitlines()
-    gray = [line for line in said if line.startswith("the images are gray, stored in three")]
+    nearfar.pretrain(photos, out=tmp_path / "run", **short)
+    lines = said.lines
+    gray = [line for line in lines if line.startswith("the images are gray, stored in three")]
     assert len(gray) == (channels is None)
     if gray:
         assert gray[0].endswith(": pretrain with --channels 1")
-        assert said.index(gray[0]) < next(i for i, one in enumerate(said) if "simclr on" in one)
+        assert lines.index(gray[0]) < next(i for i, one in enumerate(lines) if "simclr on" in one)

@@ -40,9 +40,9 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def test_the_title_says_what_the_page_shows(photos, tmp_path, quiet):
+def test_the_title_says_what_the_page_shows(photos, tmp_path):
     short = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", image_size=32)
-    run = nearfar.pretrain(photos, out=tmp_path / "run", method="byol", console=quiet, **short)
+    run = nearfar.pretrain(photos, out=tmp_path / "run", method="byol", **short)
     for out, options, title in (
         (run.path / "views.html", {}, "Views of photos by byol"),
         (tmp_path / "a.html", {"data": photos, "method": "moco-v2"}, "Views of photos by moco-v2"),
@@ -50,7 +50,7 @@ def test_the_title_says_what_the_page_shows(photos, tmp_path, quiet):
         (tmp_path / "c.html", {"data": run}, "Views of photos by byol"),
     ):
         if options:
-            nearfar.show_views(**options, out=out, images=2, samples=1, console=quiet)
+            nearfar.show_views(**options, out=out, images=2, samples=1)
         page = out.read_text(encoding="utf-8")
         assert f"<title>{title}</title>" in page and f"<h1>{title}</h1>" in page, options
 
@@ -75,14 +75,13 @@ def test_every_page_names_the_splits(photos, tmp_path, quiet):
         (nearfar.show_views, [], "the split train of train, test"),
     ):
         page = tmp_path / f"{verb.__name__}.html"
-        verb(photos, *given, out=page, console=quiet)
+        shown = {} if verb is nearfar.show_views else {"console": quiet}
+        verb(photos, *given, out=page, **shown)
         assert said in page.read_text(encoding="utf-8"), verb.__name__
 
 
-def test_a_page_of_photographs(photos, tmp_path, quiet):
-    page = nearfar.show_views(
-        photos, out=tmp_path / "page.html", views="photographs", console=quiet
-    )
+def test_a_page_of_photographs(photos, tmp_path):
+    page = nearfar.show_views(photos, out=tmp_path / "page.html", views="photographs")
     text = page.read_text(encoding="utf-8")
     pictures = pictures_in(text)
     assert len(pictures) == 12 * (1 + 2 * 4)
@@ -95,17 +94,17 @@ def test_a_page_of_photographs(photos, tmp_path, quiet):
     assert "default-src 'none'" in text
     assert page.stat().st_size < 3e6
     with pytest.raises(ValueError, match="exists already"):
-        nearfar.show_views(photos, out=page, console=quiet)
+        nearfar.show_views(photos, out=page)
 
 
-def test_the_pictures_are_the_views(tmp_path, quiet):
+def test_the_pictures_are_the_views(tmp_path):
     """Views that change nothing, and views that are turned, of small images: exact, whatever the
     page does to them.
     """
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
     turning = ViewPlan("turning", (WHOLE, View(**{**vars(WHOLE), "rot90": 1.0})))
     page = nearfar.show_views(
-        images, out=tmp_path / "page.html", views=turning, samples=2, images=3, console=quiet
+        images, out=tmp_path / "page.html", views=turning, samples=2, images=3
     )
     pictures = pictures_in(page.read_text(encoding="utf-8"))
     for number in (0, 2, 5):
@@ -119,8 +118,8 @@ def test_the_pictures_are_the_views(tmp_path, quiet):
             assert any(np.array_equal(turned, np.rot90(image, quarters)) for quarters in (1, 2, 3))
 
 
-def test_small_crops_are_shown_small(photos, tmp_path, quiet):
-    options = dict(method="lorac", views="microscope", images=1, samples=1, console=quiet)
+def test_small_crops_are_shown_small(photos, tmp_path):
+    options = dict(method="lorac", views="microscope", images=1, samples=1)
     text = nearfar.show_views(photos, out=tmp_path / "page.html", **options).read_text(
         encoding="utf-8"
     )
@@ -133,17 +132,17 @@ def test_small_crops_are_shown_small(photos, tmp_path, quiet):
     )
 
 
-def test_a_function_of_ones_own_is_shown(tmp_path, quiet):
+def test_a_function_of_ones_own_is_shown(tmp_path):
     def inverted(pixels):
         return [pixels, 255 - pixels]
 
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8), dtype=np.uint8)
-    page = nearfar.show_views(images, out=tmp_path / "page.html", views=inverted, console=quiet)
+    page = nearfar.show_views(images, out=tmp_path / "page.html", views=inverted)
     pictures = pictures_in(page.read_text(encoding="utf-8"))
     np.testing.assert_array_equal(pictures["000003, view 2, sample 4"][..., 0], 255 - images[3])
 
 
-def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, quiet, monkeypatch):
+def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, monkeypatch):
     seen = {}
 
     def launch(job, *given, **named):
@@ -164,7 +163,6 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
         encoder="small",
         method="lorac",
         views="grayscale",
-        console=quiet,
     )
     run = nearfar.pretrain(images_file, out=tmp_path / "run", **options)
     assert run.settings.views == "grayscale+grayscale+grayscale+grayscale-small+grayscale-small"
@@ -186,26 +184,22 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, qu
         == pictures.keys()
     )
 
-    text = nearfar.show_views(run.path, out=tmp_path / "a.html", console=quiet).read_text(
-        encoding="utf-8"
-    )
+    text = nearfar.show_views(run.path, out=tmp_path / "a.html").read_text(encoding="utf-8")
     assert "grayscale-small<small>views 4, 5</small>" in text and len(pictures_in(text)) == 12 * (
         1 + 5 * 4
     )
-    text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans", console=quiet).read_text(
+    text = nearfar.show_views(run, out=tmp_path / "b.html", views="scans").read_text(
         encoding="utf-8"
     )
     assert "scans-small<small>views 4, 5</small>" in text
-    text = nearfar.show_views(
-        run, out=tmp_path / "c.html", method="simclr", console=quiet
-    ).read_text(encoding="utf-8")
+    text = nearfar.show_views(run, out=tmp_path / "c.html", method="simclr").read_text(
+        encoding="utf-8"
+    )
     assert "grayscale<small>views 1, 2</small>" in text
 
 
-def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path, quiet):
-    options = dict(
-        epochs=1, batch_size=16, held_out=16, encoder="small", method="sce", console=quiet
-    )
+def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path):
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce")
     run = nearfar.pretrain(images_file, out=tmp_path / "run", views="documents", **options)
     assert (
         yaml.safe_load((run.path / "config.yaml").read_text())["views"]
@@ -247,11 +241,9 @@ def test_numbers_in_words():
 @pytest.mark.parametrize(
     ("side", "crop_size", "name"), [(100, 64, "photographs"), (32, 24, "tiny")]
 )
-def test_the_page_shows_the_views_that_training_takes(side, crop_size, name, tmp_path, quiet):
+def test_the_page_shows_the_views_that_training_takes(side, crop_size, name, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (300, side, side, 3), dtype=np.uint8)
-    page = nearfar.show_views(
-        images, images=2, samples=1, out=tmp_path / "views.html", console=quiet
-    )
-    job, _ = plan_run(Settings(images, epochs=1), quiet, time.perf_counter())
+    page = nearfar.show_views(images, images=2, samples=1, out=tmp_path / "views.html")
+    job, _ = plan_run(Settings(images, epochs=1), time.perf_counter())
     assert job.settings.views == f"{name}+{name}" and job.settings.crop_size == crop_size
     assert f"<h3>{name}<small>" in page.read_text()

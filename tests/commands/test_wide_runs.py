@@ -2,8 +2,6 @@
 the run's.
 """
 
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -29,11 +27,8 @@ def planes(number, channels, high):
 
 
 def trained(data, tmp_path, **options):
-    console = Console(record=True, width=300, file=io.StringIO())
-    usual = dict(epochs=1, batch_size=16, held_out=8, encoder="small", seed=0, console=console)
-    return nearfar.pretrain(
-        str(data), out=tmp_path / "run", **usual | options
-    ), console.export_text()
+    usual = dict(epochs=1, batch_size=16, held_out=8, encoder="small", seed=0)
+    return nearfar.pretrain(str(data), out=tmp_path / "run", **usual | options)
 
 
 def embedded(run, data, path):
@@ -44,7 +39,7 @@ def embedded(run, data, path):
         }
 
 
-def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
+def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, said):
     """A darker folder gives the features that the encoder gives its raw numbers, not those of a
     range of its own.
     """
@@ -52,10 +47,10 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
         (tmp_path / folder).mkdir()
         for i in range(40):
             Image.fromarray(planes(i, 1, high)[0]).save(tmp_path / folder / f"{i:02d}.png")
-    run, said = trained(tmp_path / "bright", tmp_path)
+    run = trained(tmp_path / "bright", tmp_path)
     value_range = run.settings.value_range
     assert value_range == run.encoder.value_range == nearfar.load(run).value_range
-    assert f"values from {value_range[0]:g} to {value_range[1]:g} are black to white" in said
+    assert f"values from {value_range[0]:g} to {value_range[1]:g} are black to white" in said.text
     assert 1500 < value_range[1] < 4096
     raw = torch.from_numpy(np.stack([planes(i, 1, 400) for i in range(40)]))
     with torch.no_grad():
@@ -74,15 +69,15 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path):
     assert len(rows["name"]) == 1
 
 
-def test_thirteen_channels_from_files_to_every_page(tmp_path):
+def test_thirteen_channels_from_files_to_every_page(tmp_path, said):
     (tmp_path / "bands").mkdir()
     for i in range(40):
         tifffile.imwrite(
             tmp_path / "bands" / f"{i:02d}.tif", planes(i, 13, 3000), photometric="minisblack"
         )
-    run, said = trained(tmp_path / "bands", tmp_path, show_channels=[3, 2, 1])
+    run = trained(tmp_path / "bands", tmp_path, show_channels=[3, 2, 1])
     assert run.settings.channels == 13 and len(run.settings.value_range) == 26
-    assert "13 channels (views: channels" in said
+    assert "13 channels (views: channels" in said.text
     assert run.encoder.num_features == len(
         next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values()))
     )
@@ -91,18 +86,13 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path):
     nearfar.map_images(run, out=tmp_path / "map.html", epochs=1, console=Console(quiet=True))
     assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
     settings = Run(run.path).settings
-    assert (
-        plan_resumed(settings, Console(quiet=True), {}, False).images.value_range
-        == settings.value_range
-    )
+    assert plan_resumed(settings, {}).images.value_range == settings.value_range
 
 
-def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path, quiet):
+def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path):
     np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
     pages = [
-        nearfar.show_views(
-            str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html", console=quiet
-        )
+        nearfar.show_views(str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html")
         for i, asked in enumerate(([0.0, 4096.0], [0.0, 65535.0], "full"))
     ]
     low, high, full = (page.read_text() for page in pages)

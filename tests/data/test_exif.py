@@ -73,9 +73,7 @@ def test_files_without_notes_have_no_columns(tmp_path):
 def test_embed_writes_them(tmp_path, quiet):
     for number in range(12):
         picture(number).save(tmp_path / f"{number:02d}.jpg", exif=noted(camera=f"Box {number % 2}"))
-    options = dict(
-        epochs=1, batch_size=4, held_out=2, image_size=16, encoder="small", console=quiet
-    )
+    options = dict(epochs=1, batch_size=4, held_out=2, image_size=16, encoder="small")
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
     table = pq.read_table(
         nearfar.embed(run, out=tmp_path / "rows.parquet", split="all", console=quiet)

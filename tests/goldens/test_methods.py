@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from rich.console import Console
 
 import nearfar
 from nearfar.methods import Model, method_class, method_names
@@ -32,9 +31,7 @@ def recorded(name: str, folder: Path) -> dict[str, Any]:
     small = (
         {"queue_size": 32} if hasattr(method_class(name).from_recipe("small"), "queue_size") else {}
     )
-    nearfar.pretrain(
-        images, method=name, out=str(folder), **fixed, **small, console=Console(quiet=True)
-    )
+    nearfar.pretrain(images, method=name, out=str(folder), **fixed, **small)
     plan = yaml.safe_load((folder / "config.yaml").read_text())
     del plan["out"], plan["data"], plan["threads"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

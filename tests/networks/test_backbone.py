@@ -287,14 +287,12 @@ NOT_ENCODERS = {
 
 @pytest.mark.parametrize("name", NOT_ENCODERS)
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_no_encoder_is_refused_in_one_line(name, tmp_path, quiet):
+def test_what_is_no_encoder_is_refused_in_one_line(name, tmp_path):
     made, message = NOT_ENCODERS[name]
     images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     for build in (
         lambda: build_backbone(made(), image_size=8, channels=3),
-        lambda: nearfar.pretrain(
-            images, encoder=made(), out=tmp_path / "run", epochs=1, console=quiet
-        ),
+        lambda: nearfar.pretrain(images, encoder=made(), out=tmp_path / "run", epochs=1),
     ):
         with pytest.raises(ValueError, match=message) as error:
             build()

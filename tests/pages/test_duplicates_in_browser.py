@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 from sklearn.datasets import load_sample_images
 
 import nearfar
@@ -35,7 +34,6 @@ def run(tmp_path_factory):
         held_out=8,
         encoder="small",
         method="simclr",
-        console=Console(quiet=True),
     )
     return nearfar.pretrain(folder, out=tmp_path_factory.mktemp("runs") / "run", **options)
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from faster_coco_eval.core import mask
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -28,9 +27,7 @@ TASKS = ("detect", "segment", "keypoints")
 def run(coco_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "scenes"
     options = dict(epochs=1, batch_size=8, held_out=0, encoder="small", image_size=64, crop_size=64)
-    return nearfar.pretrain(
-        str(coco_folder / "images"), out=str(out), console=Console(quiet=True), **options
-    )
+    return nearfar.pretrain(str(coco_folder / "images"), out=str(out), **options)
 
 
 @pytest.fixture(autouse=True)

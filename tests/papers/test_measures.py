@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 from nearfar.networks.backbone import with_grid
@@ -20,7 +19,7 @@ def run(tmp_path_factory):
     options = dict(
         method="saclr", limit=256, epochs=2, log_every=1, held_out=0, precision="32-true"
     )
-    return nearfar.pretrain("digits", out=folder, console=Console(quiet=True), **options)
+    return nearfar.pretrain("digits", out=folder, **options)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,6 @@ def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
         out=tmp_path / "run",
         epochs=2,
         log_every=1,
-        console=Console(quiet=True),
         **options,
     )
     for name, start in (("temperature", 0.2), ("bias", -5.0)):

@@ -1,7 +1,6 @@
 """`nearfar transfer` on labelled images, end to end; its detectors are in test_detection.py."""
 
 import pytest
-from rich.console import Console
 
 import nearfar
 from nearfar.threads import use_threads
@@ -17,9 +16,7 @@ def run(images_file, tmp_path_factory):
     options = dict(
         epochs=1, batch_size=16, held_out=0, encoder="small", method="simclr", channels=3
     )
-    return nearfar.pretrain(
-        images_file, out=str(out), console=Console(quiet=True), precision="32-true", **options
-    )
+    return nearfar.pretrain(images_file, out=str(out), precision="32-true", **options)
 
 
 @pytest.fixture(autouse=True)

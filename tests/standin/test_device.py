@@ -5,7 +5,6 @@ there.
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 from nearfar.device import (
@@ -137,7 +136,7 @@ def test_how_a_run_computes_on_a_device():
 
 
 def test_doctor_tells_the_device_and_why(capsys):
-    found = nearfar.doctor(console=Console(soft_wrap=True))
+    found = nearfar.doctor()
     assert found["device"] == NAME and found["precision"] == "32-true" and found["problems"] == []
     assert found["gpus"] == [{"name": NAME, "memory": None, "bfloat16": True, "float64": True}]
     assert found["setup"]["fused"]["value"] and not found["setup"]["compiled"]["value"]

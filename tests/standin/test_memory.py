@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -68,7 +67,6 @@ def test_auto_finds_a_size_and_trains_as_that_size_does(
             out=tmp_path / str(size),
             micro_batch=size,
             accelerator="gpu",
-            console=Console(quiet=True),
             **SETTINGS,
         )
         for size in ("auto", 4)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import nearfar
 from nearfar.methods import method_class, method_names
@@ -31,9 +30,7 @@ def train(name, folder, accelerator):
     options |= dict(batch_size=16, micro_batch=8, log_every=1)
     if hasattr(method_class(name).from_recipe("small"), "queue_size"):
         options["queue_size"] = 32
-    run = nearfar.pretrain(
-        images, method=name, out=str(folder), console=Console(quiet=True), **options
-    )
+    run = nearfar.pretrain(images, method=name, out=str(folder), **options)
     return [line["loss"] for line in run.metrics if "loss" in line]
 
 

@@ -37,9 +37,7 @@ def begin(data, out, accelerator, **options):
         precision="32-true",
         seed=3,
     )
-    return nearfar.pretrain(
-        data, out=out, accelerator=accelerator, console=QUIET, **(settings | options)
-    )
+    return nearfar.pretrain(data, out=out, accelerator=accelerator, **(settings | options))
 
 
 @contextmanager
@@ -83,9 +81,7 @@ def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, toler
         tmp_path / "parts" / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True
     )
     assert {x.device.type for x in saved["model"].values()} == {"cpu"}
-    same_metrics(
-        nearfar.resume(tmp_path / "parts", accelerator=second, console=QUIET), whole, tolerance
-    )
+    same_metrics(nearfar.resume(tmp_path / "parts", accelerator=second), whole, tolerance)
 
 
 def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images_file, tmp_path):
@@ -96,7 +92,7 @@ def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images
     try:
         whole = begin(images_file, tmp_path / "whole", "gpu", **RUNS["sce"])
         begin_and_stop(images_file, tmp_path / "parts", "gpu", **RUNS["sce"])
-        parts = nearfar.resume(tmp_path / "parts", console=QUIET)
+        parts = nearfar.resume(tmp_path / "parts")
     finally:
         torch.use_deterministic_algorithms(False)
     same_runs(parts, whole)
@@ -106,8 +102,8 @@ def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
     run = begin(images_file, tmp_path / "run", "gpu", epochs=1)
     with without_gpu():
         with pytest.raises(ValueError, match="--accelerator gpu: torch finds no such device"):
-            run.resume(console=QUIET)
-        assert run.resume(accelerator="cpu", console=QUIET).path == run.path
+            run.resume()
+        assert run.resume(accelerator="cpu").path == run.path
     assert run.settings.accelerator == "gpu"  # on a machine that has one it goes on there
 
 

@@ -5,7 +5,6 @@ stays good.
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 from nearfar.networks import build_backbone
@@ -31,8 +30,7 @@ class Spoiled:
 
 
 def pretrain(out, **options):
-    quiet = Console(quiet=True)
-    return nearfar.pretrain(IMAGES, out=out, epochs=4, console=quiet, **OPTIONS, **options)
+    return nearfar.pretrain(IMAGES, out=out, epochs=4, **OPTIONS, **options)
 
 
 @pytest.mark.parametrize("method", [one for one in METHODS if one != "swav"])  # of more views
@@ -65,7 +63,7 @@ def test_a_checkpoint_with_a_bad_number_in_any_state_is_refused_in_one_line(meth
         bad.view(-1)[-1] = torch.nan
         torch.save({**state, "model": {**state["model"], name: bad}}, checkpoint)
         with pytest.raises(ValueError, match=r"cannot be resumed: .* holds nan or inf") as caught:
-            nearfar.resume(out, data=IMAGES, console=Console(quiet=True))
+            nearfar.resume(out, data=IMAGES)
         assert len(str(caught.value).splitlines()) == 1, name
 
 

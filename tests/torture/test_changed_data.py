@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from datasets import Dataset as Table
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.training import loop
@@ -172,7 +171,7 @@ SAME = {
 
 
 @pytest.fixture
-def stopped(tmp_path, monkeypatch, quiet):
+def stopped(tmp_path, monkeypatch):
     """Begin a run on data that is written by a function, and return the data's folder and the
     run's.
     """
@@ -188,53 +187,51 @@ def stopped(tmp_path, monkeypatch, quiet):
         with monkeypatch.context() as patch:
             patch.setattr(loop, "SAVE_SECONDS", 0.0)
             with at_step(3, do=die), pytest.raises(MemoryError):
-                nearfar.pretrain(data, out=tmp_path / "run", console=quiet, **SETTINGS, **options)
+                nearfar.pretrain(data, out=tmp_path / "run", **SETTINGS, **options)
         return tmp_path / "data", tmp_path / "run"
 
     return begin
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_refused_and_may_be_let_through(name, stopped, quiet):
+def test_a_change_is_refused_and_may_be_let_through(name, stopped):
     write, change, says = CHANGES[name]
     folder, run = stopped(write, method="simclr")
     change(folder)
     with pytest.raises(ValueError, match="the data of this run has changed") as caught:
-        nearfar.resume(run, console=quiet)
+        nearfar.resume(run)
     assert f"({says}" in str(caught.value) and "\n" not in str(caught.value)
     assert not (run / "encoder.safetensors").exists()
-    assert (
-        nearfar.resume(run, data_changed=True, console=quiet).path / "encoder.safetensors"
-    ).is_file()
+    assert (nearfar.resume(run, data_changed=True).path / "encoder.safetensors").is_file()
 
 
 @pytest.mark.parametrize("name", ["a file added", "the middle of an image"])
-def test_numbers_of_images_are_never_mixed_up(name, stopped, quiet):
+def test_numbers_of_images_are_never_mixed_up(name, stopped):
     write, change, _ = CHANGES[name]
     folder, run = stopped(write, method="sogclr")
     change(folder)
     for changed in (False, True):
         with pytest.raises(ValueError, match="keeps numbers for each image"):
-            nearfar.resume(run, data_changed=changed, console=quiet)
+            nearfar.resume(run, data_changed=changed)
 
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_the_same_data_goes_on(name, stopped):
     folder, run = stopped(as_folder, method="sogclr")
     SAME[name](folder)
-    assert (nearfar.resume(run, console=Console(quiet=True)).path / "encoder.safetensors").is_file()
+    assert (nearfar.resume(run).path / "encoder.safetensors").is_file()
 
 
 def test_a_run_that_has_lost_its_table_says_that_nothing_is_compared(stopped, capsys):
     _, run = stopped(as_folder, method="simclr")
     (run / "data.arrow").unlink()
-    resumed = nearfar.resume(run, console=Console(width=1000))
+    resumed = nearfar.resume(run)
     said = capsys.readouterr().out
     assert f"there is no {run / 'data.arrow'}: whether the data has changed is not checked" in said
     assert (resumed.path / "data.arrow").is_file()  # for the next time
 
 
-def test_other_labels_are_the_same_data(stopped, quiet):
+def test_other_labels_are_the_same_data(stopped):
     folder, run = stopped(as_npz, method="sogclr")
     as_npz(folder, labels=range(COUNT, 0, -1))
-    assert (nearfar.resume(run, console=quiet).path / "encoder.safetensors").is_file()
+    assert (nearfar.resume(run).path / "encoder.safetensors").is_file()

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.cli import main
@@ -231,9 +230,7 @@ def finished(tmp_path):
     options = dict(
         epochs=1, limit=64, held_out=0, batch_size=16, encoder="small", precision="32-true"
     )
-    return nearfar.pretrain(
-        "digits", out=tmp_path / "run", console=Console(quiet=True), **options
-    ).path
+    return nearfar.pretrain("digits", out=tmp_path / "run", **options).path
 
 
 def refused(capsys, *words):

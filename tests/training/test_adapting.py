@@ -29,17 +29,17 @@ def weights(tmp_path):
     return tmp_path / "hub"
 
 
-def run(images_file, out, quiet, **options):
+def run(images_file, out, **options):
     usual = dict(
         epochs=2, batch_size=16, held_out=16, log_every=1, method="simclr", precision="32-true"
     )
-    return nearfar.pretrain(images_file, out=str(out), console=quiet, **(usual | options))
+    return nearfar.pretrain(images_file, out=str(out), **(usual | options))
 
 
 def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(
-    weights, images_file, tmp_path, quiet
+    weights, images_file, tmp_path
 ):
-    adapted = run(images_file, tmp_path / "run", quiet, init=str(weights), adapt=True)
+    adapted = run(images_file, tmp_path / "run", init=str(weights), adapt=True)
     settings, about = adapted.settings, adapted.encoder
     assert (settings.encoder, settings.optimizer) == ("resnet10t", "adamw")
     assert (settings.frozen, settings.layer_decay) == (2, 0.7)
@@ -63,9 +63,7 @@ def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(
     assert torch.equal(before["layer4.0.conv1.weight"], given["layer4.0.conv1.weight"])
 
 
-def test_each_layer_has_its_rate_under_the_schedule(
-    weights, images_file, tmp_path, quiet, monkeypatch
-):
+def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_path, monkeypatch):
     rates = []
     step = torch.optim.SGD.step
 
@@ -77,7 +75,6 @@ def test_each_layer_has_its_rate_under_the_schedule(
     done = run(
         images_file,
         tmp_path / "run",
-        quiet,
         init=str(weights),
         layer_decay=0.5,
         frozen=1,
@@ -95,24 +92,23 @@ def test_each_layer_has_its_rate_under_the_schedule(
 def test_stopped_and_resumed_without_the_weights_is_uninterrupted(
     weights, images_file, tmp_path, quiet
 ):
-    whole = run(images_file, tmp_path / "whole", quiet, init=str(weights), adapt=True)
+    whole = run(images_file, tmp_path / "whole", init=str(weights), adapt=True)
     with at_step(5), pytest.raises(nearfar.TrainingStopped):
-        run(images_file, tmp_path / "parts", quiet, init=str(weights), adapt=True)
+        run(images_file, tmp_path / "parts", init=str(weights), adapt=True)
     shutil.rmtree(weights)
     (tmp_path / "parts").rename(tmp_path / "moved")
-    parts = nearfar.resume(tmp_path / "moved", console=quiet)
+    parts = nearfar.resume(tmp_path / "moved")
     same_runs(parts, whole)
     nearfar.evaluate(parts, protocol=("knn",), console=quiet)  # starts from the copy in the run too
 
 
-def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
-    first = run(images_file, tmp_path / "first", quiet, encoder="small", epochs=1)
+def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path):
+    first = run(images_file, tmp_path / "first", encoder="small", epochs=1)
     with pytest.raises(ValueError, match="without starting weights"):
-        run(images_file, tmp_path / "no", quiet, init=str(first.path), whiten=True)
+        run(images_file, tmp_path / "no", init=str(first.path), whiten=True)
     second = run(
         images_file,
         tmp_path / "second",
-        quiet,
         init=str(first.path),
         adapt=True,
         lr=0.0,
@@ -125,8 +121,8 @@ def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path, quiet):
     assert torch.equal(one["blocks.0.conv1.weight"], two["blocks.0.conv1.weight"])
 
 
-def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path, quiet):
-    started = run(images_file, tmp_path / "run", quiet, init="nearfar", lr=0.0, epochs=1)
+def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path):
+    started = run(images_file, tmp_path / "run", init="nearfar", lr=0.0, epochs=1)
     package = nearfar.networks.load_encoder(Path(nearfar.__file__).parent / "weights" / "small")
     assert started.settings.encoder == "small" and not started.settings.whiten
     assert started.settings.mean == pytest.approx([float(package.mean.mean())])
@@ -146,11 +142,10 @@ def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
     assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error
 
 
-def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path, quiet):
+def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path):
     done = run(
         images_file,
         tmp_path / "run",
-        quiet,
         encoder="resnet10t",
         mean=[0.3],
         std=[0.2],
@@ -161,20 +156,18 @@ def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_fil
     net = done.encoder.backbone.net
     assert net.bn1.num_batches_tracked == 0 < net.layer1[0].bn1.num_batches_tracked
     with pytest.raises(ValueError, match="--mean and --std go together"):
-        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3])
+        run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3])
     with pytest.raises(ValueError, match="1 channels need as many means and stds"):
-        run(images_file, tmp_path / "no", quiet, encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)
+        run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)
     assert not (tmp_path / "no").exists()
 
 
-def test_sizes_that_are_chosen_fit_the_patches(tmp_path, quiet, images_file):
+def test_sizes_that_are_chosen_fit_the_patches(tmp_path, images_file):
     assert [size_step(name) for name in ("small", "resnet18", "vit_tiny_patch16_224")] == [1, 1, 16]
     assert size_step("vit_small_patch14_dinov2.lvd142m") == 14
     images = np.random.default_rng(0).integers(0, 255, (40, 20, 20, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
-    done = run(
-        tmp_path / "images.npz", tmp_path / "run", quiet, encoder="vit_tiny_patch16_224", epochs=1
-    )
+    done = run(tmp_path / "images.npz", tmp_path / "run", encoder="vit_tiny_patch16_224", epochs=1)
     assert (done.settings.image_size, done.settings.crop_size) == (16, 16)
     with pytest.raises(
         ValueError, match=r"Input height \(20\) should be divisible by patch size \(16\)"
@@ -182,7 +175,6 @@ def test_sizes_that_are_chosen_fit_the_patches(tmp_path, quiet, images_file):
         run(
             tmp_path / "images.npz",
             tmp_path / "no",
-            quiet,
             encoder="vit_tiny_patch16_224",
             image_size=20,
         )

@@ -8,7 +8,6 @@ import time
 import pytest
 import torch
 import yaml
-from rich.console import Console
 
 import nearfar
 from nearfar.device import half_precision
@@ -54,7 +53,6 @@ def choose(given, images, seconds, candidates=None):
         channels=3,
         images=images,
         seconds=seconds,
-        console=Console(quiet=True),
     )
 
 
@@ -187,9 +185,7 @@ def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
     )
 
 
-def test_a_trial_has_the_batch_and_the_parts_that_are_given(
-    images_file, tmp_path, quiet, monkeypatch
-):
+def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, monkeypatch):
     """Where not even a trial fits into the memory, the run begins all the same."""
     seen = set()
 
@@ -199,9 +195,7 @@ def test_a_trial_has_the_batch_and_the_parts_that_are_given(
 
     monkeypatch.setattr(budget.GradientStep, "__call__", full)
     with pytest.raises(torch.OutOfMemoryError):
-        nearfar.pretrain(
-            images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4, console=quiet
-        )
+        nearfar.pretrain(images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4)
     assert seen == {(16, 4)}
 
 
@@ -242,14 +236,13 @@ def test_a_trial_trains_in_either_precision_and_logs_nothing(caplog):
     assert not caplog.records and not logging.getLogger("nearfar").disabled
 
 
-def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path, quiet):
+def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path):
     run = nearfar.pretrain(
         images_file,
         minutes=0.1,
         out=str(tmp_path / "run"),
         method="simclr",
         batch_size=16,
-        console=quiet,
     )
     config = yaml.safe_load((run.path / "config.yaml").read_text())
     last = max(line["epoch"] for line in run.metrics)
@@ -265,10 +258,10 @@ def test_a_run_with_minutes_writes_what_it_did(images_file, tmp_path, quiet):
     )  # test_progress.py holds that it ends with the time, by a clock of its own
 
 
-def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeypatch):
+def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, monkeypatch):
     seen = []
 
-    def launch(job, console, model):
+    def launch(job, model):
         seen.append(job)
         raise InterruptedError
 
@@ -280,7 +273,6 @@ def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, quiet, monkeyp
             recipe="cifar",
             batch_size=16,
             out=str(tmp_path / "run"),
-            console=quiet,
         )
     settings = seen[0].settings
     assert settings.epochs == 1000 and seen[0].seconds is None

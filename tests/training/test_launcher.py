@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
@@ -78,24 +77,24 @@ def after_steps(folder, number, action):
 @pytest.fixture(scope="module")
 def on_one(images_file, tmp_path_factory):
     out = tmp_path_factory.mktemp("one") / "run"
-    return nearfar.pretrain(images_file, out=str(out), console=Console(quiet=True), **SETTINGS)
+    return nearfar.pretrain(images_file, out=str(out), **SETTINGS)
 
 
-def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path, quiet):
+def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path):
     """Ctrl-C reaches all processes; what they saved goes on in one process as if it had all been
     done there.
     """
     run = tmp_path / "run"
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped, match="--resume"):
-        nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS, devices=2)
+        nearfar.pretrain(images_file, out=str(run), **SETTINGS, devices=2)
     assert not (run / "encoder.safetensors").exists()
-    same_run(on_one, nearfar.resume(run, devices=1, console=quiet))
+    same_run(on_one, nearfar.resume(run, devices=1))
 
 
-def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, tmp_path, quiet):
+def test_stopped_on_one_process_resumed_by_torchrun_on_two(images_file, on_one, tmp_path):
     run = tmp_path / "run"
     with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped):
-        nearfar.pretrain(images_file, out=str(run), console=quiet, **SETTINGS)
+        nearfar.pretrain(images_file, out=str(run), **SETTINGS)
     torchrun = [
         sys.executable,
         "-m",
@@ -168,13 +167,11 @@ def failing(images):
     return [images, images]
 
 
-def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path, quiet):
+def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path):
     with pytest.raises(
         nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume"
     ) as raised:
-        nearfar.pretrain(
-            images_file, out=tmp_path / "run", console=quiet, **SETTINGS, devices=2, views=failing
-        )
+        nearfar.pretrain(images_file, out=tmp_path / "run", **SETTINGS, devices=2, views=failing)
     assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
 
 

@@ -2,13 +2,11 @@
 so.
 """
 
-import io
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
@@ -30,7 +28,7 @@ METHODS = {
 }
 
 
-def run(images_file, out, quiet, **options):
+def run(images_file, out, **options):
     settings = dict(
         epochs=2,
         batch_size=16,
@@ -40,26 +38,26 @@ def run(images_file, out, quiet, **options):
         seed=3,
         precision="32-true",
     )
-    return nearfar.pretrain(images_file, out=str(out), console=quiet, **(settings | options))
+    return nearfar.pretrain(images_file, out=str(out), **(settings | options))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path, quiet):
-    whole = run(images_file, tmp_path / "whole", quiet, **METHODS[name])
+def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path):
+    whole = run(images_file, tmp_path / "whole", **METHODS[name])
     with (
         at_step(5),
         pytest.raises(nearfar.TrainingStopped, match="--resume"),
     ):  # in the middle of the second epoch
-        run(images_file, tmp_path / "parts", quiet, **METHODS[name])
+        run(images_file, tmp_path / "parts", **METHODS[name])
     assert nearfar.Run(tmp_path / "parts").metrics[-1]["step"] < 6
-    parts = nearfar.resume(tmp_path / "parts", console=quiet)
+    parts = nearfar.resume(tmp_path / "parts")
     same_runs(parts, whole)
 
 
-def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monkeypatch):
-    whole = run(images_file, tmp_path / "whole", quiet, tensorboard=True)
+def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, monkeypatch):
+    whole = run(images_file, tmp_path / "whole", tensorboard=True)
     assert list((whole.path / "tensorboard").glob("events.*"))
-    other = run(images_file, tmp_path / "other", quiet, epochs=1, seed=4)
+    other = run(images_file, tmp_path / "other", epochs=1, seed=4)
     assert logged(other)[0] != logged(whole)[0]
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
 
@@ -67,19 +65,19 @@ def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, quiet, monke
         raise MemoryError
 
     with at_step(7, do=die), pytest.raises(MemoryError):
-        run(images_file, tmp_path / "parts", quiet)
+        run(images_file, tmp_path / "parts")
     with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')  # a line that was cut off
-    same_runs(nearfar.resume(tmp_path / "parts", console=quiet), whole)
+    same_runs(nearfar.resume(tmp_path / "parts"), whole)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path, quiet):
+def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path):
     with pytest.raises(nearfar.TrainingDiverged, match=r"lower --lr"):
-        run(images_file, tmp_path / "run", quiet, method="vicreg", lr=1e12, warmup_epochs=0.0)
+        run(images_file, tmp_path / "run", method="vicreg", lr=1e12, warmup_epochs=0.0)
     assert not (tmp_path / "run" / "encoder.safetensors").exists()
 
 
-def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, quiet):
+def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     """On a net whose normalisation knows no batch, whole batches and micro-batches log the same
     losses.
     """
@@ -91,15 +89,15 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path, qu
         image_size=32,
         projector=(16,),
     )
-    whole = run(images_file, tmp_path / "whole", quiet, **options)
-    parts = run(images_file, tmp_path / "parts", quiet, **options, micro_batch=5)
+    whole = run(images_file, tmp_path / "whole", **options)
+    parts = run(images_file, tmp_path / "parts", **options, micro_batch=5)
     one, two = ([line["loss"] for line in r.metrics if "loss" in line] for r in (whole, parts))
     torch.testing.assert_close(torch.tensor(one), torch.tensor(two), rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path, quiet):
     asked = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
-    options = dict(method="simclr", epochs=6, limit=800, encoder="tiny", console=quiet)
+    options = dict(method="simclr", epochs=6, limit=800, encoder="tiny")
     runs = [
         nearfar.pretrain(
             "digits",
@@ -123,7 +121,7 @@ def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path, qu
     assert exact > 0.8 and abs(exact - fast) < 0.03
 
 
-def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, quiet):
+def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path):
     @dataclass(frozen=True, kw_only=True)
     class Dropping(SimCLR):
         """With a recipe of 30 epochs, of which a run of three has the shape."""
@@ -133,7 +131,7 @@ def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, qui
         }
 
     options = dict(method=Dropping(), lr=1e-3, warmup_epochs=1.0, log_every=1, epochs=3)
-    made = run(images_file, tmp_path / "run", quiet, **options)
+    made = run(images_file, tmp_path / "run", **options)
     rates = [line["lr"] for line in made.metrics if "lr" in line]
     steps = len(rates) // 3
     rising = [1e-3 * (0.5 + 0.5 * (step + 1) / steps) for step in range(steps)]
@@ -141,7 +139,7 @@ def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path, qui
 
 
 def test_a_run_keeps_its_number_of_threads_until_another_is_given(
-    images_file, tmp_path, quiet, monkeypatch, capsys
+    images_file, tmp_path, monkeypatch, capsys
 ):
     before, used = torch.get_num_threads(), []
     advance = loop.TrainingProgress.advance
@@ -164,10 +162,10 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(
     try:
         fastest(1)
         with pytest.raises(nearfar.TrainingStopped):
-            run(images_file, tmp_path / "run", quiet)
+            run(images_file, tmp_path / "run")
         fastest(2)
         with pytest.raises(nearfar.TrainingStopped):
-            nearfar.resume(tmp_path / "run", console=quiet)
+            nearfar.resume(tmp_path / "run")
         assert used == [1] * 5 and nearfar.Run(tmp_path / "run").settings.threads == 1
         assert torch.get_num_threads() == 2
         assert main(["pretrain", "--resume", str(tmp_path / "run"), "--threads", "2"]) == 0
@@ -177,11 +175,9 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(
         torch.set_num_threads(before)
 
 
-def test_a_compiled_encoder_trains_and_is_saved_as_any_other(
-    images_file, tmp_path, quiet, monkeypatch
-):
+def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_path, monkeypatch):
     """By torch's front end alone: the back end, which makes kernels, takes a minute."""
-    whole = run(images_file, tmp_path / "whole", quiet, micro_batch=8)
+    whole = run(images_file, tmp_path / "whole", micro_batch=8)
     compiled, compile = [], torch.compile
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
@@ -191,8 +187,8 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(
 
     monkeypatch.setattr(torch, "compile", watched)
     with at_step(5), pytest.raises(nearfar.TrainingStopped):
-        run(images_file, tmp_path / "parts", quiet, micro_batch=8, compile=True)
-    parts = nearfar.resume(tmp_path / "parts", console=quiet)
+        run(images_file, tmp_path / "parts", micro_batch=8, compile=True)
+    parts = nearfar.resume(tmp_path / "parts")
     assert len(compiled) == 5  # a trial before the run, and two networks in each of its parts
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs + 2  # which ran
     for one, two in zip(whole.metrics, parts.metrics, strict=True):
@@ -201,7 +197,7 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(
     assert one.keys() == two.keys()
 
 
-def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quiet, monkeypatch):
+def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, monkeypatch):
     def without_compiler(function):
         raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found")
 
@@ -209,19 +205,19 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, quie
     with pytest.raises(
         ValueError, match=r"--compile does not work on this machine: .*No working C"
     ):
-        run(images_file, tmp_path / "run", quiet, compile=True)
+        run(images_file, tmp_path / "run", compile=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
-    images_file, tmp_path, quiet, monkeypatch
+    images_file, tmp_path, monkeypatch
 ):
     """The checkpoint before it stays; one that holds it, of an older version, is refused in one
     line.
     """
     out = tmp_path / "run"
     options = dict(epochs=4, batch_size=16, held_out=16, encoder="small", method="saclr")
-    options |= dict(precision="32-true", console=quiet)
+    options |= dict(precision="32-true")
     with at_step(6), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(images_file, out=out, **options)
     checkpoint = out / "checkpoints" / "last.ckpt"
@@ -231,7 +227,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
         spoiled = {**state["model"], name: torch.full_like(state["model"][name], torch.nan)}
         torch.save({**state, "model": spoiled}, checkpoint)
         with pytest.raises(ValueError, match=f"cannot be resumed: {name} holds nan or inf"):
-            nearfar.resume(out, console=quiet)
+            nearfar.resume(out)
     torch.save(state, checkpoint)
     before = checkpoint.read_bytes()
 
@@ -244,12 +240,12 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
     monkeypatch.setattr(Model, "after_step", spoiling)
     said = "loss.partition became nan or inf by step 7; the last good checkpoint is"
     with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=said):
-        nearfar.resume(out, console=quiet)
+        nearfar.resume(out)
     assert checkpoint.read_bytes() == before
 
 
 def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
-    images_file, tmp_path, quiet, monkeypatch
+    images_file, tmp_path, monkeypatch, said
 ):
     """A machine ten times as slow as measured: the run takes its time, and says what it left
     out.
@@ -258,7 +254,6 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     monkeypatch.setattr("nearfar.training.progress.perf_counter", lambda: now[0])
     pace = loop.Pace
     monkeypatch.setattr(loop, "Pace", lambda *given: pace(*given, clock=lambda: now[0]))
-    shown = io.StringIO()
 
     def slow():
         now[0] += 1.0
@@ -267,7 +262,6 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
         made = nearfar.pretrain(
             images_file,
             out=tmp_path / "run",
-            console=Console(file=shown, width=500),
             minutes=0.5,
             log_every=1_000_000,
             batch_size=16,
@@ -280,18 +274,17 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     assert 10 <= now[0] <= 33  # seconds
     assert made.settings.epochs == pytest.approx(now[0] / 4, abs=0.5)  # steps in an epoch
     assert made.planned_epochs > 100 > made.settings.epochs
-    line = next(line for line in shown.getvalue().splitlines() if "planned epochs" in line)
+    line = next(line for line in said.lines if "planned epochs" in line)
     assert f"of {made.planned_epochs:g} planned epochs" in line
     assert f"--init {made.path}" in line
     assert "planned epochs, as the time was over" in (made.path / "report.html").read_text()
 
 
 def test_resuming_a_compiled_run_says_that_its_last_digits_may_differ(
-    images_file, tmp_path, quiet, monkeypatch
+    images_file, tmp_path, monkeypatch, said
 ):
     monkeypatch.setattr(torch, "compile", lambda network: network)
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
-        run(images_file, tmp_path / "run", quiet, compile=True)
-    shown = io.StringIO()
-    nearfar.resume(tmp_path / "run", console=Console(file=shown, width=500))
-    assert "this run is compiled (--compile)" in shown.getvalue()
+        run(images_file, tmp_path / "run", compile=True)
+    nearfar.resume(tmp_path / "run")
+    assert "this run is compiled (--compile)" in said.text

@@ -2,7 +2,6 @@
 folder.
 """
 
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.methods import WMSE, method_class
@@ -28,7 +26,7 @@ def some(count, size=8, channels=1):
 
 
 def begun(data, tmp_path, monkeypatch, **options):
-    """The settings with which training would begin, and what was said; nothing is trained."""
+    """Return the settings with which training would begin; nothing is trained."""
     seen = []
     monkeypatch.setattr(
         "nearfar.training.job.launch", lambda job, *given, **named: seen.append(job)
@@ -36,43 +34,42 @@ def begun(data, tmp_path, monkeypatch, **options):
     monkeypatch.setattr(
         "nearfar.commands.pretrain._finish", lambda folder, *rest: nearfar.Run(folder)
     )
-    console = Console(file=io.StringIO(), width=500)
     options = dict(epochs=1, encoder="small", precision="32-true") | options
-    nearfar.pretrain(data, out=str(tmp_path / "run"), console=console, **options)
+    nearfar.pretrain(data, out=str(tmp_path / "run"), **options)
     images, held_out = seen[0].sets
     assert len(images) >= seen[0].settings.batch_size >= 2 and (
         held_out is None or len(held_out) >= 2
     )
-    return seen[0].settings, console.file.getvalue()
+    return seen[0].settings
 
 
 @pytest.mark.parametrize(
     ("count", "batch", "held_out"), [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)]
 )
-def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch):
-    settings, said = begun(some(count), tmp_path, monkeypatch)
+def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch, said):
+    settings = begun(some(count), tmp_path, monkeypatch)
     assert (settings.batch_size, settings.held_out) == (batch, held_out)
-    assert (f"--batch-size {batch}, for {count - held_out} training images" in said) == (
+    assert (f"--batch-size {batch}, for {count - held_out} training images" in said.text) == (
         batch < 256
     )
-    assert ("too few for a validation set" in said) == (held_out == 0)
+    assert ("too few for a validation set" in said.text) == (held_out == 0)
 
 
-def test_ten_images_train(tmp_path, quiet):
-    run = nearfar.pretrain(some(10), out=tmp_path / "run", epochs=1, encoder="small", console=quiet)
+def test_ten_images_train(tmp_path):
+    run = nearfar.pretrain(some(10), out=tmp_path / "run", epochs=1, encoder="small")
     assert (run.path / "encoder.safetensors").is_file() and run.verdict is None
     assert "No images were held out" in (run.path / "report.html").read_text()
 
 
-def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatch):
-    settings, _ = begun(
+def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatch, said):
+    settings = begun(
         some(110), tmp_path / "a", monkeypatch, method="wmse"
     )  # 99 to train on, 64 features
     assert settings.batch_size == 99 and settings.hyperparameters["projector"] == (512, 64)
-    settings, said = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
+    settings = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
     assert settings.batch_size == 36 and settings.hyperparameters["projector"] == (512, 32)
-    assert "--batch-size 36 and --projector 512 32, for 36 training images" in said
-    settings, _ = begun(some(300), tmp_path / "c", monkeypatch, method="wmse", batch_size=32)
+    assert "--batch-size 36 and --projector 512 32, for 36 training images" in said.text
+    settings = begun(some(300), tmp_path / "c", monkeypatch, method="wmse", batch_size=32)
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
 
@@ -91,17 +88,16 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
         channels=1,
         images=40,
         seconds=1.0,
-        console=Console(quiet=True),
     )
     assert budget.choose_machine(given, WMSE(), lambda *_: views, **options).rate > 0
     assert tried == [64, 256]
 
 
-def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
+def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, said):
     images = some(40, channels=3)
     images[..., 2] = 0
-    settings, said = begun(images, tmp_path, monkeypatch)
-    assert settings.std[2] == 1.0 and settings.mean[2] == 0.0 and "not scaled" in said
+    settings = begun(images, tmp_path, monkeypatch)
+    assert settings.std[2] == 1.0 and settings.mean[2] == 0.0 and "not scaled" in said.text
     np.testing.assert_allclose(settings.std[:2], (images / 255).std((0, 1, 2))[:2], rtol=1e-6)
 
 
@@ -145,13 +141,11 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch):
         (dict(method="simclr", views=lambda pixels: [pixels / 255]), "1 views, but simclr needs 2"),
     ],
 )
-def test_what_cannot_be_leaves_no_folder(options, says, tmp_path, quiet):
+def test_what_cannot_be_leaves_no_folder(options, says, tmp_path):
     data = options.pop("data", some(40))
     settings = dict(epochs=1, encoder="small", precision="32-true")
     with pytest.raises(ValueError, match=says):
-        nearfar.pretrain(
-            data, out=str(tmp_path / "runs" / "run"), console=quiet, **settings | options
-        )
+        nearfar.pretrain(data, out=str(tmp_path / "runs" / "run"), **settings | options)
     assert not list(tmp_path.iterdir())
 
 
@@ -170,11 +164,11 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path, quiet):
+def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path):
     """A frozen net ran for its half hour, and came out as it had gone in."""
     make, says = ENCODERS[kind]
     with pytest.raises(ValueError, match=says):
-        nearfar.pretrain(some(40), out=tmp_path / "run", epochs=1, encoder=make(), console=quiet)
+        nearfar.pretrain(some(40), out=tmp_path / "run", epochs=1, encoder=make())
     assert not list(tmp_path.iterdir())
 
 
@@ -192,18 +186,18 @@ def test_data_to_train_nothing_on_is_refused_before_a_measurement(
     elif kind == "broken":
         (folder / "a.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=says):
-        nearfar.pretrain(folder, out=tmp_path / "run", console=Console(quiet=True))
+        nearfar.pretrain(folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["saclr", "byol", "swav", "lorac", "sce"])
 def test_every_kind_of_loss_is_tried_with_few_images(name, tmp_path, monkeypatch):
     assert method_class(name).recipe("small").batch_size > 18
-    assert begun(some(20), tmp_path, monkeypatch, method=name)[0].batch_size == 8
+    assert begun(some(20), tmp_path, monkeypatch, method=name).batch_size == 8
 
 
-def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path, quiet):
-    shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True, console=quiet)
+def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path):
+    shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True)
     runs = [
         nearfar.pretrain("digits", out=str(tmp_path / f"{n}"), epochs=n, **shared) for n in (1, 2)
     ]
@@ -231,13 +225,9 @@ def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path
         ("resnet18", 3, False),
     ],
 )
-def test_our_nets_begin_whitened_by_default_on_colour_images(
-    encoder, channels, whitened, tmp_path, quiet
-):
+def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, whitened, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
-    job, _ = plan_run(
-        Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), quiet, 0.0
-    )
+    job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), 0.0)
     assert job.settings.whiten is whitened
 
 
@@ -256,15 +246,13 @@ def test_our_nets_begin_whitened_by_default_on_colour_images(
 def test_some_photographs_keep_their_colours_in_all_views(
     options, size, share, tmp_path, monkeypatch
 ):
-    settings, _ = begun(some(40, size, channels=3), tmp_path, monkeypatch, **options)
+    settings = begun(some(40, size, channels=3), tmp_path, monkeypatch, **options)
     assert settings.keep_colour == chosen_views(settings.views, settings).keep_colour == share
 
 
-def test_a_function_of_views_decides_on_colours_itself(tmp_path, quiet):
+def test_a_function_of_views_decides_on_colours_itself(tmp_path):
     with pytest.raises(ValueError, match="not for a callable"):
-        nearfar.pretrain(
-            some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5, console=quiet
-        )
+        nearfar.pretrain(some(40), out=tmp_path / "run", views=lambda x: [x, x], keep_colour=0.5)
 
 
 NETS = {  # and the side of a patch, 1 where there is none
@@ -297,9 +285,9 @@ def test_views_have_sizes_that_the_encoder_can_take(name, side):
 @pytest.mark.parametrize(
     ("encoder", "image_size"), [("vit_tiny_patch16_224", 64), ("convnext_atto", None)]
 )
-def test_small_crops_train_a_net_that_takes_few_sizes(encoder, image_size, tmp_path, quiet):
+def test_small_crops_train_a_net_that_takes_few_sizes(encoder, image_size, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
-    options = dict(epochs=0.4, batch_size=8, held_out=4, precision="32-true", console=quiet)
+    options = dict(epochs=0.4, batch_size=8, held_out=4, precision="32-true")
     run = nearfar.pretrain(
         images,
         method="swav",

@@ -2,14 +2,17 @@
 terminal.
 """
 
+import io
 import sys
 from itertools import pairwise
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from nearfar.training.progress import Pace, TrainingProgress, shows_bars, waiting
+from nearfar.progress import waiting
+from nearfar.rendering import ConsoleRenderer, shown_on
+from nearfar.training.progress import Pace, TrainingProgress, say_read
 
 
 @pytest.fixture
@@ -20,32 +23,79 @@ def notebook(monkeypatch):
     display.display = lambda *things: shown.extend(thing.text for thing in things)
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr("nearfar.training.progress.find_spec", lambda name: None)
+    monkeypatch.setattr("nearfar.rendering.find_spec", lambda name: None)
     return Console(force_jupyter=True, width=100), shown
+
+
+def train(steps, done=0):
+    """Take the steps of a run of ten steps, five an epoch."""
+    with TrainingProgress(Pace(10), done=done, per_epoch=5) as progress:
+        for step in range(done + 1, done + 1 + steps):
+            progress.update(loss=2.5, rate=300.0, waiting=0.0)
+            progress.advance(step)
 
 
 def test_a_notebook_shows_lines(notebook, recwarn):
     console, shown = notebook
-    with TrainingProgress(console, Pace(10), done=0, per_epoch=5) as progress:
-        for step in range(1, 11):
-            progress.update(loss=2.5, rate=300.0, waiting=0.0)
-            progress.advance(step)
+    with shown_on(console):
+        train(10)
+        with waiting("choosing"):
+            pass
     assert (
         "first step done" in shown[0] and "epoch 2.0/2" in shown[-1] and "300 images/s" in shown[-1]
     )
-    with waiting(console, "choosing"):
-        pass
     assert not recwarn.list  # rich warns of a bar that it cannot show
+
+
+def test_where_no_bar_moves_a_line_comes_after_the_first_step_at_times_and_at_the_end(monkeypatch):
+    now, file = [100.0], io.StringIO()
+    monkeypatch.setattr("nearfar.rendering.perf_counter", lambda: now[0])
+    console = Console(file=file, width=200)
+    with shown_on(console), TrainingProgress(Pace(10), done=0, per_epoch=5) as progress:
+        for step in range(1, 11):
+            now[0] += 6.0
+            progress.advance(step)
+    steps = [
+        round(5 * float(line.split("/")[0].split()[1])) for line in file.getvalue().splitlines()
+    ]
+    assert steps == [1, 4, 7, 10]  # 18 s apart: the first multiple of a step beyond 15
+
+
+@pytest.mark.parametrize(("steps", "lasting"), [(10, 1), (6, 0)])
+def test_on_a_terminal_the_last_line_of_a_whole_run_stays(steps, lasting):
+    file = io.StringIO()
+    with shown_on(Console(file=file, force_terminal=True, width=200)):
+        train(steps)
+    last = file.getvalue().splitlines()[-1]
+    assert last.count(f"epoch {steps / 5:.1f}/2  loss 2.5000  300 images/s") == lasting
+
+
+def test_a_second_process_shows_nothing():
+    file = io.StringIO()
+    with shown_on(Console(file=file, width=200)):
+        progress = TrainingProgress(Pace(10), done=0, per_epoch=5, shown=False)
+        with progress:
+            progress.advance(1)
+    assert file.getvalue() == ""
 
 
 def test_a_bar_moves_on_a_terminal_and_in_a_notebook_with_widgets(notebook, monkeypatch):
     console, _ = notebook
-    assert not shows_bars(console) and not shows_bars(
-        Console(force_terminal=False, force_jupyter=False)
-    )
-    assert shows_bars(Console(force_terminal=True, force_jupyter=False))
-    monkeypatch.setattr("nearfar.training.progress.find_spec", lambda name: object())
-    assert shows_bars(console)
+    assert not ConsoleRenderer(console).live
+    assert not ConsoleRenderer(Console(force_terminal=False, force_jupyter=False)).live
+    assert ConsoleRenderer(Console(force_terminal=True, force_jupyter=False)).live
+    monkeypatch.setattr("nearfar.rendering.find_spec", lambda name: object())
+    assert ConsoleRenderer(console).live
+
+
+@pytest.mark.parametrize(
+    ("left_out", "level"), [({}, "INFO"), ({"no image": 2}, "WARNING")], ids=["all", "some"]
+)
+def test_what_was_read_is_a_line_and_a_warning_where_some_was_left_out(left_out, level, said):
+    images = SimpleNamespace(line="3 images read", left_out=left_out)
+    say_read(images)
+    assert [record.levelname for record in said.records] == [level]
+    assert said.lines == ["3 images read"]
 
 
 class Clock:

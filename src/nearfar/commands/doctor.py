@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.text import Text
 
 from nearfar.atomic import check_folder
 from nearfar.isolation import isolated
+from nearfar.progress import log
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -39,7 +38,7 @@ DEVELOPERS = ("test", "benchmarks", "docs")
 
 
 @isolated()
-def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict[str, Any]:
+def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
     """Look at the installation and the machine: versions, hardware, speed, caches, and whether a
     run would work.
 
@@ -48,7 +47,6 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     Args:
         empty_cache: remove the decoded images in nearfar's cache; they are decoded again when they
             are needed.
-        console: console for the findings.
 
     Returns:
         "versions" by package, None for one that is missing; "extras": the same by the name of the
@@ -72,7 +70,6 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
     from nearfar.device import count_gpus, describe_gpu, find_device, has_bfloat16, setup_of
     from nearfar.training.environment import hardware, version_of
 
-    console = console or Console()
     folder = cache.cache_folder()
     freed = cache.empty(folder) if empty_cache else 0
     sizes = cache.sizes(folder)
@@ -95,7 +92,7 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
             problems.append(f"{error}; {instead}")
     machine = None
     try:
-        machine = _measured(console)
+        machine = _measured()
         problems += (
             [] if machine.rate else ["there is not enough memory for a step of the small net"]
         )
@@ -160,11 +157,11 @@ def doctor(*, empty_cache: bool = False, console: Console | None = None) -> dict
         "problems": problems,
     }
     for line in _lines(found):
-        console.print(Text(line))
+        log.info("%s", line)
     return found
 
 
-def _measured(console: Console) -> Machine:
+def _measured() -> Machine:
     """What pretrain chooses for small images, by the measurement that it makes itself."""
     from nearfar.training.budget import choose_machine
     from nearfar.training.plan import chosen_method, views_at
@@ -182,7 +179,6 @@ def _measured(console: Console) -> Machine:
         channels=3,
         images=None,
         seconds=0.0,
-        console=console,
     )
 
 

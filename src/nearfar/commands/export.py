@@ -12,12 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console
-from rich.text import Text
-
 from nearfar.atomic import check_folder, check_new_folder, check_output, check_text, replacing
 from nearfar.isolation import isolated
 from nearfar.messages import check_known, first_line
+from nearfar.progress import log, waiting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +32,6 @@ def export(
     to: Literal["onnx", "torch", "timm", "safetensors"],
     out: str | Path | None = None,
     encoder: nn.Module | None = None,
-    console: Console | None = None,
 ) -> Path:
     """Write the encoder for other tools: ONNX, torch.export, a timm folder, or one file of weights.
 
@@ -51,7 +48,6 @@ def export(
         out: file or folder to write; it must not exist. Default: in the folder "export" of the run,
             replaced if it is there.
         encoder: the trained module, if it was an object of your own.
-        console: console for progress and messages.
 
     Returns:
         The file or folder that was written.
@@ -66,9 +62,8 @@ def export(
     from nearfar.networks import check_onnx, export_onnx, export_program, export_weights
     from nearfar.pages.model_card import TRIED, write_hub_folder
     from nearfar.run import Run, load
-    from nearfar.training.progress import waiting
 
-    run, console = Run.of(run), console or Console()
+    run = Run.of(run)
     check_known("--to", to, ENDINGS)
     if to == "onnx":
         check_onnx()
@@ -84,7 +79,7 @@ def export(
             check_text(path)
             check_output(path, [ENDINGS[to]])
     trained = load(run, encoder=encoder)
-    with waiting(console, "exporting"), replacing(path) as unfinished:
+    with waiting("exporting"), replacing(path) as unfinished:
         if to == "timm":
             apart = write_hub_folder(unfinished, run, trained, path.name)
         else:
@@ -94,11 +89,8 @@ def export(
             apart = write(
                 trained, unfinished, photographs(TRIED, trained.image_size, trained.channels)
             )
-    said = (
-        f"{path} gives the same features: largest difference {apart:.1e} on {TRIED} "
-        f"crops of photographs"
-    )
-    console.print(Text(said), highlight=False)
+    said = "%s gives the same features: largest difference %.1e on %d crops of photographs"
+    log.info(said, path, apart, TRIED)
     return path
 
 
@@ -109,7 +101,6 @@ def push(
     *,
     private: bool = False,
     license: str | None = None,
-    console: Console | None = None,
 ) -> str:
     """Push the encoder to the Hugging Face Hub in timm's format, with a model card.
 
@@ -124,7 +115,6 @@ def push(
         private: make a private repository.
         license: of the model, such as "apache-2.0". Default: that of the starting weights, where it
             is known.
-        console: console for progress and messages.
 
     Returns:
         The address of the model.
@@ -140,15 +130,13 @@ def push(
     from nearfar.pages.model_card import write_hub_folder
     from nearfar.run import Run
 
-    run, console = Run.of(run), console or Console()
+    run = Run.of(run)
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", repo):
         raise ValueError("name the model as on the Hub: nearfar push RUN owner/name")
     with tempfile.TemporaryDirectory(prefix="nearfar-") as scratch:
         folder = Path(scratch) / "model"
         apart = write_hub_folder(folder, run, run.encoder, repo, license, online=True)
-        console.print(
-            Text(f"timm gives the same features: largest difference {apart:.1e}"), highlight=False
-        )
+        log.info("timm gives the same features: largest difference %.1e", apart)
         api = HfApi(library_name="nearfar")
         try:
             address = str(api.create_repo(repo, private=private, exist_ok=True))
@@ -159,5 +147,5 @@ def push(
                 f"login`, or write the folder "
                 "with `nearfar export RUN --to timm` and `hf upload` it where there is a network"
             ) from error
-    console.print(Text(f"{run.path} -> {address}"))
+    log.info("%s -> %s", run.path, address)
     return address

@@ -13,12 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
-
 from nearfar.allocator import reuse_memory
 from nearfar.atomic import NotWrittenError, check_folder
 from nearfar.isolation import isolated
+from nearfar.progress import log
 from nearfar.training.settings import Settings, arguments_of
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 @arguments_of(Settings)
 @isolated()
-def pretrain(settings: Settings, console: Console) -> Run:
+def pretrain(settings: Settings) -> Run:
     """Pretrain an encoder on images without labels and write a run folder.
 
     Returns:
@@ -74,22 +72,20 @@ def pretrain(settings: Settings, console: Console) -> Run:
         check_folder(folder)
         settings = replace(settings, out=str(folder), threads=choose_threads(settings))
         with use_threads(settings.threads):
-            job, model = plan_run(settings, console, began)
+            job, model = plan_run(settings, began)
             gray = settings.channels is None and are_gray(job.shown)
             if said := gray_words(gray, job.settings.image_size):
-                console.print(Text(said))
+                log.info("%s", said)
             if (folder / CONFIG).exists():
-                console.print(
-                    f"{folder} has no checkpoint; restarting", markup=False, highlight=False
-                )
+                log.info("%s has no checkpoint; restarting", folder)
             clear(folder)
             if teacher is not None:
-                job = _taught(folder, job, teacher, console)
+                job = _taught(folder, job, teacher)
             write_views(folder, job)
-            write_start(folder, job, model, console)
+            write_start(folder, job, model)
             write_report(folder)
-            launch(job, console, model=model)
-            return _finish(folder, job, console)
+            launch(job, model=model)
+            return _finish(folder, job)
 
 
 @isolated()
@@ -104,7 +100,6 @@ def resume(
     devices: int | None = None,
     threads: int | None = None,
     data_changed: bool = False,
-    console: Console | None = None,
 ) -> Run:
     """Resume a run from its checkpoint, as if it had never been interrupted.
 
@@ -119,7 +114,6 @@ def resume(
             number the last digits of the results differ from those of an uninterrupted run.
         data_changed: resume although the data has changed since the run began, if the method allows
             it.
-        console: console for progress and messages.
 
     Returns:
         The run.
@@ -139,16 +133,16 @@ def resume(
     from nearfar.training.start import plan_resumed
 
     reuse_memory()
-    run, console = Run.of(run), console or Console()
+    run = Run.of(run)
     settings = run.settings  # raises an error where this is no run folder, before a lock is written
     if is_follower():
         return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with told_to_stop(), owned(run.path), _resumable(run.path):
-        job = plan_resumed(settings, console, objects, data_changed, accelerator, devices, threads)
+        job = plan_resumed(settings, objects, data_changed, accelerator, devices, threads)
         with use_threads(job.settings.threads):
-            launch(job, console, resume=True)
-            return _finish(run.path, job, console)
+            launch(job, resume=True)
+            return _finish(run.path, job)
 
 
 @contextmanager
@@ -172,22 +166,23 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise NotWrittenError(f"{error}{how}") from error
 
 
-def _taught(folder: Path, job: Job, teacher: FoundTeacher, console: Console) -> Job:
+def _taught(folder: Path, job: Job, teacher: FoundTeacher) -> Job:
     """Write the teacher's features of the training images; the job has that much less time left."""
     from nearfar.data import Images
+    from nearfar.rendering import current_console
     from nearfar.training.teacher import save_teacher
 
     began = time.perf_counter()
     images, _ = job.sets
     assert isinstance(images, Images)  # no stream has a teacher
-    save_teacher(folder, teacher.features(images, job.shown, console), images)
+    save_teacher(folder, teacher.features(images, job.shown, current_console()), images)
     if job.seconds is None:
         return job
     return replace(job, seconds=max(job.seconds / 2, job.seconds - time.perf_counter() + began))
 
 
-def _finish(folder: Path, job: Job, console: Console) -> Run:
-    """Write the nearest images and the report of a trained run, and print its verdict."""
+def _finish(folder: Path, job: Job) -> Run:
+    """Write the nearest images and the report of a trained run, and log its verdict."""
     from nearfar.pages.report import write_neighbours, write_report
     from nearfar.run import Run, load
 
@@ -197,7 +192,8 @@ def _finish(folder: Path, job: Job, console: Console) -> Run:
         folder, encoder, job.shown.sampled(settings.limit, settings.seed), settings.seed
     )
     write_report(folder)
-    said = [run.shortened, run.verdict.words if run.verdict else ""]
-    words = "".join(f"{line}\n" for line in said if line)
-    console.print(Text(f"{words}report -> {folder / 'report.html'}"))
+    for line in (run.shortened, run.verdict.words if run.verdict else ""):
+        if line:
+            log.info("%s", line)
+    log.info("report -> %s", folder / "report.html")
     return run

@@ -15,11 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from nearfar.isolation import isolated
+from nearfar.progress import Table, log
 
 if TYPE_CHECKING:
     from nearfar.run import Run
@@ -35,7 +32,6 @@ def run_demo(
     out: str = "runs/demo",
     minutes: float | None = None,
     seed: int = 0,
-    console: Console | None = None,
 ) -> Run:
     """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of
     photographs in ten.
@@ -49,7 +45,6 @@ def run_demo(
         minutes: time for the pretraining. Default: 75 epochs for digits, 8 minutes for anything
             else.
         seed: random seed.
-        console: console for progress and messages.
 
     Returns:
         The run.
@@ -61,30 +56,28 @@ def run_demo(
     'demo'
     """
     import nearfar
+    from nearfar.rendering import current_console, shown_nowhere
     from nearfar.training.plan import open_data
 
-    console = console or Console()
-    started = time.perf_counter()
+    started, shown = time.perf_counter(), current_console()
     length: dict[str, Any] = dict(minutes=MINUTES if minutes is None else minutes)
     if minutes is None and data == "digits":
         length = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
-    run = nearfar.pretrain(data, out=out, seed=seed, console=console, **length)
-    images = open_data(run.settings, Console(quiet=True))
+    run = nearfar.pretrain(data, out=out, seed=seed, **length)
+    with shown_nowhere():
+        images = open_data(run.settings)
     if getattr(images, "labels", None) is not None:  # a stream has none
-        run.evaluate(console=console)
-    run.map(console=console)
+        run.evaluate(console=shown)
+    run.map(console=shown)
     for name in ("report.html", "map.html", "results.json"):
         if (run.path / name).is_file():
-            console.print(Text(f"  {Path(out) / name}"))
-    console.print(f"done in {time.perf_counter() - started:.0f} s")
+            log.info("  %s", Path(out) / name)
+    log.info("done in %.0f s", time.perf_counter() - started)
     return run
 
 
-def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]:
+def list_methods() -> dict[str, dict[str, Any]]:
     """List the methods: paper, what each needs, and its default hyperparameters.
-
-    Args:
-        console: console for the table. Default: no table.
 
     Returns:
         For each method its "paper", its "needs" and its "defaults".
@@ -95,18 +88,15 @@ def list_methods(*, console: Console | None = None) -> dict[str, dict[str, Any]]
     from nearfar.methods import describe, method_class, method_names
 
     facts = {name: describe(method_class(name)) for name in method_names()}
-    if console is not None:
-        table = Table("method", "paper", "needs", "hyperparameters", title="nearfar methods")
-        for name, fact in facts.items():
-            numbers = ", ".join(f"{key} {value}" for key, value in fact["defaults"].items())
-            table.add_row(name, fact["paper"], ", ".join(fact["needs"]), numbers)
-        console.print(table)
+    table = Table("method", "paper", "needs", "hyperparameters", title="nearfar methods")
+    for name, fact in facts.items():
+        numbers = ", ".join(f"{key} {value}" for key, value in fact["defaults"].items())
+        table.add(name, fact["paper"], ", ".join(fact["needs"]), numbers)
+    log.info(table)
     return facts
 
 
-def completion_script(
-    shell: Literal["bash", "zsh", "fish"], *, console: Console | None = None
-) -> str:
+def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
     """Print a script that lets bash, zsh or fish complete commands, options and their values.
 
     Write it to the file where the shell looks for it, as below, and again after an update of
@@ -114,7 +104,6 @@ def completion_script(
 
     Args:
         shell: bash, zsh or fish.
-        console: not used: the script goes to stdout as it is.
 
     Returns:
         The script.

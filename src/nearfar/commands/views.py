@@ -10,13 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from nearfar.atomic import PAGES, check_output
 from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
+from nearfar.progress import Table, log
 
 if TYPE_CHECKING:
     from nearfar.data import Images
@@ -42,7 +39,6 @@ def show_views(
     images: int = 12,
     samples: int = 4,
     seed: int = 0,
-    console: Console | None = None,
 ) -> Path | dict[str, str]:
     """Show what the augmentation does to your images: originals and samples of their views, on one
     page.
@@ -66,7 +62,6 @@ def show_views(
         images: number of images to show, evenly spaced over the data.
         samples: samples of each view of an image.
         seed: random seed of the samples.
-        console: console for messages.
 
     Returns:
         The page that was written; without data, for each preset when to take it.
@@ -83,12 +78,11 @@ def show_views(
     from nearfar.training.progress import say_read
     from nearfar.views import PRESETS
 
-    console = console or Console()
     if data is None:
         table = Table("--views", "take it for", title="presets of views")
         for name, preset in PRESETS.items():
-            table.add_row(name, preset.when)
-        console.print(table)
+            table.add(name, preset.when)
+        log.info(table)
         return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
@@ -107,12 +101,12 @@ def show_views(
     given = {name: value for name, value in given.items() if value is not None}
     settings = _settings(data, given)
     few = open_images(settings.given("data"), few=images, split=settings.split, **settings.reading)
-    say_read(few, console)
+    say_read(few)
     plan = _plan(settings, few, method_given="method" in given)
     title = title_of(settings.data, settings.method)
     found = views_shown(few, plan, samples=samples, seed=seed)
     write_page(page, "views.html", title=title, about=about(few), found=found)
-    console.print(Text(f"{len(few)} images and their views -> {page}"))
+    log.info("%d images and their views -> %s", len(few), page)
     return page
 
 

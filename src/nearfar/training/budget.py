@@ -4,7 +4,6 @@ and the batch.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -14,19 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory
 from nearfar.messages import first_line, one_line
 from nearfar.methods import Method, Model, Recipe, Teacher
 from nearfar.networks import build_backbone, fitting_size
+from nearfar.progress import log, waiting
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
 from nearfar.training.loop import MOST_EPOCHS, place
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import world_size
-from nearfar.training.progress import duration, waiting
+from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep
 from nearfar.training.teacher import teacher_of
@@ -131,7 +130,6 @@ def choose_machine(
     channels: int,
     images: int | None,
     seconds: float,
-    console: Console,
 ) -> Machine:
     """Choose among the candidates by a measurement of about ten seconds: the last one that leaves
     epochs enough.
@@ -151,7 +149,7 @@ def choose_machine(
     epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
     chosen: Machine | None = None
     began = time.perf_counter()
-    with waiting(console, "measuring this machine"):
+    with waiting("measuring this machine"):
         for encoder, size, crop in candidates:
             asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
@@ -251,7 +249,6 @@ def training_speed(
     """
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
     fabric = build_fabric(accelerator, precision)
-    log = logging.getLogger("nearfar")
     before, log.disabled = log.disabled, True
     try:
         backbone = build_backbone(encoder, image_size=crop_size, channels=channels)
@@ -345,7 +342,7 @@ def need_two(images: int) -> None:
 
 
 def choose_batch(
-    given: Settings, method: Method, recipe: Recipe, images: int, console: Console
+    given: Settings, method: Method, recipe: Recipe, images: int
 ) -> tuple[Method, int]:
     """Return the method and a batch size that work on this many training images.
 
@@ -386,9 +383,7 @@ def choose_batch(
             if fitted.projector != method.projector:
                 changed.append(f"--projector {' '.join(map(str, fitted.projector))}")
             if changed:
-                console.print(
-                    f"{' and '.join(changed)}, for {images} training images", highlight=False
-                )
+                log.info("%s, for %d training images", " and ".join(changed), images)
             return fitted, size
     raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from rich.console import Console
 from torch import nn
 
 from nearfar.data import Images, Stream, open_images, open_stream
@@ -18,6 +17,7 @@ from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
 from nearfar.networks.backbone import with_grid
+from nearfar.rendering import Shown, shown_as, shown_here, shown_nowhere
 from nearfar.threads import use_threads
 from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
@@ -120,7 +120,6 @@ def _whiten(backbone: Backbone, images: Images) -> None:
     whiten_stem(backbone.net, seen.preprocess(images.gather(rows)))
 
 
-log = logging.getLogger("nearfar")
 logging.getLogger("lightning_fabric").setLevel(
     logging.WARNING
 )  # here, since new processes import this file first
@@ -129,7 +128,7 @@ logging.getLogger("torch.multiprocessing.spawn").setLevel(
 )  # `told_clearly` says what was lost
 
 
-def launch(job: Job, console: Console, resume: bool = False, model: Model | None = None) -> None:
+def launch(job: Job, resume: bool = False, model: Model | None = None) -> None:
     """Train to the last epoch and write the encoder into the run folder; on many processes if the
     settings say so.
 
@@ -150,20 +149,11 @@ def launch(job: Job, console: Console, resume: bool = False, model: Model | None
             fabric.launch()
             with processes.closed_after(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
-                _run(fabric, job, console, resume, model)
+                _run(fabric, job, resume, model)
             return
         fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
-        level = log.level if log.handlers else None
         with processes.stopped_together():
-            work = partial(
-                _work,
-                job=elsewhere,
-                resume=resume,
-                quiet=console.quiet,
-                stderr=console.stderr,
-                level=level,
-            )
-            ending = fabric.launch(work)
+            ending = fabric.launch(partial(_work, job=elsewhere, resume=resume, shown=shown_here()))
         if ending is not None:
             raise ending
 
@@ -180,42 +170,30 @@ def follow(accelerator: str, precision: Precision) -> str:
             told: tuple[Job, bool] | None = fabric.broadcast(None)
             assert told is not None
             job, resume = told
-            with use_threads(job.settings.threads):
-                _run(fabric, job, Console(quiet=True), resume)
+            with shown_nowhere(), use_threads(job.settings.threads):
+                _run(fabric, job, resume)
     return job.settings.out
 
 
-def _work(
-    fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None
-) -> Exception | None:
+def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned,
     not raised.
+
+    shown: how the parent shows lines and bars, as the first of these processes does.
     """
     processes.end_with_parent()
-    with lasting_streams():
-        return _work_shown(fabric, job, resume, quiet, stderr, level)
-
-
-def _work_shown(
-    fabric: Fabric, job: Job, resume: bool, quiet: bool, stderr: bool, level: int | None
-) -> Exception | None:
-    console = Console(soft_wrap=True, stderr=stderr, quiet=quiet or not fabric.is_global_zero)
-    if level is not None and fabric.is_global_zero:
-        log.addHandler(logging.StreamHandler(console.file))
-        log.setLevel(level)
-    try:
-        with without_hints(), processes.closed_after(), use_threads(job.settings.threads):
-            _run(fabric, job, console, resume)
-    except (TrainingStopped, TrainingDiverged) as ending:
-        return ending
-    except KeyboardInterrupt:
-        return TrainingStopped("stopped before the first step")
+    with lasting_streams(), shown_as(shown) if fabric.is_global_zero else shown_nowhere():
+        try:
+            with without_hints(), processes.closed_after(), use_threads(job.settings.threads):
+                _run(fabric, job, resume)
+        except (TrainingStopped, TrainingDiverged) as ending:
+            return ending
+        except KeyboardInterrupt:
+            return TrainingStopped("stopped before the first step")
     return None
 
 
-def _run(
-    fabric: Fabric, job: Job, console: Console, resume: bool, model: Model | None = None
-) -> None:
+def _run(fabric: Fabric, job: Job, resume: bool, model: Model | None = None) -> None:
     settings = job.settings
     images, held_out = job.sets
     model = job.model() if model is None else model
@@ -233,7 +211,6 @@ def _run(
         job.views,
         settings,
         job.recipe,
-        console,
         resume,
         job.seconds,
     )

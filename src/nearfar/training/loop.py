@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from rich.console import Console
 from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
@@ -55,7 +54,6 @@ def fit(
     plan: Views,
     settings: Settings,
     recipe: Recipe,
-    console: Console,
     resume: bool = False,
     seconds: float | None = None,
 ) -> float:
@@ -141,7 +139,7 @@ def fit(
     )
     with (
         closing(log) as metrics,
-        TrainingProgress(console, pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
+        TrainingProgress(pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
         stop.listening(),
     ):
         if step == 0:

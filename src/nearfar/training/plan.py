@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.text import Text
 from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
@@ -32,6 +30,7 @@ from nearfar.networks import (
     find_weights,
     fitting_size,
 )
+from nearfar.progress import log
 from nearfar.training.budget import (
     Machine,
     buildable,
@@ -80,7 +79,7 @@ LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the ep
 MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
 
 
-def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Model]:
+def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
     """Resolve the settings of a new run and build its networks; nothing is written.
 
     began: when the time of the run began, as `time.perf_counter` gave it.
@@ -95,13 +94,13 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
     method, recipe = chosen_method(given)
     given, recipe = _with_recipe(given, recipe)
     _check(given, method, recipe)
-    images, machine = _open_and_measure(given, method, console, began)
+    images, machine = _open_and_measure(given, method, began)
 
     total = min(_or(given.limit, len(images)), len(images))
-    held_out = _held_out(given, total, console)
+    held_out = _held_out(given, total)
     if isinstance(images, Stream):
         total = held_out + len(images.split_holdout(held_out, given.seed)[0])
-    method, batch_size = choose_batch(given, method, recipe, total - held_out, console)
+    method, batch_size = choose_batch(given, method, recipe, total - held_out)
     seconds, epochs = None, given.epochs
     if epochs is None:
         seconds = _seconds_left(given, began)
@@ -121,12 +120,12 @@ def plan_run(given: Settings, console: Console, began: float) -> tuple[Job, Mode
         precision=machine.precision,
         compile=_or(given.compile, machine.compiled),
         devices=world_size(given.devices),
-        **_data(given, images, start, console),
+        **_data(given, images, start),
         **_encoder(given, images, machine),
         **_optimisation(given, recipe, batch_size, epochs),
     )
     if machine.rate:  # 0: a trial did not fit into the memory, and the run will say so
-        console.print(Text(reason(machine, settings, total - held_out)))
+        log.info("%s", reason(machine, settings, total - held_out))
     job = Job(
         settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds
     )
@@ -306,14 +305,14 @@ def _teacher(given: Settings, method: Method) -> dict[str, Any]:
 # Data
 
 
-def open_data(settings: Settings, console: Console) -> Images | Stream:
+def open_data(settings: Settings) -> Images | Stream:
     """Open the images of a run, all of them, and say what was read and left out."""
-    images = _read(settings, console)
-    say_read(images, console)
+    images = _read(settings)
+    say_read(images)
     return images
 
 
-def _read(settings: Settings, console: Console) -> Images | Stream:
+def _read(settings: Settings) -> Images | Stream:
     return opened(replace(settings, split=split_of(settings)))
 
 
@@ -354,23 +353,23 @@ def _stem(data: Any) -> str:
 
 
 def _open_and_measure(
-    given: Settings, method: Method, console: Console, began: float
+    given: Settings, method: Method, began: float
 ) -> tuple[Images | Stream, Machine]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is
     small.
     """
     images, count, side = None, None, given.image_size or 0
     if given.stream:
-        images = open_data(given, console)
+        images = open_data(given)
         assert isinstance(images, Stream)
         count = len(images)
         side = given.image_size or (images.image_size if images.side <= SMALL else images.side)
-    elif given.image_size is None and (table := _scanned(given, console)) is not None:
+    elif given.image_size is None and (table := _scanned(given)) is not None:
         count, side = len(readable(table)), usual_side(table)
         if count < 2:  # before anything is measured; says why, if none can be read
-            need_two(len(open_data(given, console)))
+            need_two(len(open_data(given)))
     if side <= SMALL and images is None:
-        images = open_data(given, console)
+        images = open_data(given)
         count, side = len(images), images.image_size
     channels = given.channels or (images.channels if images is not None else 3)
     machine = choose_machine(
@@ -381,13 +380,12 @@ def _open_and_measure(
         channels=channels,
         images=None if count is None else min(_or(given.limit, count), count),
         seconds=_seconds_left(given, began),
-        console=console,
     )
     sized = replace(given, image_size=machine.image_size)
     if images is None:
-        images = open_data(sized, console)
+        images = open_data(sized)
     elif images.image_size != machine.image_size:  # the same images, which were counted above
-        images = _read(sized, console)
+        images = _read(sized)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
         raise ValueError(
             "--value-range is for images of more than 8 bits, and all of these have 8 bits"
@@ -395,19 +393,16 @@ def _open_and_measure(
     return images, machine
 
 
-def _scanned(given: Settings, console: Console) -> Any:
+def _scanned(given: Settings) -> Any:
     return scan(given.data, given.split)
 
 
-def _held_out(given: Settings, total: int, console: Console) -> int:
+def _held_out(given: Settings, total: int) -> int:
     if given.held_out is None:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
         if share >= LEAST_HELD_OUT:
             return share
-        console.print(
-            f"{total} images: too few for a validation set; skipping the health metrics",
-            highlight=False,
-        )
+        log.info("%d images: too few for a validation set; skipping the health metrics", total)
         return 0
     if given.held_out == 1:
         raise ValueError("--held-out 1: health metrics need two images or more; 0 skips them")
@@ -419,7 +414,7 @@ def _held_out(given: Settings, total: int, console: Console) -> int:
 
 
 def _data(
-    given: Settings, images: Images | Stream, start: StartingWeights | None, console: Console
+    given: Settings, images: Images | Stream, start: StartingWeights | None
 ) -> dict[str, Any]:
     theirs = start.moments(images.channels) if start is not None and given.mean is None else None
     mean, std = theirs or (given.mean, given.std)
@@ -430,7 +425,7 @@ def _data(
             f"the {len(images)} images are all of one colour: there is nothing to learn from them"
         )
     elif min(images.std) == 0:  # which cannot be divided by
-        console.print("a channel is constant over all images: it is not scaled", highlight=False)
+        log.info("a channel is constant over all images: it is not scaled")
         mean, std = images.mean, [one or 1.0 for one in images.std]
     return dict(
         data=lasting(given.data),

@@ -1,23 +1,22 @@
-"""The progress of a run: how it keeps to its time, and a live bar on a terminal, plain lines
-elsewhere.
-"""
+"""Progress of a run: how it keeps to its time, and what its bar says."""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from math import inf
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.text import Text
 
 from nearfar.messages import READ
+from nearfar.progress import Bar, log, progress
 
 _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
@@ -117,39 +116,22 @@ class TrainingProgress:
     left.
 
     Where no bar can move a plain line is printed after the first step, then every 15 seconds, and
-    at the end.
+    at the end. shown: False in all processes but the first one.
     """
 
-    def __init__(
-        self, console: Console, pace: Pace, done: int, per_epoch: int, shown: bool = True
-    ) -> None:
-        self.console, self.pace, self.per_epoch = console, pace, per_epoch
-        self.started, self.first, self.last_line = 0.0, done, float("-inf")
-        self.live = shown and shows_bars(console)
-        self.plain = shown and not self.live
-        self.text = "the first step"
-        self.bar = Progress(
-            SpinnerColumn(),
-            BarColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            disable=not self.live,
-        )
-        self.task = self.bar.add_task(self.text, total=1.0)
-        self.bar.update(self.task, completed=self._share(done))
+    def __init__(self, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
+        self.pace, self.first, self.per_epoch, self.shown = pace, done, per_epoch, shown
+        self.started, self.text = 0.0, "the first step"
+        self._open = ExitStack()
 
     def __enter__(self) -> TrainingProgress:
-        self.bar.start()
+        bar = progress("training", self.pace.scheduled) if self.shown else nullcontext(Bar())
+        self.bar = self._open.enter_context(bar)
+        self.bar.update(round(self.pace.position(self.first)), self.pace.scheduled, self.text)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
 
     def update(self, loss: float, rate: float, waiting: float) -> None:
         """Take new numbers: rate in images per second, waiting as a share of the time."""
@@ -158,24 +140,16 @@ class TrainingProgress:
     def advance(self, step: int) -> None:
         """Show that `step` steps are done, on a terminal at once."""
         epochs = f"epoch {step / self.per_epoch:.1f}/{self.pace.steps / self.per_epoch:.4g}"
-        if step == self.first + 1:
-            self.text, self.started = (
-                "first step done",
-                perf_counter(),
-            )  # which takes longer than the others
+        is_first, is_last = step == self.first + 1, step >= self.pace.steps
+        if is_first:  # which takes longer than the others
+            self.text, self.started = "first step done", perf_counter()
         left = self.pace.remaining()
-        if left is None and step > self.first + 1:
-            left = (
-                (perf_counter() - self.started) / (step - self.first - 1) * (self.pace.steps - step)
-            )
+        if left is None and not is_first:
+            each = (perf_counter() - self.started) / (step - self.first - 1)
+            left = each * (self.pace.steps - step)
         text = f"{epochs}  {self.text}" + (f"  {duration(left)} left" if left is not None else "")
-        self.bar.update(self.task, completed=self._share(step), description=text)
-        if self.plain and (perf_counter() - self.last_line > INTERVAL or step >= self.pace.steps):
-            self.console.print(Text(text))
-            self.last_line = perf_counter()
-
-    def _share(self, step: int) -> float:
-        return self.pace.position(step) / self.pace.scheduled
+        position, total = round(self.pace.position(step)), self.pace.scheduled
+        self.bar.update(position, total, text=text, now=is_first or is_last)
 
 
 @contextmanager
@@ -200,11 +174,15 @@ def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | 
         yield report
 
 
-def say_read(images: Any, console: Console) -> None:
-    """Print the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
-    left out.
+def say_read(images: Any, console: Console | None = None) -> None:
+    """Log the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
+    left out; a warning where some were left out.
     """
-    console.print(Text(images.line), soft_wrap=True)
+    level = logging.WARNING if getattr(images, "left_out", {}) else logging.INFO
+    if console is None:
+        log.log(level, "%s", images.line)
+    else:
+        console.print(Text(images.line), soft_wrap=True)
     if (read := READ.get()) is not None:
         splits = {"split": images.split, "splits": getattr(images, "splits", [])}
         counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}

@@ -38,9 +38,6 @@ import yaml
 from nearfar.atomic import write_file
 from nearfar.messages import LARGEST_SEED, check_range, load_yaml, one_line
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
@@ -501,7 +498,7 @@ def _words(kind: Any) -> str:
 
 @runtime_checkable
 class WithSettings(Protocol[P, R]):
-    """A function of the settings, a console, and the method's hyperparameters by name."""
+    """A function of the settings and the method's hyperparameters, by name."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -511,7 +508,7 @@ class WithSettings(Protocol[P, R]):
 
 def arguments_of(
     settings: Callable[P, Settings],
-) -> Callable[[Callable[[Settings, Console], R]], WithSettings[P, R]]:
+) -> Callable[[Callable[[Settings], R]], WithSettings[P, R]]:
     """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/",
     epochs=20)`.
 
@@ -519,31 +516,25 @@ def arguments_of(
     are those of `settings`, the class; for type checkers and editors as well.
     """
 
-    def decorate(function: Callable[[Settings, Console], R]) -> WithSettings[P, R]:
+    def decorate(function: Callable[[Settings], R]) -> WithSettings[P, R]:
         @functools.wraps(function)
-        def call(data: Any = None, *, console: Console | None = None, **given: Any) -> R:
-            from rich.console import Console
-
-            given = {"data": data, **given}
+        def call(data: Any = None, **given: Any) -> R:
             given = {
-                name: os.fspath(one) if isinstance(one, os.PathLike) else one
-                for name, one in given.items()
+                name: os.fspath(value) if isinstance(value, os.PathLike) else value
+                for name, value in {"data": data, **given}.items()
             }
-            return function(Settings.of(**given), console or Console())
+            return function(Settings.of(**given))
 
         call.__doc__ = _documented(function.__doc__ or "")
         own = [
-            p
-            for p in inspect.signature(Settings).parameters.values()
-            if p.name != "hyperparameters"
+            parameter
+            for parameter in inspect.signature(Settings).parameters.values()
+            if parameter.name != "hyperparameters"
         ]
-        shown = inspect.Parameter(
-            "console", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Console | None"
-        )
         numbers = inspect.Parameter(
             "hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any
         )
-        call.__signature__ = inspect.Signature([*own, shown, numbers])  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature([*own, numbers])  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
     return decorate
@@ -556,7 +547,7 @@ def _documented(docstring: str) -> str:
         said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
         entry = f"{one.name}: {one.metadata['meaning']}.{said}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
-    lines += ["    hyperparameters: those of the method.", "    console: where progress is shown."]
+    lines += ["    hyperparameters: those of the method."]
     before, after = inspect.cleandoc(docstring).split(
         "Returns:\n", 1
     )  # indented in the source below Python 3.13 only

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from rich.console import Console
-from rich.text import Text
 
 from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
@@ -20,6 +18,7 @@ from nearfar.data.value_range import in_words
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.progress import log
 from nearfar.training.environment import write_environment
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
@@ -37,8 +36,8 @@ COMPILED = (
 )
 
 
-def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
-    """Write environment, starting weights, skipped files and settings of a new run, and print what
+def write_start(folder: Path, job: Job, model: Model) -> None:
+    """Write environment, starting weights, skipped files and settings of a new run, and log what
     it will do.
     """
     settings, images = job.settings, job.images
@@ -52,19 +51,18 @@ def write_start(folder: Path, job: Job, model: Model, console: Console) -> None:
         write_file(
             folder / SKIPPED, "".join(f"{name}\t{reason}\n" for name, reason in images.skipped)
         )
-        console.print(
-            Text(f"what was left out ({len(images.skipped)}) is listed in {folder / SKIPPED}")
-        )
+        listed_in = folder / SKIPPED
+        log.warning("what was left out (%d) is listed in %s", len(images.skipped), listed_in)
     save_table(images.table, folder / TABLE)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
-    console.print(Text(_summary(job, images)))
+    log.info("%s", _summary(job, images))
     if images.value_range is not None:
-        console.print(Text(in_words(images.value_range)))
+        log.info("%s", in_words(images.value_range))
     if settings.stream:
         first = (
             f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
         )
-        console.print(Text(f"health, report, mean and standard deviation use {first}"))
+        log.info("health, report, mean and standard deviation use %s", first)
 
 
 def _summary(job: Job, images: Images | Stream) -> str:
@@ -99,7 +97,6 @@ def _summary(job: Job, images: Images | Stream) -> str:
 
 def plan_resumed(
     settings: Settings,
-    console: Console,
     objects: dict[str, Any],
     data_changed: bool = False,
     accelerator: str | None = None,
@@ -129,10 +126,10 @@ def plan_resumed(
             f"--threads {threads} in place of {settings.threads}: from here on the last "
             f"digits of the results differ"
         )
-        console.print(Text(f"{said} from those of an uninterrupted run"))
+        log.info("%s from those of an uninterrupted run", said)
     threads = settings.threads if threads is None else threads
     if settings.compile:
-        console.print(Text(COMPILED))
+        log.info(COMPILED)
     accelerator = accelerator or settings.accelerator
     whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
     check_machine(accelerator, whole.precision, processes)
@@ -142,7 +139,7 @@ def plan_resumed(
     )
     views = chosen_views(whole.given("views"), settings)
     must_fit(views, method)
-    images = _same_data(folder, whole, method, data_changed, console)
+    images = _same_data(folder, whole, method, data_changed)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:
         needed = f"a batch of {settings.batch_size} and a validation set of {settings.held_out}"
@@ -162,7 +159,7 @@ def plan_resumed(
 
 
 def _same_data(
-    folder: Path, settings: Settings, method: Method, data_changed: bool, console: Console
+    folder: Path, settings: Settings, method: Method, data_changed: bool
 ) -> Images | Stream:
     """Open the data of a run and note what it is now; raises ValueError where it has changed."""
     data = settings.given("data")
@@ -170,26 +167,24 @@ def _same_data(
         table = None if settings.stream else scan(data, settings.split)
         if table is not None:
             # before anything is decoded
-            _must_be_same(folder, table, method, data_changed, console)
-        images = open_data(settings, console)
+            _must_be_same(folder, table, method, data_changed)
+        images = open_data(settings)
     except FileNotFoundError as error:
         raise ValueError(
             f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}"
         ) from error
     if table is None:
-        _must_be_same(folder, images.table, method, data_changed, console)
+        _must_be_same(folder, images.table, method, data_changed)
     save_table(images.table, folder / TABLE)
     return images
 
 
-def _must_be_same(
-    folder: Path, now: pyarrow.Table, method: Method, data_changed: bool, console: Console
-) -> None:
+def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed: bool) -> None:
     path, changed = folder / TABLE, ""
     if os.path.lexists(path):
         changed = difference(load_table(path), now)
     else:
-        console.print(Text(f"there is no {path}: whether the data has changed is not checked"))
+        log.warning("there is no %s: whether the data has changed is not checked", path)
     said = f"the data of this run has changed ({changed})"
     if changed and method.setup(len(now) or 1).needs_index:
         why = "its method keeps numbers for each image, which would be applied to others"

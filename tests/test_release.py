@@ -3,7 +3,7 @@ nobody has.
 """
 
 import re
-import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -13,11 +13,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import nearfar
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -68,7 +63,7 @@ def test_the_oldest_supported_versions_are_the_lower_bounds():
         assert bound.operator == ">=" and SpecifierSet(f"=={version}").contains(bound.version), name
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_each_package_is_pinned_once_for_a_version_of_python(version):
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]

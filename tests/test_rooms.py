@@ -128,7 +128,6 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
                 "run_evaluation",
                 "cli",
                 "rendering",
-                "sklearn",
             },
         ),
         ("cyclopts", {"arguments", "commands", "cli"}),

@@ -1,7 +1,7 @@
 """Try nearfar with other versions of Python and torch; run it by hand, as each torch is a download of some 5 GB.
 
-    python -m tools.try_versions --python python3.10 --torch 2.8.0 lowest
-    python -m tools.try_versions --python python3.10 python3.12 python3.13
+    python -m tools.try_versions --python python3.11 --torch 2.8.0 lowest
+    python -m tools.try_versions --python python3.11 python3.12 python3.13
 
 Each Python compiles all files of nearfar. With --torch it also gets an environment with that version (or "newest") and
 matching versions of the other packages, and runs a short set of tests; "lowest" is constraints-lowest.txt.

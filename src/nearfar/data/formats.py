@@ -340,13 +340,11 @@ def tiff(data: bytes | str) -> Raw | None:
     bits, pages = 0, 1
     try:
         with Image.open(opened(data), formats=["TIFF"]) as image:
-            bits, pages = max(image.tag_v2.get(_BITS, (1,))), page_count(image)
+            tags: Any = image.tag_v2  # type: ignore[attr-defined]  # of a TIFF
+            bits, pages = max(tags.get(_BITS, (1,))), page_count(image)
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
-            if (
-                pages == image.tag_v2.get(_SAMPLES, 1) == 1
-                and (found := of_pillow(data)) is not None
-            ):
+            if pages == tags.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:
                 return found
     except UnidentifiedImageError:
         pass  # other channels than those of a picture

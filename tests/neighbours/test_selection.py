@@ -64,6 +64,19 @@ def test_typical_rows_are_one_of_each_cluster_from_its_middle(blobs):
         assert (spread < spread[i % 40]).double().mean() < 0.25
 
 
+def test_typical_rows_come_from_large_clusters_before_small_ones():
+    sizes = [8, 60, 5, 30, 3, 90, 15]  # of three rows: last, when all others are chosen
+    generator = torch.Generator().manual_seed(0)
+    group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    rows = torch.eye(7)[group] + 0.01 * torch.randn(len(group), 7, generator=generator)
+    order = torch.randperm(len(rows), generator=generator)
+    chosen, _ = typical_rows(rows[order], 7)
+    assert group[order][chosen].tolist() == [5, 1, 3, 6, 0, 2, 5]
+    labelled = (group[order] == 5).nonzero()[:1, 0]  # the largest waits until all others had one
+    chosen, _ = typical_rows(rows[order], 6, labelled=labelled)
+    assert group[order][chosen].tolist() == [1, 3, 6, 0, 2, 5]
+
+
 def test_typical_rows_come_from_clusters_without_labels(blobs):
     labelled = torch.tensor([0, 45, 90])
     chosen, _ = typical_rows(blobs[:320], 5, labelled=labelled)

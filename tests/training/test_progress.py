@@ -147,6 +147,16 @@ def test_a_run_ends_with_its_time(speed):
     assert 1000 - positions[-1] < 2 * max(moves[-1], 1e-9)
 
 
+@pytest.mark.parametrize("each", [0.7, 0.9, 1.0, 1.1, 1.45])
+def test_a_steady_run_is_on_its_schedule_at_every_share_of_its_time(each):
+    """Also one that is less than half as slow again as was planned, or as fast."""
+    clock = Clock()
+    positions, seconds, _ = run(Pace(1000, seconds=1000.0, clock=clock), clock, lambda now: each)
+    assert seconds == pytest.approx(1000, abs=15)
+    for share in (0.25, 0.5, 0.75):
+        assert positions[int(1000 * share / each)] == pytest.approx(1000 * share, abs=25)
+
+
 def test_no_more_steps_than_asked_for():
     clock = Clock()
     _, seconds, steps = run(

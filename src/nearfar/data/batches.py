@@ -131,8 +131,8 @@ class Batches:
 def loaded(
     takes: Takes, epoch: int, steps: Iterable[Sequence[int] | Any], workers: int, pin: bool
 ) -> Iterator[tuple[Any, Int64[Tensor, " batch"], dict[int, str]]]:
-    """What `Takes` makes of the images of every step, their positions, and why some of them cannot
-    be read.
+    """Iterate over what `Takes` makes of the images of every step, their positions, and why some of
+    them cannot be read.
     """
     return iter(
         DataLoader(
@@ -147,8 +147,8 @@ def loaded(
 
 
 class Takes(Dataset[Any]):
-    """What a batch takes of each image, by (epoch, position): a crop for every view, or its pixels
-    without `crops`.
+    """Dataset of what a batch takes of each image, by (epoch, position): a crop for every view, or
+    its pixels without `crops`.
 
     get: gives the encoded image at a position.
     """

@@ -52,7 +52,7 @@ used: set[Path] = set()  # the data sets that this process has opened
 
 
 class Store(NamedTuple):
-    """How pixels are stored: where and whether, and at most so many bytes of one data set.
+    """Storage of pixels: the folder, whether they are stored, and the most bytes of one data set.
 
     workers: None: one per core.
     """
@@ -65,7 +65,7 @@ class Store(NamedTuple):
 
 @dataclass
 class Entry:
-    """What the cache knows about a data set besides its pixels.
+    """Facts that the cache holds about a data set besides its pixels.
 
     `count`: images with pixels; `problems`: of those that could not be decoded, by their position
     among those tried; `passing`: those of them whose problem comes from the machine, which are

@@ -58,7 +58,7 @@ PICTURE = (1, 3)  # channels of grayscale and colour, which are converted into e
 
 
 class Header(NamedTuple):
-    """What the header of an image says; 8 or 16 bits, where 16 stands for all that are more than 8.
+    """Header of an image; 8 or 16 bits, where 16 stands for all that are more than 8.
 
     `pages`: pages or frames, each with as many bands.
     """
@@ -111,7 +111,9 @@ def reason(error: BaseException) -> str:
 
 
 def pixel_limit() -> float:
-    """How many pixels an image may have, by Pillow's limit, at twice of which it raises errors."""
+    """Return the largest number of pixels of an image, by Pillow's limit, at twice of which it
+    raises errors.
+    """
     return math.inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
@@ -299,7 +301,7 @@ def to_pil(data: bytes | str, at_least: int) -> Image.Image:
 
 
 def on_grounds(data: bytes | str) -> list[Image.Image]:
-    """What `to_pil` makes of an image at its full size; where it is seen through, also on black in
+    """Yield an image at its full size as `to_pil` makes it; a transparent one also on black in
     place of white.
 
     Two images that are equal on both are equal on every ground.
@@ -315,7 +317,7 @@ def on_grounds(data: bytes | str) -> list[Image.Image]:
 
 @contextlib.contextmanager
 def _opened(data: bytes | str, at_least: int, ground: str = "white") -> Iterator[Image.Image]:
-    """What `to_pil` returns, with the memory for it held while entered."""
+    """Yield what `to_pil` returns, with the memory for it held while entered."""
     with open_picture(data) as image:
         image.draft(None, (at_least, at_least))
         with memory_for(image.width * image.height):

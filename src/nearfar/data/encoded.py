@@ -187,7 +187,8 @@ def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
 def chosen_form(
     table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarray, int], list[float] | None]
 ) -> Form:
-    """What all images are decoded to: as asked for, and for the rest as most of them are.
+    """Choose the form to which all images are decoded: as asked for, and for the rest as most of
+    them are.
 
     range_of: gives low and high of so many channels from images of more than 8 bits, by position.
     Without a range asked for, or for "full", one image of 8 bits makes 8 bits of all. Raises

@@ -1,4 +1,4 @@
-"""What a camera noted of a picture: when it was taken, by which camera and where."""
+"""Notes of a camera in an image: time, camera and place."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _has_lossless_webp(data: bytes | str) -> bool:
 
 
 def opened(data: bytes | str) -> io.BytesIO | str:
-    """What libraries open: a file in memory, or the path."""
+    """Return what libraries open: a file in memory, or the path."""
     return io.BytesIO(data) if isinstance(data, bytes) else data
 
 
@@ -358,8 +358,7 @@ def tiff(data: bytes | str) -> Raw | None:
 
 
 def page_count(image: Image.Image) -> int:
-    """How many pages or frames there are in an opened image; 1 where what follows the first is
-    damaged.
+    """Count the pages or frames of an opened image; 1 where what follows the first is damaged.
 
     The further pictures in a JPEG of a phone (MPO) do not count: they are previews and depths of
     the first.

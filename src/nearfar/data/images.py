@@ -138,13 +138,13 @@ class Images:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many files, members and rows were left out, by the kind of the reason."""
+        """Numbers of files, members and rows that were left out, by the kind of the reason."""
         return self._count.left_out
 
     @property
     def of_splits(self) -> str:
-        """Which splits were read, such as "the split train of train, test"; "" of a source without
-        splits.
+        """The splits that were read, such as "the split train of train, test"; "" of a source
+        without splits.
         """
         return self._count.of_splits
 
@@ -159,7 +159,7 @@ class Images:
 
     @property
     def line(self) -> str:
-        """What was read, in one line: how many images, which splits, and what was left out, by
+        """A line of what was read: the number of images, the splits, and what was left out, by
         kinds and endings.
         """
         said = self._count.line
@@ -168,7 +168,7 @@ class Images:
         return said
 
     def _of_pages(self) -> int:
-        """How many images are the first of several pages or frames."""
+        """Number of images that are the first of several pages or frames."""
         if self._table is None or "pages" not in self._table.column_names:
             return 0
         table = self._table.take(self.table_rows)

@@ -1,5 +1,4 @@
-"""What counts as a label, and which number it gets: one rule for folders, tables, arrays, tars and
-objects.
+"""Labels and their numbers: one rule for folders, tables, arrays, tars and objects.
 
 A label is a whole number, a text or a truth value, however it is stored: 3, 3.0, np.array([3]),
 tensor(3), "3", one-hot rows. Whole numbers are equal to themselves; "001" and "1" are texts, and

@@ -1,5 +1,5 @@
-"""What is found in a data set and left out: the reasons, in one vocabulary, and the line that
-counts them.
+"""Reasons for which images of a data set are left out, in one vocabulary, and the line that counts
+them.
 
 A reason is a kind, or "kind: details". Files that are no images by their name and content are
 counted too, unless they are what usually lies beside images: texts, tables, notes of programs.
@@ -157,13 +157,13 @@ def is_damage(reason: str) -> bool:
 
 
 def counted(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """How many of the (name, reason) there are of each kind, the most frequent first."""
+    """Count the (name, reason) of each kind, the most frequent first."""
     return dict(Counter(kind_of(reason) for _, reason in skipped).most_common())
 
 
 def in_words(skipped: Sequence[tuple[str, str]]) -> str:
-    """What is left out, by kinds and endings: "20 .dng and 9 .cr2 (raw photographs are not read), 5
-    cut off".
+    """Describe what is left out, by kinds and endings: "20 .dng and 9 .cr2 (raw photographs are not
+    read), 5 cut off".
     """
     names: dict[str, list[str]] = {}
     for name, reason in skipped:
@@ -177,7 +177,7 @@ def in_words(skipped: Sequence[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Count:
-    """How many images of a source were read, and what was left out: (name, reason) of each.
+    """Number of images of a source that were read, and (name, reason) of each that was left out.
 
     split: the one that was read, None for all; splits: those that the source has.
     """
@@ -193,13 +193,13 @@ class Count:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many were left out, by the kind of the reason."""
+        """Numbers of images left out, by the kind of the reason."""
         return counted(self.skipped)
 
     @property
     def of_splits(self) -> str:
-        """Which splits were read, such as "the split train of train, test"; "" of a source without
-        splits.
+        """The splits that were read, such as "the split train of train, test"; "" of a source
+        without splits.
         """
         if not self.splits:
             return ""

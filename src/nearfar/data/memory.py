@@ -1,4 +1,4 @@
-"""What reading takes of a machine: cores, and memory that the threads of a process share.
+"""Resources for reading: cores, and memory that the threads of a process share.
 
 Written here since psutil does not know the limit of a container, and the semaphores of Python lend
 one unit at a time.
@@ -21,7 +21,9 @@ Given, Made = TypeVar("Given"), TypeVar("Made")
 
 
 def usable_cores() -> int:
-    """How many cores this process may use: by its affinity, and by the limit of its container."""
+    """Return the number of cores this process may use: by its affinity, and by the limit of its
+    container.
+    """
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -36,7 +38,9 @@ def usable_cores() -> int:
 def in_order(
     chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int
 ) -> Generator[list[Made], None, None]:
-    """What `work` makes of the items of each chunk, in threads; in order, a few chunks ahead."""
+    """Yield the results of `work` for the items of each chunk, in threads; in order, a few chunks
+    ahead.
+    """
     stop = threading.Event()
 
     def work_on(chunk: list[Given]) -> list[Made]:

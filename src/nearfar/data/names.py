@@ -34,8 +34,9 @@ def spellings(name: str) -> Iterator[str]:
 
 
 def file_identity(path: str) -> tuple[int, int] | str:
-    """What is the same for all names of a file, as links and bind mounts give them: its device and
-    inode; the real path where there is no inode, and the path as it is of what is no file.
+    """Return an identity that all names of a file share, as links and bind mounts give them: its
+    device and inode; the real path where there is no inode, and the path as it is of what is no
+    file.
     """
     try:
         found = os.stat(path)

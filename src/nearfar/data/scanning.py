@@ -81,9 +81,7 @@ _STAMP = [
 ]
 _FileStamp = tuple[bytes, int, int, int, int]
 Stamp = tuple[int, int, int, int]
-"""What tells a file from others, and from what it was: times in nanoseconds, inode and size; zeros
-if unknown.
-"""
+"""Identity and state of a file: times in nanoseconds, inode and size; zeros if unknown."""
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
@@ -129,7 +127,7 @@ class Source:
         )
 
     def address(self) -> list[Any]:
-        """What the rows of the table depend on besides the files, as JSON."""
+        """Return all that the rows of the table depend on besides the files, as JSON."""
         files = list(dict.fromkeys(file for names in self.splits.values() for file in names))
         return [
             os.path.realpath(self.root),
@@ -187,11 +185,13 @@ class Source:
         return None
 
     def label_kind(self, file: str) -> str:
-        """What the labels of a file are stored as, where files may differ in that; else ""."""
+        """Return the type in which a file stores its labels, where files may differ in that; else
+        "".
+        """
         return ""
 
     def columns(self, splits: Sequence[str]) -> pyarrow.Table | None:
-        """What a table of paths says besides of the images of these splits."""
+        """Return the other columns of a table of paths, for the images of these splits."""
         return None
 
     def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
@@ -204,7 +204,7 @@ class Source:
 
 
 def looked_at(found: Found) -> Row:
-    """What there is to know of an encoded image before it is decoded."""
+    """Read the header of an encoded image."""
     row = Row(found.place, name=found.name, label=found.label)
     if found.data is None:
         return row._replace(problem=found.problem)
@@ -301,7 +301,7 @@ def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.nda
 
 
 def _saved(home: Path) -> pyarrow.Table:
-    """What an earlier scan saved; nothing if it is missing or damaged."""
+    """Read the table that an earlier scan saved; an empty one if it is missing or damaged."""
     try:
         table = pyarrow.feather.read_table(home, memory_map=False)
         with contextlib.suppress(OSError):
@@ -376,5 +376,5 @@ def _names(table: pyarrow.Table) -> list[str]:
 
 
 def prefix(split: str) -> str:
-    """What the names of a split's images begin with."""
+    """Return the beginning of the names of a split's images."""
     return f"{split}/" if split else ""

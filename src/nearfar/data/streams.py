@@ -112,7 +112,7 @@ class Stream:
 
     @property
     def line(self) -> str:
-        """What was found, in one line; of what cannot be decoded, the head alone is known."""
+        """The images found, in one line; of what cannot be decoded, the head alone is known."""
         said = f"{self.source}: {len(self)} images found"
         if self.skipped:
             said += f", {len(self.skipped)} left out: {in_words(self.skipped)}"

@@ -137,8 +137,8 @@ def usual_side(table: pyarrow.Table) -> int:
 
 
 def usual_channels(bands: Shaped[np.ndarray, " images"]) -> int:
-    """How many channels most images have; 3 if grayscale and colour are mixed, and the larger of
-    two equal numbers.
+    """Return the number of channels that most images have; 3 if grayscale and colour are mixed, and
+    the larger of two equal numbers.
     """
     found, counts = np.unique(bands, return_counts=True)
     if set(found.tolist()) <= {1, 3}:
@@ -165,8 +165,8 @@ def skipped(table: pyarrow.Table) -> list[tuple[str, str]]:
 
 
 def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
-    """What has changed between two tables, in one line such as "2 images added, 1 removed: first
-    cats/9.png".
+    """Describe the changes between two tables, in one line such as "2 images added, 1 removed:
+    first cats/9.png".
 
     Names and digests count, and their order; labels and times do not, so that a copy of the data is
     the same data.

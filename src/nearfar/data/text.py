@@ -43,5 +43,7 @@ def text_of(content: bytes) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """What a list holds, one a line or with a zero byte behind each; empty ones are left out."""
+    """Return the entries of a list, one a line or with a zero byte behind each; empty ones are left
+    out.
+    """
     return [line for line in (text.split("\0") if "\0" in text else text.splitlines()) if line]

@@ -28,8 +28,8 @@ sample.
 
 
 class Form(NamedTuple):
-    """What all images are decoded to. value_range: low and high of every channel, for uint16; None:
-    uint8.
+    """Form to which all images are decoded. value_range: low and high of every channel, for uint16;
+    None: uint8.
     """
 
     size: int
@@ -37,7 +37,7 @@ class Form(NamedTuple):
     value_range: list[float] | None = None
 
     def bytes_of(self, count: int) -> int:
-        """What the pixels of so many images take."""
+        """Return the bytes that the pixels of so many images take."""
         return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
 
 

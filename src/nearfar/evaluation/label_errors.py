@@ -31,8 +31,7 @@ TOO_WEAK = 1 / 3  # of the same: below, right labels are contradicted as often a
 
 
 class Predicted(NamedTuple):
-    """How well the labels can be predicted at all, by classifiers that did not see them: shares
-    0..1.
+    """Accuracy of predicting the labels, by classifiers that did not see them: shares 0..1.
 
     accuracy: of images in classes that were examined. largest: share of the largest class, which is
     the accuracy of always naming it. balanced: mean accuracy of the classes.

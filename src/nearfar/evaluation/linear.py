@@ -133,7 +133,7 @@ def fit(
 
 @dataclass(frozen=True)
 class Probe:
-    """How a linear classifier is trained; `source` is where the numbers come from.
+    """Settings of the training of a linear classifier; `source` is where the numbers come from.
 
     lrs: learning rates, not scaled to the batch any more; of several, held-out training images
     choose one. epochs: passes over the features, `steps` batches instead where it is given.

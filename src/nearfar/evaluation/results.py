@@ -54,8 +54,8 @@ PRETRAIN = "nearfar pretrain learns features of these images"
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """What numbers were measured on: they are only compared with numbers of the same data and
-    encoder.
+    """Data and encoder of a measurement: numbers are only compared with numbers of the same data
+    and encoder.
 
     data: as the user named it. test: which images were tested on, in words. train_images,
     test_images: how many. classes, largest: how many classes there are, and the share of the test
@@ -227,8 +227,8 @@ def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a measurement says of an encoder: whether it is better than what costs nothing, in a few
-    words and whole.
+    """Verdict of a measurement on an encoder: whether it is better than what costs nothing, in a
+    few words and whole.
     """
 
     state: Literal["better", "partly better", "no better", "worse"]

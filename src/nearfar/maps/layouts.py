@@ -38,7 +38,7 @@ FUNCTION, BACKBONE = "function.", "backbone."  # prefixes of tensors in a file
 DIGESTS = "digests"
 ABOUT: dict[str, Any] = {"images": int, "sample": int, "data": (str, list)}
 ABOUT |= dict.fromkeys(("names", "encoder", "layout", "split"), str)
-"""What a file may say of a map, as far as it is used, and of which kind it is."""
+"""Entries that a file may hold about a map, as far as they are used, with their types."""
 log = logging.getLogger("nearfar")
 
 
@@ -288,8 +288,8 @@ def names_of(images: Images) -> str:
 
 
 def origin(folder: Path, images: Images) -> dict[str, Any]:
-    """What a map is made of: the number of images, and digests of their names and of the encoder in
-    a run folder.
+    """Describe the origin of a map: the number of images, and digests of their names and of the
+    encoder in a run folder.
     """
     return {
         "images": len(images),

@@ -43,8 +43,8 @@ def _recipes(**prior: Any) -> dict[str, Recipe]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ManyCrops(Method):
-    """What the three share: large and small crops as queries, keys of the first two large crops,
-    and two queues.
+    """Common part of the three: large and small crops as queries, keys of the first two large
+    crops, and two queues.
 
     Args:
         queue_size: keys kept in each of two queues, one for each large crop with a key.
@@ -118,7 +118,7 @@ class MoCoM(_ManyCrops):
 
 @dataclass(frozen=True, kw_only=True)
 class _LowRank(_ManyCrops):
-    """What LORAC and LORAC-bs share: a prior that starts later.
+    """Common part of LORAC and LORAC-bs: a prior that starts later.
 
     Args:
         beta: width of the prior, which weakens as it grows: 2 for ResNet-18, 4 for ResNet-50;

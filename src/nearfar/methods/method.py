@@ -1,4 +1,4 @@
-"""What every method declares: its views, its networks, its loss, its recipes, and what changes over
+"""Declarations of a method: its views, its networks, its loss, its recipes, and what changes over
 training.
 """
 
@@ -123,7 +123,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """How the similarities that a frozen teacher sees between images enter the loss; see
+    """Use of the similarities that a frozen teacher sees between images in the loss; see
     `Method.setup_for`.
 
     weight: of the relational term, 0 to 1; the loss has the rest. temperature: of the softmax of
@@ -143,7 +143,7 @@ class Teacher:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained around a backbone: heads, momentum encoder, queue and loss, and which
+    """Modules trained around a backbone: heads, momentum encoder, queue and loss, and which
     embeddings are compared.
 
     `pairing` names the arguments of the loss, and so the views that each branch sees. `momentum` is

@@ -39,7 +39,7 @@ def _imagenet(source: str, **settings: Any) -> Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class _MoCo(Method):
-    """What MoCo v1 and v2 share; they differ in the projector, the temperature and the papers'
+    """Common part of MoCo v1 and v2; they differ in the projector, the temperature and the papers'
     recipes.
 
     Args:

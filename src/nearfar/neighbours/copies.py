@@ -532,7 +532,7 @@ def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width:
 
 
 def _lost_detail(image: UInt8[np.ndarray, "channels tall broad"], height: int, width: int) -> float:
-    """How much stronger the detail is that an image loses at a smaller size than what it keeps.
+    """Ratio of the detail that an image loses at a smaller size to that which it keeps.
 
     Lost is what varies within the area of a pixel of that size; kept is what varies between it and
     those near it (sigma 2). Both are root mean squares in windows of 5 x 5 pixels, and 4 of 255 are

@@ -1,4 +1,4 @@
-"""Which files are never listed for removal, although another file of the set has their bytes."""
+"""Files that are never listed for removal, although another file of the set has their bytes."""
 
 from __future__ import annotations
 

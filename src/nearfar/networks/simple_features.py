@@ -32,8 +32,7 @@ def raw_pixels(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[T
 def colour_histogram(
     pixels: Shaped[Tensor, "batch channels height width"],
 ) -> Float[Tensor, "batch dim"]:
-    """How often each colour occurs in an image, wherever it is (Swain and Ballard 1991): float32
-    rows of length 1.
+    """Colour histogram of an image (Swain and Ballard 1991): float32 rows of length 1.
 
     Three channels: 8 x 8 x 8 joint bins of red, green and blue, 512 features. Any other number: 32
     bins for each channel, on its own. The features are square roots of shares, so that their cosine

@@ -1,5 +1,5 @@
-"""What every reduction agrees on: dtypes, unit rows, shapes, one backward pass, and fast matrix
-products.
+"""Arithmetic that all reductions share: dtypes, unit rows, shapes, one backward pass, and fast
+matrix products.
 """
 
 from __future__ import annotations

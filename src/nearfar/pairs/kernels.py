@@ -29,12 +29,14 @@ class Kernel:
 
     @property
     def factor(self) -> float:
-        """What tiles of u are multiplied by: 2^x is several times cheaper than e^x on some CPUs."""
+        """Factor by which tiles of u are multiplied: 2^x is several times cheaper than e^x on some
+        CPUs.
+        """
         return LOG2_E if self.unit else 1.0
 
     @property
     def tile_scale(self) -> float | Tensor:
-        """What dot products are multiplied by in a tile of factor * u."""
+        """Factor by which dot products are multiplied in a tile of factor * u."""
         return self.scale * self.factor
 
     @property

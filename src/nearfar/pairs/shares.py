@@ -114,7 +114,7 @@ def sampled_alike(
 
 
 def world_size() -> int:
-    """How many processes there are: 1 where torch.distributed is not initialised."""
+    """Return the number of processes: 1 where torch.distributed is not initialised."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 

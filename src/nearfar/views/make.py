@@ -163,7 +163,7 @@ class ViewFunction:
 
 
 Views: TypeAlias = ViewPlan | ViewFunction
-"""What `make_views` takes: both have a name, a length, `pick` and `crops`."""
+"""Views that `make_views` takes: both have a name, a length, `pick` and `crops`."""
 
 _CPU_VALUES = 3 * 2**17
 """Values of a chunk for each CPU thread: intermediates then stay in the cache (128 colour images of

@@ -396,8 +396,8 @@ def existing(source: str) -> Path:
 
 
 def special(path: str | Path) -> str:
-    """What a path is that is neither a file nor a folder ("a named pipe"): opening it may wait for
-    ever; else "".
+    """Name the kind of a path that is neither a file nor a folder ("a named pipe"): opening it may
+    wait for ever; else "".
     """
     try:
         return _NOT_FILES.get(stat.S_IFMT(os.stat(path).st_mode), "")
@@ -455,7 +455,7 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What a folder holds, by name, without what is hidden."""
+    """List the entries of a folder by name, without hidden ones."""
     with os.scandir(folder) as entries:
         return sorted(
             (one for one in entries if not is_hidden(one.name)), key=lambda entry: entry.name
@@ -492,7 +492,7 @@ def sorted_out(root: Path, files: Sequence[str]) -> tuple[list[str], list[tuple[
 
 
 def kind_of(name: str) -> str | None:
-    """What a file holds by its ending: "images", "parquet", "tars", or None."""
+    """Name the content of a file by its ending: "images", "parquet", "tars", or None."""
     suffix = os.path.splitext(name)[1].lower()
     if suffix == ".parquet":
         return None if os.path.basename(name) in METADATA else "parquet"

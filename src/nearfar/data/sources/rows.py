@@ -192,7 +192,7 @@ class Rows(Source):
         return [None if one is None or one < 0 else names[one] for one in values]
 
     def values(self, file: str, column: str) -> list[Any]:
-        """What stands in a column of a table."""
+        """Return the values in a column of a table."""
         raise NotImplementedError
 
     def class_names(self) -> list[str] | None:

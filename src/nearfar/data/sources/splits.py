@@ -1,4 +1,4 @@
-"""Which split of a source a folder, file or row belongs to, by words such as train, val2017 and
+"""Splits of a source to which folders, files and rows belong, by words such as train, val2017 and
 test_images.
 """
 

@@ -40,7 +40,7 @@ _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """Where the bytes of a member are."""
+    """Place of the bytes of a member."""
 
     offset: int
     size: int
@@ -351,7 +351,7 @@ def _any_set(file: BinaryIO, start: int, end: int) -> bool:
 
 
 def _kind(member: tarfile.TarInfo) -> str:
-    """What a member is that cannot be read as a file."""
+    """Describe a member that cannot be read as a file."""
     if member.issym() or member.islnk():
         return "a link inside the tar, which is not followed"
     if not member.isreg():

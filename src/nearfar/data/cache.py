@@ -18,10 +18,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -210,8 +210,8 @@ def decoded(
 
 
 def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
-    """Whether trying again leads to more: an image that could not be read for a reason that may
-    pass is read now.
+    """Return whether trying again leads to more: an image that could not be read for a reason that
+    may pass is read now.
     """
     rows = set(entry.passing)
     with without_warnings(), only_python_writes():
@@ -243,14 +243,7 @@ def _build(
     images have no pixels.
     """
     known = _decoded_before(home.parent, lineage)
-    wide, most = (
-        form.value_range is not None,
-        min(32, max(1, _CHUNK // (form.channels * form.size**2))),
-    )
-    moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
-    problems: dict[int, str] = {}
-    passing: list[int] = []
-    done = count = 0
+    most = min(32, max(1, _CHUNK // (form.channels * form.size**2)))
 
     def made(item: tuple[bytes | str, str | None]) -> np.ndarray | Exception:
         data, mark = item
@@ -260,43 +253,74 @@ def _build(
         except Exception as error:  # decoders raise anything on damaged data
             return error
 
-    chunks = in_order(
-        _chunks(zip(images, digests, strict=True), most), made, store.workers or usable_cores()
-    )
+    items = _chunks(zip(images, digests, strict=True), most)
+    chunks = in_order(items, made, store.workers or usable_cores())
     with replacing(home) as part:
         part.mkdir()
         file = _pixels_file(part, form)
-        with (
-            contextlib.closing(chunks),
-            without_warnings(),
-            only_python_writes(),
-            open(file, "wb") as pixels,
-            progress("reading images", len(digests)) as bar,
-        ):
-            for pieces in chunks:
-                whole = [one for one in pieces if not isinstance(one, Exception)]
-                wrong = {done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}
-                problems |= {row: reason(error) for row, error in wrong.items()}
-                passing += [row for row, error in wrong.items() if is_passing(error)]
-                done, count = done + len(pieces), count + len(whole)
-                if whole:
-                    block: np.ndarray = np.ascontiguousarray(np.stack(whole))
-                    moments = moments + moments_of(block)
-                    if wanted:
-                        pixels.write(block.data)
-                bar.update(done)
+        with contextlib.closing(chunks), open(file, "wb") as pixels:
+            found = _write_pixels(chunks, len(digests), form, pixels if wanted else None)
             pixels.flush()
             os.fsync(pixels.fileno())
-        mean, std = statistics(moments, count * form.size**2, 65535 if wide else 255)
-        entry = Entry(form, count, problems, mean, std, wanted, lineage, _state(file), passing)
+        whitest = 255 if form.value_range is None else 65535
+        mean, std = statistics(found.moments, found.images * form.size**2, whitest)
+        entry = Entry(
+            form,
+            found.images,
+            found.problems,
+            mean,
+            std,
+            wanted,
+            lineage,
+            _state(file),
+            found.passing,
+        )
         if not wanted:
             file.unlink()
-        marks = [mark for row, mark in enumerate(digests) if row not in problems]
+        marks = [mark for row, mark in enumerate(digests) if row not in found.problems]
         pyarrow.feather.write_feather(
             pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS
         )
         (part / ENTRY).write_text(json.dumps(asdict(entry)), encoding="utf-8")
     _tidy(home, lineage)
+
+
+class _Decoded(NamedTuple):
+    """Number and moments of decoded images, and the problems of the others by position; passing:
+    those whose problem comes from the machine.
+    """
+
+    images: int
+    moments: np.ndarray
+    problems: dict[int, str]
+    passing: list[int]
+
+
+def _write_pixels(
+    chunks: Iterable[Sequence[np.ndarray | Exception]],
+    total: int,
+    form: Form,
+    pixels: BinaryIO | None,
+) -> _Decoded:
+    """Write decoded images one after the other; pixels: None to write nothing."""
+    moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
+    problems: dict[int, str] = {}
+    passing: list[int] = []
+    count = 0
+    with without_warnings(), only_python_writes(), progress("reading images", total) as bar:
+        for pieces in chunks:
+            whole = [one for one in pieces if not isinstance(one, Exception)]
+            wrong = {bar.done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}
+            problems |= {row: reason(error) for row, error in wrong.items()}
+            passing += [row for row, error in wrong.items() if is_passing(error)]
+            count += len(whole)
+            if whole:
+                block: np.ndarray = np.ascontiguousarray(np.stack(whole))
+                moments = moments + moments_of(block)
+                if pixels is not None:
+                    pixels.write(block.data)
+            bar.advance(len(pieces))
+    return _Decoded(count, moments, problems, passing)
 
 
 def _chunks(items: Iterable[tuple[Any, Any]], most: int) -> Iterator[list[tuple[Any, Any]]]:

@@ -174,8 +174,8 @@ def own_numbers(
 
 
 def pages_are_channels(bands: Any, pages: Any, channels: int) -> Any:
-    """Whether pages of so many bands are read as so many channels; of numbers, or of arrays of
-    them.
+    """Return whether pages of so many bands are read as so many channels; of numbers, or of arrays
+    of them.
     """
     return (pages > 1) & (bands * pages == channels) & (channels not in PICTURE)
 
@@ -301,7 +301,7 @@ def to_pil(data: bytes | str, at_least: int) -> Image.Image:
 
 
 def on_grounds(data: bytes | str) -> list[Image.Image]:
-    """Yield an image at its full size as `to_pil` makes it; a transparent one also on black in
+    """Return an image at its full size as `to_pil` makes it, and a transparent one also on black in
     place of white.
 
     Two images that are equal on both are equal on every ground.

@@ -125,11 +125,8 @@ def open_encoded(
         raise ValueError(_nothing(name, listed + skipped(table)))
     if label_column is not None and table["label"].null_count == len(table):
         raise ValueError(f"'{name}' has no label in a column '{label_column}'")
-    form = chosen_form(
-        table,
-        asked,
-        functools.partial(_saved_range, source, table, store.folder, asked.value_range),
-    )
+    range_of = functools.partial(_saved_range, source, table, store.folder, asked.value_range)
+    form = chosen_form(table, asked, range_of)
     encoded = table.take(rows)
     home, entry, pixels = pixel_cache.decoded(
         functools.partial(source.encoded, encoded),
@@ -150,25 +147,16 @@ def open_encoded(
         and (images["bits"].to_numpy() > 8).any()
     ):
         say_once(f"'{name}' {_MIXED}")
-    reopen = (
-        None if pixels is None else functools.partial(pixel_cache.mapped, home, entry.shape, form)
-    )
     columns = source.columns(splits)
     columns = with_exif(None if columns is None else columns.take(pyarrow.array(rows)), images)
+    reopen = functools.partial(pixel_cache.mapped, home, entry.shape, form)
+    originals = functools.partial(source.originals, images, store.folder / "datasets")
+    unlabelled = images["label"].null_count == len(images)
     return Images(
-        [
-            Stored(
-                pixels,
-                len(images),
-                functools.partial(source.originals, images, store.folder / "datasets"),
-                reopen,
-            )
-        ],
+        [Stored(pixels, len(images), originals, None if pixels is None else reopen)],
         names=images["name"].to_pylist(),
         form=form,
-        labels=None
-        if images["label"].null_count == len(images)
-        else images["label"].fill_null(-1).to_numpy().copy(),
+        labels=None if unlabelled else images["label"].fill_null(-1).to_numpy().copy(),
         class_names=class_names,
         skipped=listed,
         statistics=(entry.mean, entry.std),

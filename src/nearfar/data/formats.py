@@ -128,8 +128,8 @@ class PackageMissing(ValueError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error comes from the machine and not from the image: later the same image may be
-    read.
+    """Return whether an error comes from the machine and not from the image: later the same image
+    may be read.
 
     Too little memory, too many open files, a disk or network that fails, a missing package, and the
     limit on pixels, which can be raised. Errors of the operating system have a number; those that
@@ -167,8 +167,8 @@ def raw(data: bytes | str) -> Raw | None:
 
 
 def is_lossless(data: bytes | str) -> bool:
-    """Whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF without
-    JPEG, and others.
+    """Return whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF
+    without JPEG, and others.
 
     False where that cannot be told, as of JPEG 2000 and DICOM.
     """
@@ -184,7 +184,7 @@ def is_lossless(data: bytes | str) -> bool:
 
 
 def _has_lossless_webp(data: bytes | str) -> bool:
-    """Whether the first picture of a WebP file is in a chunk of the lossless kind."""
+    """Return whether the first picture of a WebP file is in a chunk of the lossless kind."""
     whole = data if isinstance(data, bytes) else Path(data).read_bytes()
     place = 12  # behind "RIFF", a size, "WEBP"
     while place + 8 <= len(whole):

@@ -126,8 +126,8 @@ def whole_number(label: str) -> int | None:
 
 
 def negative_is_class(values: Iterable[int]) -> bool:
-    """Whether -1 among these labels is a class: beside other negative ones, and where they are -1
-    and 1 alone.
+    """Return whether -1 among these labels is a class: beside other negative ones, and where they
+    are -1 and 1 alone.
     """
     there = set(values)
     return min(there, default=0) < -1 or there == {-1, 1}

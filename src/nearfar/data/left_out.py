@@ -137,7 +137,7 @@ _BMP_HEADERS = tuple(size.to_bytes(4, "little") for size in (12, 40, 52, 56, 64,
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether the beginning of a file reads as text; so does an empty one."""
+    """Return whether the beginning of a file reads as text; so does an empty one."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):  # UTF-16
         return True
     return not any(byte < 32 and byte not in b"\t\n\v\f\r\x1b" for byte in head)
@@ -150,8 +150,8 @@ def kind_of(reason: str) -> str:
 
 
 def is_damage(reason: str) -> bool:
-    """Whether a reason says that something is wrong with a file, and not that it is of another
-    kind.
+    """Return whether a reason says that something is wrong with a file, and not that it is of
+    another kind.
     """
     return kind_of(reason) not in _CHOSEN
 

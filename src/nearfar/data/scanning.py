@@ -293,8 +293,8 @@ def _save(
 
 
 def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
-    """Whether each row is of a file with any row that is passing; the rows of the files follow each
-    other.
+    """Return whether each row is of a file with any row that is passing; the rows of the files
+    follow each other.
     """
     owners = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
     return np.isin(owners, owners[passing])

@@ -129,8 +129,8 @@ def _in_use(
 
 
 def are_gray(images: Images) -> bool:
-    """Whether 64 images at random are gray, though they have three channels, which agree but for
-    JPEG's rounding.
+    """Return whether 64 images at random are gray, though they have three channels, which agree but
+    for JPEG's rounding.
     """
     if images.channels != 3 or not len(images):
         return False

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int64, Shaped
-from torch import nn
+from torch import Tensor, nn
 
 from nearfar.data import Images
 from nearfar.data.names import match
@@ -161,31 +161,44 @@ def finetune_accuracies(
         nn.init.normal_(head.weight, std=0.01)
         nn.init.zeros_(head.bias)
     head = head.to(device)
+    _train(net, head, train, torch.from_numpy(rows), target.to(device), settings, seed, bfloat16)
+    features, truth = labelled(extract(net, test), test.labels, "test")
+    with torch.no_grad():
+        return top_accuracies(head(features.to(device)).cpu(), classes, truth)
+
+
+def _train(
+    net: Encoder,
+    head: nn.Linear,
+    train: Images,
+    rows: Int64[Tensor, " chosen"],
+    target: Int64[Tensor, " chosen"],
+    settings: Tuning,
+    seed: int,
+    bfloat16: bool,
+) -> None:
+    """Train an encoder and a classifier on some images, in place."""
     plan = compose(fit_views(("weak",), net.image_size, net.channels), net.image_size, net.channels)
     moments = net.mean.flatten().tolist(), net.std.flatten().tolist()
-    target = target.to(device)
-    optimizer = torch.optim.SGD(
-        [
-            {"params": net.parameters(), "lr": settings.lr},
-            {"params": head.parameters(), "lr": settings.head_lr},
-        ],
-        momentum=MOMENTUM,
-    )
+    parts = [
+        {"params": net.parameters(), "lr": settings.lr},
+        {"params": head.parameters(), "lr": settings.head_lr},
+    ]
+    optimizer = torch.optim.SGD(parts, momentum=MOMENTUM)
     generator = torch.Generator().manual_seed(seed)
+    device = target.device
     size = min(settings.batch_size, len(rows))
-    per_epoch = max(
-        1, len(rows) // size
-    )  # a last, smaller batch would only disturb the batch statistics
+    # a last, smaller batch would only disturb the batch statistics
+    per_epoch = max(1, len(rows) // size)
     total = per_epoch * max(settings.epochs, -(-LEAST_STEPS // per_epoch))
     falls = {round(share * total) for share in FALLS}
-    where = torch.from_numpy(rows)
     with progress(f"fine-tuning on {len(rows)} labels", total) as bar:
         while bar.done < total:
             for batch in torch.randperm(len(rows), generator=generator).split(size)[:per_epoch]:
                 if bar.done in falls:
                     for group in optimizer.param_groups:
                         group["lr"] *= FACTOR
-                pixels = send(train.gather(where[batch]), device)
+                pixels = send(train.gather(rows[batch]), device)
                 [views] = make_views(pixels, plan, generator, *moments)
                 with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
                     scores = head(net.backbone(views)).float()
@@ -199,6 +212,3 @@ def finetune_accuracies(
                     f"fine-tuning has diverged at learning rates {settings.lr:g} and "
                     f"{settings.head_lr:g}"
                 )
-    features, truth = labelled(extract(net, test), test.labels, "test")
-    with torch.no_grad():
-        return top_accuracies(head(features.to(device)).cpu(), classes, truth)

@@ -85,8 +85,8 @@ class MeasuredOn:
     keep_colour: float = 0.0
 
     def same(self, other: MeasuredOn) -> bool:
-        """Whether numbers of both may stand in one row: whatever the data was called, it is the
-        same.
+        """Return whether numbers of both may stand in one row: whatever the data was called, it is
+        the same.
         """
         return replace(self, data=other.data, epoch=other.epoch) == other
 

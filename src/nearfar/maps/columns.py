@@ -178,8 +178,8 @@ def retrieval_column(
     search: Callable[..., Nearest],
     device: torch.device | str | None = None,
 ) -> np.ndarray:
-    """Whether the nearest to an augmented view of an image, among other views of all images, is its
-    own.
+    """Return whether the nearest to an augmented view of an image, among other views of all images,
+    is its own.
 
     search: as `find_nearest`. device: where views are encoded; None: where the encoder is.
     """

@@ -16,7 +16,9 @@ from nearfar.methods.registry import register_method
 
 
 def _released(source: str, lr: float, **settings: Any) -> Recipe:
-    """Return the settings of the released script of iSogCLR beside the loss, for SogCLR too."""
+    """Return a recipe with the settings of the released script of iSogCLR beside the loss, for
+    SogCLR too.
+    """
     common: dict[str, Any] = dict(
         optimizer="larc",
         views="strong",

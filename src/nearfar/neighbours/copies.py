@@ -191,14 +191,14 @@ def compared(
 
 
 def _is_stretched(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether the proportions of two images differ by more than rounding."""
+    """Return whether the proportions of two images differ by more than rounding."""
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
     return abs(math.log(width * high / (height * wide))) > PROPORTIONS
 
 
 def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether a grayscale image is the other one, which is stored as colour, or a see-through one
-    it on white.
+    """Return whether a grayscale image is the other one, which is stored as colour, or a
+    see-through one it on white.
     """
     one, other = _on_one_ground(first, second)
     if (len(one), len(other)) != (len(first), len(second)) and np.ptp(one) < PLAIN:
@@ -224,7 +224,7 @@ def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | Non
 
 
 def differs(first: Reduced | None, second: Reduced | None) -> bool:
-    """Whether small versions show already that two images are no copies."""
+    """Return whether small versions show already that two images are no copies."""
     if first is None or second is None or len(first.pixels) != len(second.pixels):
         return False
     changes = np.maximum(first.changes, second.changes) + FLOOR

@@ -185,10 +185,8 @@ def find_links(
     known, asked = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(asked):
         return sorted(links)
-    count, queries = (
-        min(NEIGHBOURS, len(known) - (not archive)),
-        features[asked] if archive else None,
-    )
+    count = min(NEIGHBOURS, len(known) - (not archive))
+    queries = features[asked] if archive else None
     found = find_nearest(features[known], queries, count, approximate=approximate)
     near, column = torch.where(found.distance <= most)
     first, second = asked[near], known[found.index[near, column]]
@@ -215,17 +213,29 @@ def find_links(
     if orientations:
         sure = {link[1:3] for link in links if link.kind < ALIKE}
         links = _replaced(links, _turned_copies(images, known, asked, sure, approximate))
-    if archive:
-        closest: dict[int, Link] = {}
-        for link in sorted(links, key=lambda link: (link.kind, link)):
-            closest.setdefault(link.second, link)
-        again = [
-            (row, closest[first]) for first, row in repeats if archive <= first and first in closest
-        ]
-        return sorted([*closest.values(), *(link._replace(second=row) for row, link in again)])
-    nearest: dict[
-        int, Link
-    ] = {}  # of those that are merely alike: with all of them, chains would join everything
+    return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
+
+
+def _closest_in_archive(
+    links: Iterable[Link], archive: int, repeats: Iterable[tuple[int, int]]
+) -> list[Link]:
+    """The link of each image to its closest in the archive, for those with equal bytes too."""
+    closest: dict[int, Link] = {}
+    for link in sorted(links, key=lambda link: (link.kind, link)):
+        closest.setdefault(link.second, link)
+    again = [
+        closest[first]._replace(second=row)
+        for first, row in repeats
+        if archive <= first and first in closest
+    ]
+    return sorted([*closest.values(), *again])
+
+
+def _without_chains(links: Sequence[Link]) -> list[Link]:
+    """Copies, and of images that are merely alike those pairs of which each is the nearest of the
+    other: with all of them, chains would join everything.
+    """
+    nearest: dict[int, Link] = {}
     for link in sorted(links):
         for row in (link.first, link.second) if link.kind == ALIKE else ():
             nearest.setdefault(row, link)
@@ -359,7 +369,7 @@ def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, "
 def _are_apart(
     first: Images, second: Images, known: Int64[Tensor, " known"], asked: Int64[Tensor, " asked"]
 ) -> bool:
-    """Whether images are compared with those of another set, and not with one another."""
+    """Return whether images are compared with those of another set, and not with one another."""
     return first is not second or not bool(torch.isin(asked, known).any())
 
 
@@ -615,15 +625,7 @@ def members_at(
     same = {row: row for row in facts} | {
         link.second: link.first for link in links if link.kind == SAME_FILE
     }
-    kind: dict[
-        int, int
-    ] = {}  # the closest link of a file, or of those with the same bytes, to another
-    for link in links:
-        if link.kind != SAME_FILE and (link.kind < ALIKE or link.distance <= distance):
-            kind |= {
-                same[row]: min(link.kind, kind.get(same[row], ALIKE))
-                for row in (link.first, link.second)
-            }
+    kind = _closest_kinds(links, same, distance)
     copies, alike = groups_at(links, len(names), distance)
     proportions = same_proportions(links, len(names))
     turns = _turns(links, [min(group, key=order) for group in copies])
@@ -634,13 +636,11 @@ def members_at(
         best |= dict.fromkeys(group, min(group, key=order))
         for row in sorted(group, key=order):
             turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
-            relation = (
-                STRETCHED
-                if stretched
-                else (MIRRORED if turn >= MIRROR else TURNED)
-                if turn
-                else min(kind.get(same[row], COPIED), COPIED)
-            )
+            relation = min(kind.get(same[row], COPIED), COPIED)
+            if turn:
+                relation = MIRRORED if turn >= MIRROR else TURNED
+            if stretched:
+                relation = STRETCHED
             words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
             several = facts[row].pages > 1 or facts[best[row]].pages > 1
             if several and words not in ("first", KINDS[SAME_FILE]):
@@ -654,6 +654,18 @@ def members_at(
         rows = sorted({best.get(row, row) for row in group}, key=order)
         members += [Member(number, row, KINDS[ALIKE], True) for row in rows]
     return members
+
+
+def _closest_kinds(
+    links: Sequence[Link], same: Mapping[int, int], distance: float
+) -> dict[int, int]:
+    """The kind of the closest link of a file, or of those with the same bytes, to another."""
+    kind: dict[int, int] = {}
+    for link in links:
+        if link.kind != SAME_FILE and (link.kind < ALIKE or link.distance <= distance):
+            for row in (same[link.first], same[link.second]):
+                kind[row] = min(link.kind, kind.get(row, ALIKE))
+    return kind
 
 
 def same_proportions(links: Sequence[Link], count: int) -> Int64[np.ndarray, " images"]:
@@ -794,7 +806,7 @@ def full_size(images: Images, row: int) -> np.ndarray:
 
 
 def _is_lossless(images: Images, row: int) -> bool:
-    """Whether the file of an image holds its pixels exactly; pixels alone may come from JPEG
+    """Return whether the file of an image holds its pixels exactly; pixels alone may come from JPEG
     files.
     """
     return images.originals is not None and is_lossless(images.originals[row])

@@ -65,8 +65,8 @@ class Staying:
         return self._plain[same]
 
     def _has_partner(self, row: int) -> bool:
-        """Whether a file that is no copy of this one has its name, less its folder, its ending and
-        a word behind.
+        """Return whether a file that is no copy of this one has its name, less its folder, its
+        ending and a word behind.
         """
         own = _stem(self.images.names[row])
         keys = {own, PART.sub("", own), ADDED.sub("", own)}

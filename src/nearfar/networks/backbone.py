@@ -366,7 +366,7 @@ def fitting_size(encoder: str, wanted: int, most: int, built_for: int | None = N
 
 @functools.lru_cache(maxsize=256)
 def _takes(encoder: str, built_for: int, size: int) -> bool:
-    """Whether a named net takes images of a size; its shapes alone are computed."""
+    """Return whether a named net takes images of a size; its shapes alone are computed."""
     log_level, log.disabled = log.disabled, True
     try:
         with torch.device("meta"), torch.no_grad():

@@ -270,7 +270,7 @@ def load_weights(net: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """Whether a tensor holds real, complex or whole numbers, or truth values."""
+    """Return whether a tensor holds real, complex or whole numbers, or truth values."""
     if tensor.is_floating_point():
         return "real"
     if tensor.is_complex():

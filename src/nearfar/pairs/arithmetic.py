@@ -108,7 +108,7 @@ def refuse_double_backward() -> None:
 
 @cache
 def _onednn_works() -> bool:
-    """Whether this build of torch has oneDNN's linear operator.
+    """Return whether this build of torch has oneDNN's linear operator.
 
     torch.mm on a CPU is MKL, which on AMD processors reaches less than half of oneDNN's rate
     (measured on Zen 5, one thread, 512 x 128 x 512: 119 and 263 GFLOP/s).

@@ -85,7 +85,7 @@ class ViewFunction:
                 )
 
     def _draws_once(self, image: Tensor) -> bool:
-        """Whether copies of an image in one batch get the same views, and another call other
+        """Return whether copies of an image in one batch get the same views, and another call other
         views.
         """
         made = [self._call(image.repeat(TRIAL_COPIES, 1, 1, 1), seed) for seed in range(TRIALS)]

@@ -33,20 +33,20 @@ from nearfar.data.sources.tars import Tars
 
 
 def are_paths(source: Any) -> bool:
-    """Whether it is a list of paths or names."""
+    """Return whether it is a list of paths or names."""
     given = isinstance(source, (list, tuple)) and len(source) > 0
     return given and all(isinstance(one, (str, os.PathLike)) for one in source)
 
 
 def are_files(source: Any) -> bool:
-    """Whether it is a list of image files, by their endings: one source."""
+    """Return whether it is a list of image files, by their endings: one source."""
     return are_paths(source) and all(
         kind_of(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source
     )
 
 
 def are_several(source: Any) -> bool:
-    """Whether it is a list of paths or names, each a source of images."""
+    """Return whether it is a list of paths or names, each a source of images."""
     return are_paths(source) and not are_files(source)
 
 
@@ -118,26 +118,28 @@ def length_of(source: Any) -> int | None:
 
 
 def is_array(source: Any) -> bool:
-    """Whether it is an array or a tensor, or a pair (images, labels) of which the first is."""
+    """Return whether it is an array or tensor, or a pair (images, labels) of which the first is."""
     images = source[0] if isinstance(source, tuple) and len(source) == 2 else source
     return isinstance(images, (np.ndarray, Tensor))
 
 
 def is_array_file(source: Any) -> bool:
-    """Whether it is the path of a .npy or .npz file."""
+    """Return whether it is the path of a .npy or .npz file."""
     return isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(
         (".npy", ".npz")
     )
 
 
 def is_table(source: Any) -> bool:
-    """Whether it is a Dataset or DatasetDict of `datasets`, which is not imported to find out."""
+    """Return whether it is a Dataset or DatasetDict of `datasets`, which is not imported to find
+    out.
+    """
     library = sys.modules.get("datasets")
     return library is not None and isinstance(source, (library.Dataset, library.DatasetDict))
 
 
 def has_items(source: Any) -> bool:
-    """Whether it is a torch Dataset with a length, or a list, to be read item by item."""
+    """Return whether it is a torch Dataset with a length, or a list, to be read item by item."""
     given = isinstance(source, (Dataset, list, tuple)) and not isinstance(source, IterableDataset)
     return given and length_of(source) is not None
 
@@ -180,7 +182,7 @@ def list_splits(source: Any) -> list[str]:
 
 
 def has_columns(source: Any) -> bool:
-    """Whether a path or name has columns, of which one may hold labels."""
+    """Return whether a path or name has columns, of which one may hold labels."""
     found = encoded_source(source)
     if found is None:
         return describe(source).lower().endswith(".npz")

@@ -116,7 +116,7 @@ def _labels_in(
 
 
 def _may_be_images(content: NpzFile, key: str) -> bool:
-    """Whether an array in a .npz file has the axes of images, by its header."""
+    """Return whether an array in a .npz file has the axes of images, by its header."""
     return f"{key}.npy" in content.zip.namelist() and len(header_in(content, key)[0]) in (3, 4)
 
 
@@ -248,8 +248,8 @@ def _set_labels(
 
 
 def _has_eight_bits(planes: Tensor) -> bool:
-    """Whether the type is uint8 or bool, or another of whole numbers (but for uint16) that all lie
-    in 0..255.
+    """Return whether the type is uint8 or bool, or another of whole numbers (but for uint16) that
+    all lie in 0..255.
     """
     if planes.is_floating_point() or planes.dtype == torch.uint16:
         return False
@@ -304,7 +304,7 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
 
 
 def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
-    """Whether the last axis of four holds the channels, and not the second.
+    """Return whether the last axis of four holds the channels, and not the second.
 
     The shorter one does where the images are square then, or where it has at most 4 and they are
     not square otherwise.

@@ -274,7 +274,7 @@ def path_column(schema: pyarrow.Schema) -> str | None:
 
 
 def names_paths(file: Path) -> bool:
-    """Whether a Parquet file holds paths and no bytes of images."""
+    """Return whether a Parquet file holds paths and no bytes of images."""
     try:
         schema = pyarrow.parquet.read_schema(file)
     except (pyarrow.ArrowException, OSError):  # damaged, as whoever reads it says
@@ -463,7 +463,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name, without its path, is none of the user's."""
+    """Return whether a file or folder of this name, without its path, is none of the user's."""
     return name.startswith(".") or name == "__MACOSX"
 
 

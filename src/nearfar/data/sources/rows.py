@@ -166,8 +166,8 @@ class Rows(Source):
             )
 
     def _holds_labels(self, column: str) -> bool:
-        """Whether a column of a usual name holds labels and no measurements or lists; a line says
-        so if not.
+        """Return whether a column of a usual name holds labels and no measurements or lists; a line
+        says so if not.
         """
         try:
             self.labels_read = {file: self.labels_in(file, column) for file in self.files}

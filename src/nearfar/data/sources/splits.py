@@ -49,8 +49,8 @@ def folder_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
 
 
 def _most_are_named(counts: Mapping[str, int]) -> bool:
-    """Whether of the folders beside those that are named for a split, most are, or at least most of
-    their images.
+    """Return whether of the folders beside those that are named for a split, most are, or at least
+    most of their images.
 
     counts: images by folder.
     """

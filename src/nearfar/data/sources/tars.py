@@ -338,7 +338,7 @@ def _members(file: BinaryIO, path: str) -> Iterator[tuple[tarfile.TarInfo | None
 
 
 def _any_set(file: BinaryIO, start: int, end: int) -> bool:
-    """Whether any byte from `start` to `end` is not zero."""
+    """Return whether any byte from `start` to `end` is not zero."""
     file.seek(start)
     while start < end:
         block = file.read(min(end - start, 2**20))

@@ -103,7 +103,6 @@ def map_images(
     from nearfar.run_features import open_featured, run_or_data
     from nearfar.threads import fastest_threads, use_threads
     from nearfar.training.plan import chosen_views, lasting
-    from nearfar.training.progress import shown
     from nearfar.training.settings import Described, Settings
 
     run, console = run_or_data(run), console or Console()
@@ -193,15 +192,17 @@ def map_images(
     note = "" if quality is None else f"The map {quality.words}"
     ending = ".html" if len(images) <= MOST_IMAGES else ""
     page = Path(out or (run.path / f"map{ending}" if of_run else f"{run.stem}-map{ending}"))
-    with shown(console, "thumbnails") as progress:
-        how: dict[str, Any] = dict(
-            numbers={"layout": chosen},
-            note=note,
-            columns=colours | found,
-            near=index,
-            progress=progress,
-        )
-        write_map(page, images, made.coordinates, quality, saved=made, **how)
+    write_map(
+        page,
+        images,
+        made.coordinates,
+        quality,
+        numbers={"layout": chosen},
+        note=note,
+        saved=made,
+        columns=colours | found,
+        near=index,
+    )
     if out is None and of_run:
         if not page.suffix:
             (run.path / "map.html").unlink(missing_ok=True)  # of fewer images, and older

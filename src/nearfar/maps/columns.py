@@ -5,7 +5,6 @@ their colours.
 from __future__ import annotations
 
 import base64
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from nearfar.evaluation import extract_view
 from nearfar.messages import did_you_mean, one_line
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
+from nearfar.progress import log
 from nearfar.training.seeding import stream
 from nearfar.views import Views
 
@@ -65,7 +65,6 @@ MOST_CLASSES = 500
 NONE, OTHERS, NO_LABEL = "none", "all others", "no label"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # nearfar writes a ' before them into a .csv
 NEAREST = 15
-_log = logging.getLogger("nearfar")
 LEAST = 1e-6  # cosine distance below which rows of float32 are the same
 
 
@@ -297,9 +296,9 @@ def join_columns(
             if rows[image] is None:
                 rows[image] = list(others.values())[place]
         if how:
-            _log.info("--columns: %s", how)
+            log.info("--columns: %s", how)
     if again:
-        _log.info("--columns: left out %d rows whose names had occurred before", again)
+        log.info("--columns: left out %d rows whose names had occurred before", again)
     if lacking := rows.count(None):
         if lacking == len(rows):
             first = str(table[key][0]) if len(table) else ""
@@ -309,5 +308,5 @@ def join_columns(
                 f"{near}"
             )
         first = names[rows.index(None)]
-        _log.info("--columns: %d of %d images have no row, first %s", lacking, len(rows), first)
+        log.info("--columns: %d of %d images have no row, first %s", lacking, len(rows), first)
     return as_arrays(table.drop_columns([key]).take(pyarrow.array(rows, type=pyarrow.int64())))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from nearfar.messages import check_known, first_line, one_line
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import WEIGHTS, load_weights
+from nearfar.progress import log
 from nearfar.training.seeding import stream
 from nearfar.views import Views
 
@@ -39,7 +39,6 @@ DIGESTS = "digests"
 ABOUT: dict[str, Any] = {"images": int, "sample": int, "data": (str, list)}
 ABOUT |= dict.fromkeys(("names", "encoder", "layout", "split"), str)
 """Entries that a file may hold about a map, as far as they are used, with their types."""
-log = logging.getLogger("nearfar")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +19,7 @@ from nearfar.messages import did_you_mean, one_line
 from nearfar.networks.small import OWN_NETS, SmallNet
 from nearfar.networks.starting import StartingWeights, find_weights, load_tensors
 from nearfar.networks.timm_entries import ENTRIES, JOINED, SMALL, SMALL_STEM, shrink_stem, stem_of
-
-log = logging.getLogger("nearfar")
+from nearfar.progress import log
 
 SMALL_STEM_BELOW = 64  # pixels
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
@@ -35,6 +35,7 @@ from nearfar.maps.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_shee
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.lists import ENLARGED, GATHERED, SIZE
 from nearfar.pages.template import script, write_page
+from nearfar.progress import progress
 
 # Pixels of a thumbnail for at most so many images. A full page stays below about 30 MB.
 THUMBNAIL_SIZES = ((5_000, 64), (20_000, 32))
@@ -49,8 +50,6 @@ SCRIPTS = (
     ("store.js", "painters.js", "map.js", "saving.js", "selection.js"),
     ("panel.js", "table.js", "controls.js"),
 )
-
-Progress = Callable[[int, int | None], None]
 
 
 def map_scripts() -> list[str]:
@@ -69,7 +68,6 @@ def write_map(
     saved: Map | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
     near: Int[Tensor, "images k"] | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or
     none.
@@ -91,10 +89,14 @@ def write_map(
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
         shown = None if near is None else near[:, :NEIGHBOURS].numpy()
-        how: dict[str, Any] = dict(
-            note=note, columns={**(columns or {}), **kept}, progress=progress
+        write_map_page(
+            files[page.suffix],
+            coordinates,
+            images,
+            note=note,
+            columns={**(columns or {}), **kept},
+            neighbours=shown,
         )
-        write_map_page(files[page.suffix], coordinates, images, neighbours=shown, **how)
 
 
 def table_columns(
@@ -143,7 +145,6 @@ def write_map_page(
     note: str = "",
     columns: Mapping[str, ArrayLike] | None = None,
     neighbours: Int[np.ndarray, "images k"] | None = None,
-    progress: Progress | None = None,
 ) -> None:
     """Write an HTML page with one point for each image: pan, zoom, inspect, search, select; it
     loads nothing else.
@@ -155,7 +156,7 @@ def write_map_page(
     columns: one value for each image, to colour the map by (`nearfar.maps.columns.described`). The
     column "kept" (share of the true neighbours that are near on the map, 0..1) is also drawn as
     opacity. neighbours: positions of the k nearest images in feature space, nearest first, -1 for
-    none. progress: called with (done, total) thumbnail sheets.
+    none.
 
     Names are shown as they are, whatever characters they contain; labels give colours and a legend.
     Thumbnails of a file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000;
@@ -229,7 +230,7 @@ def write_map_page(
     }
     page = path
     if one_file:
-        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size, progress)]
+        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size)]
         data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
     else:
         page = path / "index.html"
@@ -244,14 +245,14 @@ def write_map_page(
         }
         for name in sets:
             (path / "pictures" / name).mkdir(parents=True)
-        for key, sheet in _sheets(images, sets, size, progress):
+        for key, sheet in _sheets(images, sets, size):
             (path / "pictures" / f"{key}.{sheets['ending']}").write_bytes(sheet)
     head = {"title": "Map of the images", "about": images.where, "note": note}
     write_page(page, "map.html", **head, data=data, scripts=map_scripts(), beside=not one_file)
 
 
 def _sheets(
-    images: Images, sets: Mapping[str, np.ndarray], size: int, progress: Progress | None
+    images: Images, sets: Mapping[str, np.ndarray], size: int
 ) -> Iterator[tuple[str, bytes]]:
     """Name and file of each sheet of thumbnails, drawn in a few threads with few in the queue."""
     jobs = [
@@ -265,14 +266,12 @@ def _sheets(
         sheet = one_sheet(thumbnails(images.pictures(rows), size), PER_ROW)
         return name, encoded(sheet, lossless=size <= LOSSLESS)
 
-    workers, waiting, done = usable_cores(), iter(jobs), 0
-    with ThreadPoolExecutor(workers) as pool:
+    workers, waiting = usable_cores(), iter(jobs)
+    with ThreadPoolExecutor(workers) as pool, progress("thumbnails", len(jobs)) as bar:
         while some := list(islice(waiting, 4 * workers)):
             for one in pool.map(drawn, some):
                 yield one
-                done += 1
-                if progress is not None:
-                    progress(done, len(jobs))
+                bar.advance()
 
 
 class Square(NamedTuple):

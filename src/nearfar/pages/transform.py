@@ -23,7 +23,6 @@ from nearfar.pages.lists import GATHERED
 from nearfar.pages.map import THUMBNAIL_SIZES, write_map
 from nearfar.run import Run, load
 from nearfar.run_features import features_shown, open_shown, sampled_shown
-from nearfar.training.progress import shown
 from nearfar.training.settings import Settings
 
 OLD, NEW = "images of the map", "new images"  # classes
@@ -110,11 +109,16 @@ def transform(
             f"neighbours near on the map too"
         )
         note += f" (the others: {100 * of_old:.0f} %)"
-    with shown(console, "thumbnails") as progress:
-        how: dict[str, Any] = dict(
-            numbers=numbers, note=note, columns=columns, near=near, progress=progress
-        )
-        write_map(page, _together(old, new), coordinates, quality, **how)
+    write_map(
+        page,
+        _together(old, new),
+        coordinates,
+        quality,
+        numbers=numbers,
+        note=note,
+        columns=columns,
+        near=near,
+    )
     return note
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from nearfar.device import seeded, send
 from nearfar.messages import one_line
+from nearfar.progress import log
 from nearfar.views.geometry import affine, crop, whole
 from nearfar.views.photometric import (
     blur,
@@ -26,7 +26,6 @@ from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
 from nearfar.views.view import View, ViewPlan
 
 TRIAL_COPIES, TRIALS = 6, 4  # of an image in a batch, and of the batch
-log = logging.getLogger("nearfar")
 ViewsOf: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
 
 

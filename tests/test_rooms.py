@@ -2,6 +2,7 @@
 known.
 """
 
+import ast
 import importlib
 import pkgutil
 import subprocess
@@ -241,3 +242,66 @@ def test_public_losses():
     assert sorted(nearfar.losses.__all__) == sorted(
         [*names.split(), "SwAV", "TeacherSCE", "VICReg", "WMSE", "gather_rows"]
     )
+
+
+def functions():
+    """Every function of the package: (file, name, its node)."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                yield path.relative_to(SOURCE).as_posix(), node.name, node
+
+
+def test_nobody_passes_a_callback_of_progress():
+    """Whoever loops opens a bar (`nearfar.progress`), and lines go to the log."""
+    found = [
+        f"{file}: {name}"
+        for file, name, node in functions()
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if argument.arg in ("progress", "report")
+    ]
+    assert not found
+
+
+LONGEST = 60  # lines of a function, without its docstring
+LONG = {
+    ("training/loop.py", "fit"),  # the training loop is read from top to bottom
+    # verbs that move to tools/, each in a folder of its own
+    ("commands/check.py", "check"),
+    ("commands/embed.py", "embed"),
+    ("commands/evaluate.py", "evaluate"),
+    ("commands/listing.py", "find_duplicates"),
+    ("commands/listing.py", "select_images"),
+    ("commands/map.py", "map_images"),
+    ("pages/map.py", "write_map_page"),
+    ("pages/transform.py", "transform"),
+    ("run_features.py", "_beside"),
+    # rewritten when console goes
+    ("commands/doctor.py", "doctor"),
+}
+
+
+def test_functions_fit_on_a_screen():
+    """A function that is cut leaves the list; none is added."""
+    found = set()
+    for file, name, node in functions():
+        docstring = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
+        spared = 0 if docstring is None else docstring.end_lineno - docstring.lineno + 1
+        if node.end_lineno - node.lineno + 1 - spared > LONGEST:
+            found.add((file, name))
+    assert found == LONG
+
+
+LOWER = {"data", "evaluation", "losses", "maps", "methods", "neighbours", "networks", "pairs"}
+
+
+def test_docstrings_of_the_lower_rooms_begin_with_a_verb_or_a_noun():
+    found = []
+    for path in FILES:
+        if room_of(path) in LOWER | {"views"}:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                    first = (ast.get_docstring(node) or "A").split()[0]
+                    if first in ("What", "Who", "How", "Which", "Where"):
+                        found.append(f"{path.relative_to(SOURCE)}: {ast.get_docstring(node)}")
+    assert not found

@@ -287,16 +287,22 @@ def _of_run(folder: Path, whole: bool = False) -> StartingWeights:
     ):
         about = json.loads((folder / CONFIG).read_text())
         moments = about["pretrained_cfg"]
-        own: dict[str, Any] = {}
+        weights = StartingWeights(str(folder), file=folder / WEIGHTS)
         if "object" not in about:
             name, arguments, small_stem = own_name(about["architecture"], about["model_args"])
-            own = dict(encoder=name, arguments=arguments, small_stem=bool(small_stem))
+            weights = replace(
+                weights, encoder=name, arguments=arguments, small_stem=bool(small_stem)
+            )
             if name == JOINED and not whole:
                 moments = first = arguments["members"][0]
-                own = {key: first[key] for key in ("arguments", "small_stem")}
-                own |= dict(encoder=first["name"], prefix=FIRST_MEMBER)
-        mean, std = moments["mean"], moments["std"]
-    return StartingWeights(str(folder), mean=mean, std=std, file=folder / WEIGHTS, **own)
+                weights = replace(
+                    weights,
+                    encoder=first["name"],
+                    arguments=first["arguments"],
+                    small_stem=first["small_stem"],
+                    prefix=FIRST_MEMBER,
+                )
+        return replace(weights, mean=moments["mean"], std=moments["std"])
 
 
 def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:

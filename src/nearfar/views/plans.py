@@ -140,10 +140,8 @@ def _preset(when: str, strong: View, small: Range, **weak: Any) -> Preset:
     """A preset by its strong views and the scale of its small ones; weak views are cropped and
     flipped alone.
     """
-    still: dict[str, Any] = dict(
-        affine=0.0, jitter=0.0, grayscale=0.0, drop=0.0, blur=0.0, noise=0.0
-    )
-    return Preset(when, strong, replace(strong, **still | weak), replace(strong, scale=small))
+    still = replace(strong, affine=0.0, jitter=0.0, grayscale=0.0, drop=0.0, blur=0.0, noise=0.0)
+    return Preset(when, strong, replace(still, **weak), replace(strong, scale=small))
 
 
 PRESETS = {

@@ -52,6 +52,20 @@ def test_bars_inside_bars_are_drawn_together():
         assert isinstance(drawing, ConsoleRenderer) and drawing._drawing is None
 
 
+def test_a_short_bar_inside_another_is_not_drawn(monkeypatch):
+    def drawn(moment):
+        monkeypatch.setattr("nearfar.rendering.MOMENT", moment)
+        file = io.StringIO()
+        shown = shown_on(console_of(file, terminal=True))
+        with shown, progress("outer", 2), progress("inner", 3) as inner:
+            inner.advance()
+            assert (inner.task is None) == (moment > 0)
+            renderer()._drawing.refresh()
+        return file.getvalue()
+
+    assert "inner" in drawn(0.0) and "outer" in drawn(60.0) and "inner" not in drawn(60.0)
+
+
 def test_lines_are_recorded_where_a_program_listens(caplog):
     with caplog.at_level(logging.INFO, "nearfar"):
         log.info("%d images", 3)

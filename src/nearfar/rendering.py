@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import rich.table
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TaskProgressColumn as Percent
 from rich.text import Text
 
 from nearfar.progress import Bar, Table, drawn_by, log, renderer
 
 INTERVAL = 15.0  # seconds between plain lines
+MOMENT = 0.2  # seconds after which a bar inside another is drawn
 
 
 class ConsoleRenderer:
@@ -51,12 +52,13 @@ class ConsoleRenderer:
             self._drawing.start()
         drawing = self._drawing
         assert drawing is not None
-        task = drawing.add_task(title, total=total)
-        bar = _Drawn(drawing, task)
+        bar = _Drawn(drawing, title, total)
+        if outer is None:
+            bar.add()
         try:
             yield bar
         finally:
-            drawing.remove_task(task)
+            bar.remove()
             if outer is None:
                 drawing.stop()
                 self._drawing = None
@@ -70,15 +72,37 @@ class ConsoleRenderer:
 
 
 class _Drawn(Bar):
-    def __init__(self, drawing: Progress, task: Any) -> None:
-        self.drawing, self.task = drawing, task
+    """A bar that is drawn when `add` is called, or when it has moved for a moment: many short ones
+    inside another would take longer to draw than what they show.
+    """
+
+    def __init__(self, drawing: Progress, title: str, total: int | None) -> None:
+        self.drawing, self.title, self.total = drawing, title, total
+        self.task: TaskID | None = None
+        self.began = perf_counter()
         self.lasting = ""  # the last text, where it was to be seen at once
+
+    def add(self) -> TaskID:
+        """Draw the bar from now on."""
+        self.task = self.drawing.add_task(self.title, total=self.total)
+        return self.task
+
+    def remove(self) -> None:
+        """Draw the bar no longer."""
+        if self.task is not None:
+            self.drawing.remove_task(self.task)
 
     def update(
         self, done: int, total: int | None = None, text: str = "", now: bool = False
     ) -> None:
-        self.done, self.lasting = done, text if now else ""
-        self.drawing.update(self.task, completed=done, total=total, description=text or None)
+        self.done, self.total = done, self.total if total is None else total
+        self.lasting = text if now else ""
+        task = self.task
+        if task is None:
+            if not now and perf_counter() - self.began < MOMENT:
+                return
+            task = self.add()
+        self.drawing.update(task, completed=done, total=total, description=text or None)
 
 
 class _Lines(Bar):

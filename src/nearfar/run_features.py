@@ -41,7 +41,7 @@ from nearfar.networks.backbone import own_backbone
 from nearfar.networks.encoder import CONFIG, WEIGHTS
 from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, installed_weights
-from nearfar.progress import waiting
+from nearfar.progress import tracked, waiting
 from nearfar.run import Run, load
 from nearfar.training.progress import say_read
 from nearfar.training.run_folder import content_of
@@ -624,7 +624,7 @@ def queries_of(given: Any, data: Featured) -> Queries:
         )
     features = [
         data.features[row] if row >= 0 else extract(_needed(data), x[None])[0]
-        for row, x in zip(rows, pixels, strict=True)
+        for row, x in tracked(list(zip(rows, pixels, strict=True)), "computing features")
     ]
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
 

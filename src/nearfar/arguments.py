@@ -101,7 +101,7 @@ def function_of(verb: str) -> Callable[..., Any]:
 
 
 def examples_of(verb: str) -> list[str]:
-    """The lines of the module's docstring that show how a verb is used."""
+    """Return the lines of the module's docstring that show how a verb is used."""
     return re.findall(
         f"^nearfar {verb}(?: .*)?$",
         inspect.getmodule(function_of(verb)).__doc__ or "",
@@ -110,7 +110,7 @@ def examples_of(verb: str) -> list[str]:
 
 
 def overview() -> App:
-    """The verbs, each with the first line of its function's docstring."""
+    """Return the overview: the verbs, each with the first line of its function's docstring."""
     said = (
         "`nearfar COMMAND --help` shows its options. With --json a command prints one JSON object."
     )
@@ -130,8 +130,8 @@ def verb_app(
     full: bool = False,
     choices: Mapping[str, Sequence[str]] | None = None,
 ) -> App:
-    """The command line of a verb; that of `pretrain` has the hyperparameters of methods too, as the
-    recipe sets them.
+    """Return the command line of a verb; that of `pretrain` has the hyperparameters of methods too,
+    as the recipe sets them.
 
     methods: by name; None for the default. full: the help of `pretrain` has all settings. choices:
     words that options take, for completion.
@@ -156,7 +156,9 @@ def verb_app(
 def with_signature(
     arguments: Sequence[Argument], documentation: str | None = None
 ) -> Callable[..., None]:
-    """A function that stands for its arguments: words are parsed for it, and it does nothing."""
+    """Return a function that stands for its arguments: words are parsed for it, and it does
+    nothing.
+    """
 
     def stand_in(*_: Any, **__: Any) -> None: ...
 
@@ -168,7 +170,9 @@ def with_signature(
 def _arguments(
     make: Callable[..., Argument], verb: str, function: Callable[..., Any]
 ) -> Iterator[Argument]:
-    """The arguments of a function that words can give, and the options that it need not know of."""
+    """Yield the arguments of a function that words can give, and the options that it need not know
+    of.
+    """
     meanings, names = (
         of_arguments(inspect.getdoc(function) or ""),
         inspect.unwrap(function).__globals__,
@@ -190,8 +194,8 @@ def _arguments(
 def _settings(
     make: Callable[..., Argument], methods: Sequence[str] | None, recipe: str | None, full: bool
 ) -> Iterator[Argument]:
-    """The settings, what else `pretrain` takes, and the hyperparameters of methods, each in its
-    group of the help.
+    """Yield the settings, what else `pretrain` takes, and the hyperparameters of methods, each in
+    its group of the help.
     """
     from nearfar.training.settings import Settings, settings_fields
 
@@ -242,8 +246,8 @@ def _settings(
 def _hyperparameters(
     make: Callable[..., Argument], methods: Sequence[str], recipe: str, shown: bool
 ) -> Iterator[Argument]:
-    """The hyperparameters of methods, each with its value in the recipe; those of one name are
-    given once.
+    """Yield the hyperparameters of methods, each with its value in the recipe; those of one name
+    are given once.
     """
     if not methods:
         return  # without torch
@@ -274,8 +278,8 @@ def _option(
     kind: Any = Argument.KEYWORD_ONLY,
     **shown: Any,
 ) -> Argument:
-    """An argument as words give it: text for what may be of any type, one or more for a list, exact
-    whole numbers.
+    """Return an argument as words give it: text for what may be of any type, one or more for a
+    list, exact whole numbers.
     """
     several, placed = hint is Any and name in SEVERAL, kind is Argument.POSITIONAL_OR_KEYWORD
     if hint is Any:  # with Path, for which a shell completes files, where a word may be one
@@ -304,7 +308,7 @@ def _default(value: Any) -> str:
 
 
 def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
-    """What words stand for, `none` for None but where it is text; cyclopts would round 1.5 to a
+    """Convert words to a value, `none` for None but where it is text; cyclopts would round 1.5 to a
     whole number.
     """
     if (
@@ -314,8 +318,6 @@ def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
     ):
         return None
     value = convert(hint, tokens)
-    if value == ([],):  # of cyclopts 4, which Python 3.10 has
-        return ()
     for token, one in zip(
         tokens, value if isinstance(value, list | tuple) else [value], strict=False
     ):

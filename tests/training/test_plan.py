@@ -76,9 +76,9 @@ def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatc
 def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
     tried = []
 
-    def speed(*given, batch_size=64, **named):
-        tried.append(batch_size)
-        return training_speed(*given, batch_size=batch_size, **named)
+    def speed(*given, batch_size, **named):
+        tried.append(batch_size or 64)
+        return training_speed(*given, batch_size=tried[-1], **named)
 
     monkeypatch.setattr(budget, "training_speed", speed)
     given = Settings("digits", method="wmse", precision="32-true")

@@ -67,74 +67,36 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
 
     from nearfar.data import cache
     from nearfar.data.memory import machine_memory, usable_cores
-    from nearfar.device import count_gpus, describe_gpu, find_device, has_bfloat16, setup_of
-    from nearfar.training.environment import hardware, version_of
+    from nearfar.device import count_gpus, describe_gpu, find_device, setup_of
+    from nearfar.training.environment import hardware
 
-    folder = cache.cache_folder()
-    freed = cache.empty(folder) if empty_cache else 0
-    sizes = cache.sizes(folder)
-    there = next(one for one in (folder, *folder.parents) if one.exists())
-    free = shutil.disk_usage(there).free
-    needs = list(_requirements())
-    problems = []
-    for extra, one in needs:
-        version = version_of(one.name)
-        if not extra and not (version and one.specifier.contains(version, prereleases=True)):
-            state = f"{version} is not {one.specifier}" if version else "is missing"
-            problems.append(f"{one.name} {state}: pip install '{one.name}{one.specifier}'")
-    for place, instead in (
-        (Path.cwd(), "run in another folder, or give --out"),
-        (there, cache.ELSEWHERE),
-    ):
-        try:
-            check_folder(place)
-        except OSError as error:
-            problems.append(f"{error}; {instead}")
+    kept = _cache(empty_cache)
+    problems = [*_wrong_versions(), *_unwritable(kept["folder"])]
     machine = None
     try:
         machine = _measured()
-        problems += (
-            [] if machine.rate else ["there is not enough memory for a step of the small net"]
-        )
+        if not machine.rate:
+            problems.append("there is not enough memory for a step of the small net")
     except (ValueError, RuntimeError) as error:
         problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
-    notes = []
     gpus = [describe_gpu(number) for number in range(count_gpus())]
+    kernels, device = _kernels(), find_device()
+    notes = []
     if shutil.which("nvidia-smi") and not gpus:
         notes.append(
             f"there may be a GPU, but torch {torch.__version__} cannot use it: install the "
             f"one for its driver"
         )
-    if free < LITTLE:
-        notes.append(f"only {_size(free)} are free for the cache; {cache.ELSEWHERE}")
-    kernels = _kernels()
-    for kind in ["float32", "bfloat16"] if has_bfloat16(torch.device("cpu")) else ["float32"]:
-        if (times := kernels[kind] / kernels["product"]) > SLOW:
-            said = (
-                f"a convolution in {kind} takes {times:.0f} times as long as a matrix "
-                f"product of its size"
-            )
-            version = (
-                f"torch {torch.__version__} falls back to a reference kernel on this processor"
-            )
-            notes.append(f"{said}: {version}; try another version, or the other --precision")
+    if kept["free"] < LITTLE:
+        notes.append(f"only {_size(kept['free'])} are free for the cache; {cache.ELSEWHERE}")
+    notes += _slow_kernels(kernels)
     if "OMP_NUM_THREADS" in os.environ:
         notes.append(
             f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}"
         )
-    device = find_device()
     setup = setup_of(device, machine.precision if machine else "32-true")
-    installed = [(extra, one.name, version_of(one.name)) for extra, one in needs]
-    extras = sorted({extra for extra, _ in needs} - {""})
     found: dict[str, Any] = {
-        "versions": {
-            "python": platform.python_version(),
-            "nearfar": version_of("nearfar"),
-            **{name: there for extra, name, there in installed if not extra},
-        },
-        "extras": {
-            extra: {name: there for of, name, there in installed if of == extra} for extra in extras
-        },
+        **_versions(),
         "processor": hardware()["processor"],
         "cores": usable_cores(),
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -146,13 +108,7 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
         "images_per_second": machine and machine.rate,
         "reason": machine and machine.reason.removeprefix(", "),
         "convolutions": kernels,
-        "cache": dict(
-            folder=folder,
-            data_sets=sum(map(Path.is_dir, sizes)),
-            bytes=sum(sizes.values()),
-            free=free,
-            freed=freed,
-        ),
+        "cache": kept,
         "notes": notes,
         "problems": problems,
     }
@@ -161,8 +117,84 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
     return found
 
 
+def _cache(empty: bool) -> dict[str, Any]:
+    """Return the cache of decoded images as `doctor` does, emptied if asked for."""
+    from nearfar.data import cache
+
+    folder = cache.cache_folder()
+    freed = cache.empty(folder) if empty else 0
+    sizes = cache.sizes(folder)
+    return {
+        "folder": folder,
+        "data_sets": sum(map(Path.is_dir, sizes)),
+        "bytes": sum(sizes.values()),
+        "free": shutil.disk_usage(_existing(folder)).free,
+        "freed": freed,
+    }
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def _versions() -> dict[str, Any]:
+    """Return "versions" and "extras" as `doctor` does."""
+    from nearfar.training.environment import version_of
+
+    installed = [(extra, one.name, version_of(one.name)) for extra, one in _requirements()]
+    versions: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "nearfar": version_of("nearfar"),
+    }
+    extras: dict[str, dict[str, str | None]] = {}
+    for extra, name, version in sorted(installed, key=lambda package: package[0]):
+        (extras.setdefault(extra, {}) if extra else versions)[name] = version
+    return {"versions": versions, "extras": extras}
+
+
+def _wrong_versions() -> Iterator[str]:
+    """Name the packages that are missing or of a version that does not do."""
+    from nearfar.training.environment import version_of
+
+    for extra, one in _requirements():
+        version = version_of(one.name)
+        if not extra and not (version and one.specifier.contains(version, prereleases=True)):
+            state = f"{version} is not {one.specifier}" if version else "is missing"
+            yield f"{one.name} {state}: pip install '{one.name}{one.specifier}'"
+
+
+def _unwritable(cached: Path) -> Iterator[str]:
+    """Name the folders that cannot be written: this one, and that of the cache."""
+    from nearfar.data import cache
+
+    for place, instead in (
+        (Path.cwd(), "run in another folder, or give --out"),
+        (_existing(cached), cache.ELSEWHERE),
+    ):
+        try:
+            check_folder(place)
+        except OSError as error:
+            yield f"{error}; {instead}"
+
+
+def _slow_kernels(kernels: dict[str, float]) -> Iterator[str]:
+    """Name the types whose convolutions are slow on this processor."""
+    import torch
+
+    from nearfar.device import has_bfloat16
+
+    for kind in ["float32", "bfloat16"] if has_bfloat16(torch.device("cpu")) else ["float32"]:
+        if (times := kernels[kind] / kernels["product"]) > SLOW:
+            yield (
+                f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of "
+                f"its size: torch {torch.__version__} falls back to a reference kernel on this "
+                "processor; try another version, or the other --precision"
+            )
+
+
 def _measured() -> Machine:
-    """What pretrain chooses for small images, by the measurement that it makes itself."""
+    """Return what pretrain chooses for small images, by the measurement that it makes itself."""
     from nearfar.training.budget import choose_machine
     from nearfar.training.plan import chosen_method, views_at
     from nearfar.training.settings import Settings
@@ -200,8 +232,8 @@ def _kernels() -> dict[str, float]:
 
 
 def _requirements() -> Iterator[tuple[str, Requirement]]:
-    """The packages that nearfar needs, and those of an extra with its name before; none for an
-    uninstalled source.
+    """Yield the packages that nearfar needs, and those of an extra with its name before; none for
+    an uninstalled source.
     """
     from packaging.requirements import Requirement
 

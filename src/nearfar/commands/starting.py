@@ -33,7 +33,7 @@ def run_demo(
     minutes: float | None = None,
     seed: int = 0,
 ) -> Run:
-    """The whole job on scikit-learn's digits, offline in about a minute, or on a folder of
+    """Do the whole job on scikit-learn's digits, offline in about a minute, or on a folder of
     photographs in ten.
 
     That is to pretrain, to evaluate, to draw the map and to write the report.
@@ -60,10 +60,11 @@ def run_demo(
     from nearfar.training.plan import open_data
 
     started, shown = time.perf_counter(), current_console()
-    length: dict[str, Any] = dict(minutes=MINUTES if minutes is None else minutes)
-    if minutes is None and data == "digits":
-        length = dict(epochs=EPOCHS, precision="32-true")  # the same numbers on every machine
-    run = nearfar.pretrain(data, out=out, seed=seed, **length)
+    if minutes is None and data == "digits":  # the same numbers on every machine
+        run = nearfar.pretrain(data, out=out, seed=seed, epochs=EPOCHS, precision="32-true")
+    else:
+        length = MINUTES if minutes is None else minutes
+        run = nearfar.pretrain(data, out=out, seed=seed, minutes=length)
     with shown_nowhere():
         images = open_data(run.settings)
     if getattr(images, "labels", None) is not None:  # a stream has none

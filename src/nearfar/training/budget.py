@@ -154,21 +154,12 @@ def choose_machine(
             asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
             for kind in asked * TURNS if len(asked) > 1 else asked:
-                wanted: dict[str, Any] = dict(
-                    image_size=size, crop_size=crop, channels=channels, precision=kind
-                )
-                rates[kind] = max(
-                    rates[kind], _speed(given, method, encoder, views_at(size, crop), **wanted)
-                )
+                rate = _speed(given, method, views_at, (encoder, size, crop), channels, kind)
+                rates[kind] = max(rates[kind], rate)
             if precision == "auto":
                 gain = rates[half] / max(rates["32-true"], 1e-9)
                 precision = half if gain > FASTER else "32-true"
-                kind = "bfloat16" if half == "bf16-mixed" else "float16"
-                faster = f"{kind} has {gain:.1f} times the speed of float32"
-                words = (
-                    f", {precision} as "
-                    f"{faster if rates['32-true'] else 'float32 does not fit into the memory'}"
-                )
+                words = f", {precision} as {_gain_in_words(half, gain, rates['32-true'])}"
             rate = rates[precision] * (given.devices or 1 if _on_gpu(given) else 1)
             enough = images and (
                 min(epochs * images, LEAST_SEEN) if size <= FITTING[1] else epochs * images
@@ -184,6 +175,14 @@ def choose_machine(
     return chosen
 
 
+def _gain_in_words(half: str, gain: float, exact: float) -> str:
+    """Say how half precision compares with float32; exact: images per second of float32."""
+    if not exact:
+        return "float32 does not fit into the memory"
+    kind = "bfloat16" if half == "bf16-mixed" else "float16"
+    return f"{kind} has {gain:.1f} times the speed of float32"
+
+
 def _compiled(
     chosen: Machine,
     given: Settings,
@@ -191,19 +190,16 @@ def _compiled(
     views_at: Callable[[int, int], Views],
     channels: int,
 ) -> Machine:
-    """The same, compiled, if that is faster; torch may lack a compiler, or fail with any error."""
-    size, crop = chosen.image_size, chosen.crop_size
-    wanted: dict[str, Any] = dict(
-        image_size=size, crop_size=crop, channels=channels, precision=chosen.precision
-    )
+    """Return the same, compiled, if that is faster; torch may lack a compiler, or fail with any
+    error.
+    """
+    candidate = chosen.encoder, chosen.image_size, chosen.crop_size
     rates, began = {True: 0.0, False: 1e-9}, time.perf_counter()
     with suppress(Exception):
         for compiled in [True, False] * TURNS:
             if compiled and time.perf_counter() - began > 3 * LONGEST:  # on a busy machine
                 break
-            rate = _speed(
-                given, method, chosen.encoder, views_at(size, crop), **wanted, compiled=compiled
-            )
+            rate = _speed(given, method, views_at, candidate, channels, chosen.precision, compiled)
             rates[compiled] = max(rates[compiled], rate)
     if rates[True] < GAIN * rates[False]:
         return chosen
@@ -212,17 +208,40 @@ def _compiled(
     return replace(chosen, rate=rate, reason=words, compiled=True)
 
 
-def _speed(given: Settings, method: Method, encoder: Any, views: Views, **wanted: Any) -> float:
-    wanted |= dict(accelerator=given.accelerator, micro_batch=given.micro_batch)
-    wanted |= dict(teacher=teacher_of(given))
-    few: dict[str, Any] = (
-        {"batch_size": given.batch_size} if (given.batch_size or LEAST) < LEAST else {}
-    )
+def _speed(
+    given: Settings,
+    method: Method,
+    views_at: Callable[[int, int], Views],
+    candidate: tuple[Any, int, int],
+    channels: int,
+    precision: Any,
+    compiled: bool = False,
+) -> float:
+    """Return the images per second of a candidate: its encoder, image size and crop size."""
+    encoder, image_size, crop_size = candidate
+    views = views_at(image_size, crop_size)
+
+    def measured(batch_size: int | None) -> float:
+        return training_speed(
+            method,
+            encoder,
+            views,
+            image_size=image_size,
+            crop_size=crop_size,
+            channels=channels,
+            accelerator=given.accelerator,
+            precision=precision,
+            batch_size=batch_size,
+            micro_batch=given.micro_batch,
+            teacher=teacher_of(given),
+            compiled=compiled,
+        )
+
+    few = given.batch_size if (given.batch_size or LEAST) < LEAST else None
     with one_line("a trial step failed", RuntimeError):
         with suppress(ValueError):
-            return training_speed(method, encoder, views, **few, **wanted)
-        larger = max(LARGER, given.batch_size or 0)  # which the loss may need
-        return training_speed(method, encoder, views, batch_size=larger, **wanted)
+            return measured(few)
+        return measured(max(LARGER, given.batch_size or 0))  # which the loss may need
 
 
 def training_speed(
@@ -279,6 +298,11 @@ def training_speed(
         loss.item()  # waits for a GPU
 
     model.train()
+    return batch_size * _steps_in_a_second(step)
+
+
+def _steps_in_a_second(step: Callable[[], None]) -> float:
+    """Time steps after a first one, which sets everything up; 0 where memory ends."""
     try:
         step()
         began, steps = time.perf_counter(), 0
@@ -289,7 +313,7 @@ def training_speed(
         if is_out_of_memory(error):
             return 0.0
         raise
-    return steps * batch_size / (time.perf_counter() - began)
+    return steps / (time.perf_counter() - began)
 
 
 def choose_threads(given: Settings) -> int:
@@ -305,8 +329,8 @@ def choose_threads(given: Settings) -> int:
 
 
 def usual_precision(given: Settings) -> Any:
-    """The precision for "auto" where processes cannot agree on a measurement: half precision on a
-    GPU.
+    """Return the precision for "auto" where processes cannot agree on a measurement: half
+    precision on a GPU.
     """
     return half_precision(find_device(given.accelerator)) if _on_gpu(given) else "32-true"
 
@@ -406,7 +430,7 @@ class _Features(nn.Sequential):
 
 
 def _with_rows(model: Model, images: int) -> Model:
-    """A model for a trial, with a teacher's features of its images where it needs some."""
+    """Return a model for a trial, with a teacher's features of its images where it needs some."""
     if "teacher" in model.setup.pairing.names:
         model.teacher_rows = torch.randn(images, TEACHER_DIM)
     return model

@@ -8,7 +8,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -42,12 +42,12 @@ def build_fabric(
     """
     device = find_device(accelerator)
     check_precision(device, precision)
-    how: dict[str, Any] = {}
+    plugin = None
     if precision == "16-mixed" or precision == "bf16-mixed":
-        how["plugins"] = MixedPrecision(precision, device.type)
+        plugin = MixedPrecision(precision, device.type)
     if devices == 1:
         place = torch.device(device.type, 0) if device.type != "cpu" else device
-        return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, **how)
+        return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, plugins=plugin)
     if device.type not in SEVERAL:
         raise ValueError(
             f"--devices {devices}: several processes do not train on {device.type}; use "
@@ -56,7 +56,11 @@ def build_fabric(
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
     strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
     return Fabric(
-        accelerator=device.type, devices=here, num_nodes=devices // here, strategy=strategy, **how
+        accelerator=device.type,
+        devices=here,
+        num_nodes=devices // here,
+        strategy=strategy,
+        plugins=plugin,
     )
 
 

@@ -79,11 +79,11 @@ class Health:
 
     @property
     def chance(self) -> float:
-        """What `own_view` is for embeddings that know nothing of the images."""
+        """Return what `own_view` is for embeddings that know nothing of the images."""
         return 1 / self.images
 
     def finite(self) -> bool:
-        """Whether every measure is a finite number."""
+        """Return whether every measure is a finite number."""
         return all(math.isfinite(value) for value in asdict(self).values() if value is not None)
 
 
@@ -122,8 +122,8 @@ def measure_health(
 
 
 def effective_rank(x: Float[Tensor, "rows dim"]) -> float:
-    """How many dimensions the rows use: exp of the entropy of the singular values, scaled to sum to
-    1.
+    """Return how many dimensions the rows use: exp of the entropy of the singular values, scaled to
+    sum to 1.
 
     The effective rank of Roy and Vetterli (2007) and RankMe (Garrido et al. 2023), here of the
     centred rows, so that a common offset does not count. Between 1 (one direction, or one point)
@@ -213,7 +213,7 @@ def lidar(z: Float[Tensor, "views images dim"]) -> float:
 
 
 def _spanned(rows: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows spanned"]:
-    """The rows in coordinates of the space that they span, where that is smaller: all inner
+    """Return the rows in coordinates of the space that they span, where that is smaller: all inner
     products stay.
     """
     return torch.linalg.qr(rows.T).R.T if rows.shape[1] > len(rows) else rows
@@ -329,7 +329,7 @@ def _state(health: Health, first: Health | None) -> State:
 
 
 def _learned(health: Health, first: Health | None) -> bool:
-    """Whether own-view retrieval is above chance and above what it was before training (or
+    """Return whether own-view retrieval is above chance and above what it was before training (or
     untrained nets reach).
     """
     now, images = health.own_view, health.images

@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -52,13 +51,13 @@ class Job:
 
     @property
     def shown(self) -> Images:
-        """The images that can be looked at: all, or the first ones of a stream."""
+        """Return the images that can be looked at: all, or the first ones of a stream."""
         assert self.images is not None
         return self.images.head if isinstance(self.images, Stream) else self.images
 
     @cached_property
     def sets(self) -> tuple[Images | Stream, Images | None]:
-        """The images to train on and those held out to measure health on, if any."""
+        """Return the images to train on and those held out to measure health on, if any."""
         settings = self.settings
         images = self.images or opened(settings)
         if isinstance(images, Images):
@@ -80,12 +79,12 @@ class Job:
         return Model(self.method, backbone, len(images), teacher_of(self.settings))
 
 
-def opened(settings: Settings, **options: Any) -> Images | Stream:
-    """Open the data of a run; options as of `nearfar.data.open_images`."""
-    known: dict[str, Any] = dict(split=settings.split, **settings.reading)
+def opened(settings: Settings) -> Images | Stream:
+    """Open the data of a run."""
+    data, reading = settings.given("data"), settings.reading
     if settings.stream:
-        return open_stream(settings.given("data"), **known | options)
-    return open_images(settings.given("data"), **known, cache=settings.cache, **options)
+        return open_stream(data, split=settings.split, **reading)
+    return open_images(data, split=settings.split, cache=settings.cache, **reading)
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:

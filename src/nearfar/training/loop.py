@@ -187,13 +187,20 @@ def fit(
                         _what_to_try(step, f"the loss became {mean}", checkpoint)
                     )
                 spent = time.perf_counter() - since
-                speed = dict(images_per_second=seen / spent, data_wait=waited / spent)
                 of_loss = {
                     name: float(value)
                     for name, value in getattr(model.loss, "monitored", {}).items()
                 }
-                said = dict(**speed, monitored=of_loss) if of_loss else speed
-                metrics.write(step, epoch=step / per_epoch, loss=mean, lr=lr, **said)
+                monitored = {"monitored": of_loss} if of_loss else {}
+                metrics.write(
+                    step,
+                    epoch=step / per_epoch,
+                    loss=mean,
+                    lr=lr,
+                    images_per_second=seen / spent,
+                    data_wait=waited / spent,
+                    **monitored,
+                )
                 progress.update(mean, seen / spent, waited / spent)
                 loss_sum, loss_count = torch.zeros_like(loss_sum), 0
                 waited, seen, since = 0.0, 0, time.perf_counter()
@@ -226,15 +233,30 @@ def _batches(
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the
     original files.
     """
-    place = (settings.batch_size, settings.seed, fabric.global_rank, fabric.world_size)
     pin = setup_of(fabric.device, settings.precision).pinned.value
-    how: dict[str, Any] = dict(workers=settings.workers, pin=pin)
     crops = plan.crops(settings.image_size)
     if isinstance(images, Stream):
         return StreamBatches(
-            images, *place, crops=crops, **how, failed=run_folder.SkippedImages(Path(settings.out))
+            images,
+            settings.batch_size,
+            settings.seed,
+            fabric.global_rank,
+            fabric.world_size,
+            crops=crops,
+            workers=settings.workers,
+            pin=pin,
+            failed=run_folder.SkippedImages(Path(settings.out)),
         )
-    return Batches(images, *place, crops=None if images.stored else crops, **how)
+    return Batches(
+        images,
+        settings.batch_size,
+        settings.seed,
+        fabric.global_rank,
+        fabric.world_size,
+        crops=None if images.stored else crops,
+        workers=settings.workers,
+        pin=pin,
+    )
 
 
 def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:

@@ -234,7 +234,7 @@ class Muon(_ByGroup):
                 )
 
     def _direction(self, w: Tensor) -> Tensor:
-        """The gradient with (Nesterov's) momentum, as a matrix."""
+        """Return the gradient with (Nesterov's) momentum, as a matrix."""
         assert w.grad is not None
         if "momentum" not in self.state[w]:
             self.state[w]["momentum"] = torch.zeros_like(w)

@@ -69,12 +69,6 @@ WHITENED = (
     "medium",
 )  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
-ADAPT: dict[str, Any] = dict(
-    optimizer="adamw", lr=3e-4, lr_scaling="sqrt", reference_batch=256, weight_decay=0.05
-)
-"""In the recipe of an adapting run. The projector is new and learns at the full rate, the encoder
-at `LAYER_DECAY`.
-"""
 LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
 MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
 
@@ -115,15 +109,15 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         views=_as_written(views.to_dict() if isinstance(views, ViewPlan) else views),
         held_out=held_out,
         minutes=None,
-        **_teacher(given, method),
         epochs=int(epochs) if epochs == int(epochs) else epochs,
         precision=machine.precision,
         compile=_or(given.compile, machine.compiled),
         devices=world_size(given.devices),
-        **_data(given, images, start),
-        **_encoder(given, images, machine),
-        **_optimisation(given, recipe, batch_size, epochs),
     )
+    settings = _with_teacher(settings, method)
+    settings = _with_data(settings, images, start)
+    settings = _with_encoder(settings, images, machine)
+    settings = _with_optimisation(settings, recipe, batch_size, epochs)
     if machine.rate:  # 0: a trial did not fit into the memory, and the run will say so
         log.info("%s", reason(machine, settings, total - held_out))
     job = Job(
@@ -194,7 +188,15 @@ def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
     if given.minutes is not None and given.epochs is not None:
         raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
     timed = given.epochs is not None or given.minutes is not None
-    recipe = replace(recipe, **ADAPT) if given.adapt else recipe
+    if given.adapt:  # the projector is new and learns at the full rate, the encoder at LAYER_DECAY
+        recipe = replace(
+            recipe,
+            optimizer="adamw",
+            lr=3e-4,
+            lr_scaling="sqrt",
+            reference_batch=256,
+            weight_decay=0.05,
+        )
     if given.recipe == "small":
         minutes = given.minutes if timed else ADAPT_MINUTES if given.adapt else MINUTES
         return replace(given, minutes=minutes, sync_batch_norm=bool(given.sync_batch_norm)), recipe
@@ -290,12 +292,13 @@ def _check_teacher(given: Settings, method: Method) -> None:
         )
 
 
-def _teacher(given: Settings, method: Method) -> dict[str, Any]:
+def _with_teacher(given: Settings, method: Method) -> Settings:
     teacher = teacher_of(given)
     if teacher is None:
-        return {}
+        return given
     beside = method.setup_for(2, teacher).beside is not None
-    return dict(
+    return replace(
+        given,
         teacher=lasting(given.teacher),
         teacher_weight=teacher.weight if beside else None,
         teacher_temperature=teacher.temperature,
@@ -413,9 +416,7 @@ def _held_out(given: Settings, total: int) -> int:
     return given.held_out
 
 
-def _data(
-    given: Settings, images: Images | Stream, start: StartingWeights | None
-) -> dict[str, Any]:
+def _with_data(given: Settings, images: Images | Stream, start: StartingWeights | None) -> Settings:
     theirs = start.moments(images.channels) if start is not None and given.mean is None else None
     mean, std = theirs or (given.mean, given.std)
     if mean is not None and std is not None:
@@ -427,7 +428,8 @@ def _data(
     elif min(images.std) == 0:  # which cannot be divided by
         log.info("a channel is constant over all images: it is not scaled")
         mean, std = images.mean, [one or 1.0 for one in images.std]
-    return dict(
+    return replace(
+        given,
         data=lasting(given.data),
         image_size=images.image_size,
         channels=images.channels,
@@ -534,15 +536,18 @@ def views_at(
 # Encoder, optimisation and time
 
 
-def _encoder(given: Settings, images: Images | Stream, machine: Machine) -> dict[str, Any]:
+def _with_encoder(given: Settings, images: Images | Stream, machine: Machine) -> Settings:
     if given.whiten and (given.init is not None or machine.encoder not in OWN_NETS):
         raise ValueError(
             f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights"
         )
-    return dict(
+    grid, beside = chosen_readout(given, machine.encoder, images.channels, machine.image_size)
+    return replace(
+        given,
         encoder=_as_written(machine.encoder),
         crop_size=machine.crop_size,
-        **chosen_readout(given, machine.encoder, images.channels, machine.image_size),
+        grid=grid,
+        beside=beside,
         whiten=_or(
             given.whiten,
             given.init is None and images.channels == 3 and machine.encoder in WHITENED,
@@ -552,14 +557,13 @@ def _encoder(given: Settings, images: Images | Stream, machine: Machine) -> dict
     )
 
 
-def _optimisation(
-    given: Settings, recipe: Recipe, batch_size: int, epochs: float
-) -> dict[str, Any]:
+def _with_optimisation(given: Settings, recipe: Recipe, batch_size: int, epochs: float) -> Settings:
     check_processes(
         world_size(given.devices), batch_size, given.micro_batch, bool(given.sync_batch_norm)
     )
     warmup = ADAPT_WARMUP * epochs if given.adapt else min(recipe.warmup_epochs, epochs / 4)
-    return dict(
+    return replace(
+        given,
         batch_size=batch_size,
         optimizer=_or(given.optimizer, recipe.optimizer),
         lr=_or(

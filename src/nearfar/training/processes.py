@@ -29,13 +29,13 @@ class ProcessLost(RuntimeError):
 
 
 def by_torchrun() -> bool:
-    """Whether torchrun started this process, perhaps with others."""
+    """Return whether torchrun started this process, perhaps with others."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def is_follower() -> bool:
-    """Whether torchrun started this process behind a first one, which prepares the run and tells
-    what it is.
+    """Return whether torchrun started this process behind a first one, which prepares the run and
+    tells what it is.
     """
     return by_torchrun() and int(os.environ["RANK"]) > 0
 
@@ -177,12 +177,14 @@ def handled(signals: list[signal.Signals], handler: Handler) -> Iterator[None]:
 
 
 def _asking() -> list[signal.Signals]:
-    """The signals that ask a run to stop."""
+    """Return the signals that ask a run to stop."""
     return [signal.SIGINT, signal.SIGTERM, *_hangup()]
 
 
 def _hangup() -> list[signal.Signals]:
-    """That of a terminal that is closed, unless the run was told to ignore it, as by nohup."""
+    """Return the signal of a terminal that is closed, unless the run was told to ignore it, as by
+    nohup.
+    """
     hangup = getattr(signal, "SIGHUP", None)  # there is none on Windows
     return [] if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else [hangup]
 

@@ -50,7 +50,7 @@ class Pace:
         )  # when which step was done, over the last share of the time
 
     def position(self, step: int) -> float:
-        """Where on the schedule a step is."""
+        """Return where on the schedule a step is."""
         left = (self.scheduled - self.from_position) / max(1, self.steps - self.from_step)
         return self.from_position + (step - self.from_step) * left
 
@@ -87,7 +87,7 @@ class Pace:
             self.steps = max(steps, step + 1)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """Return what a checkpoint keeps."""
         return {
             "steps": self.steps,
             "from_step": self.from_step,
@@ -202,7 +202,7 @@ def waiting(console: Console, words: str) -> AbstractContextManager[object]:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person would say it: "40 s", "12 min", "3.5 h"."""
+    """Say a time as a person would: "40 s", "12 min", "3.5 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

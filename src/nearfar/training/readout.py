@@ -43,7 +43,7 @@ def _words(beside: str) -> list[str]:
 
 def chosen_readout(
     given: Settings, encoder: Any, channels: int, image_size: int
-) -> dict[str, int | str]:
+) -> tuple[int, str]:
     """Return the settings "grid" and "beside", which are chosen where they are not given.
 
     encoder: its name, or a module. channels, image_size: of the images. Raises ValueError for a
@@ -59,7 +59,7 @@ def chosen_readout(
     grid = given.grid or (GRID if places else 1)
     if grid != 1 and encoder not in OWN_NETS:
         raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
-    return {"grid": grid, "beside": beside}
+    return grid, beside
 
 
 def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:

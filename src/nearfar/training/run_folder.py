@@ -128,8 +128,8 @@ def _must_be_free(folder: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a run writes a file of this name before its first checkpoint, or `atomic.replacing`
-    had begun it.
+    """Return whether a run writes a file of this name before its first checkpoint, or
+    `atomic.replacing` had begun it.
     """
     return name in _BEFORE_CHECKPOINT or (name.startswith(".") and ".partial" in name)
 
@@ -144,8 +144,8 @@ def _owner(note: Path) -> tuple[int, str]:
 
 
 def _is_gone(number: int, host: str) -> bool:
-    """Whether a process of this machine has ended, so that only what it started may still hold its
-    lock.
+    """Return whether a process of this machine has ended, so that only what it started may still
+    hold its lock.
     """
     if number == 0 or host != platform.node() or not hasattr(os, "fork"):
         return False
@@ -157,8 +157,8 @@ def _is_gone(number: int, host: str) -> bool:
 
 
 def is_moved(folder: Path, home: os.stat_result) -> bool:
-    """Whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another one
-    does.
+    """Return whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another
+    one does.
     """
     try:
         return not os.path.samestat(folder.stat(), home)
@@ -222,8 +222,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def finite_names(state: dict[str, Any]) -> list[str]:
-    """The names of the tensors of a state that hold finite numbers alone; others, as masks, may
-    hold infinity.
+    """Return the names of the tensors of a state that hold finite numbers alone; others, as masks,
+    may hold infinity.
     """
     return [
         name
@@ -367,8 +367,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_metric(value: Any, needed: bool) -> bool:
-    """Whether that is a number, or numbers by name; what is needed is finite, other values may be
-    missing or words.
+    """Return whether that is a number, or numbers by name; what is needed is finite, other values
+    may be missing or words.
     """
     if needed:
         return type(value) in (int, float) and abs(value) < LARGEST_METRIC

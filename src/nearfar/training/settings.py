@@ -11,7 +11,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from math import inf, isfinite
 from numbers import Integral, Real
 from pathlib import Path
@@ -59,11 +59,9 @@ def setting(
     *,
     at_least: float = -inf,
     at_most: float = inf,
-    kw_only: bool = True,
 ) -> Any:
-    """A field with its documentation and its range."""
-    metadata = {"meaning": meaning, "range": (at_least, at_most)}
-    return field(default=default, kw_only=kw_only, metadata=metadata)
+    """Declare a field with its documentation and its range."""
+    return field(default=default, metadata={"meaning": meaning, "range": (at_least, at_most)})
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def describe_object(value: Any) -> Described:
     return Described(f"{kind.__module__}.{kind.__qualname__}")
 
 
-@dataclass(frozen=True, kw_only=True)  # Python 3.10 has no hints of a class with `_: KW_ONLY`
+@dataclass(frozen=True)
 class Settings:
     """Every setting of a pretraining run. `pretrain` chooses those that are None; a run folder
     holds the choices.
@@ -93,8 +91,8 @@ class Settings:
         "of paths, 'hf:owner/name' (a Hub data set) or 'digits'; or several of them; in "
         "Python also an array or "
         "tensor, a datasets.Dataset, a torch Dataset or Images",
-        kw_only=False,
     )
+    _: KW_ONLY
     out: Chosen[str] = setting("run folder to write; it must not exist. Default: runs/DATA-METHOD")
     method: Any = setting(
         "training method, see `nearfar methods`; in Python also a Method", "simclr"
@@ -371,8 +369,8 @@ class Settings:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the images of a run are opened, and others that its encoder sees: options of
-        `open_images`.
+        """Options by which the images of a run are opened, and others that its encoder sees:
+        options of `open_images`.
         """
         names = ("image_size", "channels", "value_range", "show_channels", "max_pixels")
         return {name: getattr(self, name) for name in names}
@@ -391,7 +389,7 @@ class Settings:
 
 
 def settings_fields() -> list[Field[Any]]:
-    """The settings in order but for `hyperparameters`, each with its documentation in
+    """List the settings in order but for `hyperparameters`, each with its documentation in
     `metadata["meaning"]`.
     """
     return [one for one in fields(Settings) if one.name != "hyperparameters"]

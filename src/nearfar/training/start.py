@@ -44,8 +44,13 @@ def write_start(folder: Path, job: Job, model: Model) -> None:
     assert images is not None
     write_environment(folder, settings.seed)
     if settings.init is not None:
-        moments = dict(mean=settings.mean or images.mean, std=settings.std or images.std)
-        start = Encoder(model.backbone, settings.image_size, settings.channels, **moments)
+        start = Encoder(
+            model.backbone,
+            settings.image_size,
+            settings.channels,
+            mean=settings.mean or images.mean,
+            std=settings.std or images.std,
+        )
         save_encoder(folder / STARTING, start)
     if images.skipped:
         write_file(
@@ -116,23 +121,7 @@ def plan_resumed(
             f"{folder} is a finished run without its checkpoint: there is nothing to resume"
         )
     check_beside(settings)  # before hours of training, and not where they end
-    given = {name: value for name, value in objects.items() if value is not None}
-    processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
-    check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
-    if settings.stream and processes != settings.devices:
-        raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
-    if threads not in (None, settings.threads):
-        said = (
-            f"--threads {threads} in place of {settings.threads}: from here on the last "
-            f"digits of the results differ"
-        )
-        log.info("%s from those of an uninterrupted run", said)
-    threads = settings.threads if threads is None else threads
-    if settings.compile:
-        log.info(COMPILED)
-    accelerator = accelerator or settings.accelerator
-    whole = replace(settings, **given, accelerator=accelerator, devices=processes, threads=threads)
-    check_machine(accelerator, whole.precision, processes)
+    whole = _going_on(settings, objects, accelerator, devices, threads)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
     method, recipe = chosen_method(
         replace(whole, method=method, hyperparameters={}) if own else whole
@@ -149,13 +138,48 @@ def plan_resumed(
     noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
     if noted != settings:
         noted.save(folder / CONFIG)
-    here = replace(noted, accelerator=accelerator, devices=processes)
+    here = replace(noted, accelerator=whole.accelerator, devices=whole.devices)
     job = Job(here, method, recipe, whole.given("encoder"), views, images)
     if settings.teacher is not None:
         train, _ = job.sets
         assert isinstance(train, Images)
         load_teacher(folder, train)  # what is missing, damaged or of other images is said here
     return job
+
+
+def _going_on(
+    settings: Settings,
+    objects: dict[str, Any],
+    accelerator: str | None,
+    devices: int | None,
+    threads: int | None,
+) -> Settings:
+    """Return the settings of a resumed run with the user's objects, on the devices of now.
+
+    Raises ValueError for what this machine does not have.
+    """
+    given = {name: value for name, value in objects.items() if value is not None}
+    processes = world_size(devices) if devices is not None or by_torchrun() else settings.devices
+    check_processes(processes, settings.batch_size, settings.micro_batch, settings.sync_batch_norm)
+    if settings.stream and processes != settings.devices:
+        raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
+    if threads not in (None, settings.threads):
+        said = (
+            "--threads %d in place of %d: from here on the last digits of the results differ from "
+            "those of an uninterrupted run"
+        )
+        log.info(said, threads, settings.threads)
+    if settings.compile:
+        log.info(COMPILED)
+    whole = replace(
+        settings,
+        **given,
+        accelerator=accelerator or settings.accelerator,
+        devices=processes,
+        threads=settings.threads if threads is None else threads,
+    )
+    check_machine(whole.accelerator, whole.precision, processes)
+    return whole
 
 
 def _same_data(

@@ -1,4 +1,4 @@
-"""What each verb takes on the command line: the arguments of its function, for `pretrain` those of
+"""Options of each verb on the command line: the arguments of its function, for `pretrain` those of
 `Settings`.
 """
 

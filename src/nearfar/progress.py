@@ -1,4 +1,4 @@
-"""What a long computation says while it runs: lines by logging, bars for whoever draws them.
+"""Messages of a long computation while it runs: lines by logging, bars for whoever draws them.
 
 Lines go to `log`, the logger "nearfar"; a bar is a context, `with progress("reading images", total)
 as bar:`, and moves by `bar.advance()` or `bar.update(done)`. Nobody passes a console: the command
@@ -18,7 +18,7 @@ log = logging.getLogger("nearfar")
 
 
 class Bar:
-    """How far a computation is; this one is drawn by nobody."""
+    """The progress of a computation; this one is drawn by nobody."""
 
     done = 0
 

@@ -161,7 +161,7 @@ def shown_on(console: Console, level: int = logging.INFO) -> Iterator[None]:
 
 
 class Shown(NamedTuple):
-    """What another process needs to show lines as this one does."""
+    """The way this process shows lines, so that another one can do the same."""
 
     stderr: bool
     level: int

@@ -1,5 +1,5 @@
-"""What fits a machine and a data set: encoder, image size, precision and epochs from a measurement,
-and the batch.
+"""Choices that fit a machine and a data set: encoder, image size, precision and epochs from a
+measurement, and the batch.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ TEACHER_DIM = 512  # features of a teacher in a trial
 
 @dataclass(frozen=True)
 class Machine:
-    """What was chosen, the images per second that were measured (None where nothing was), and why
-    this precision.
+    """The choice that was made, the images per second that were measured (None where nothing was),
+    and why this precision.
 
     compiled: whether torch.compile is worth its start.
     """

@@ -274,7 +274,7 @@ State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "div
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the measures say: healthy or not, the state in a word or two, and words for a person
+    """Judgement by the measures: healthy or not, the state in a word or two, and words for a person
     with what to try.
     """
 

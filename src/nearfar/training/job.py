@@ -34,8 +34,8 @@ WHITENED_BY = 200  # images
 
 @dataclass(frozen=True)
 class Job:
-    """What a run needs: its settings, with nothing left to choose, and the objects that they name
-    or describe.
+    """All that a run needs: its settings, with nothing left to choose, and the objects that they
+    name or describe.
 
     images: all of the data; None in a process that opens it again by its name. seconds: time for
     the training, which the number of epochs is then fitted to.

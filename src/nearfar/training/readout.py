@@ -1,4 +1,6 @@
-"""What a run saves: its trained net with the readout of its last map, and what stands beside it."""
+"""The encoder that a run saves: its trained net with the readout of its last map, and what stands
+beside it.
+"""
 
 from __future__ import annotations
 

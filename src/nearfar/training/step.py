@@ -25,7 +25,7 @@ MakeViews = Callable[[slice], list[Tensor]]
 
 @runtime_checkable
 class Process(Protocol):
-    """What a step asks of Lightning's Fabric: which process this is, and how it computes."""
+    """A process, as a step sees Lightning's Fabric: which process this is, and how it computes."""
 
     @property
     def global_rank(self) -> int: ...

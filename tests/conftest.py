@@ -5,7 +5,9 @@ whole thing.
 import logging
 import os
 import signal
+import tomllib
 from contextlib import nullcontext
+from pathlib import Path
 
 import jaxtyping
 import numpy as np
@@ -16,7 +18,7 @@ from rich.console import Console
 import tools.typechecker
 
 jaxtyping.install_import_hook(
-    "nearfar", f"{tools.typechecker.__name__}.checked"
+    ["nearfar", "nearfar_papers"], f"{tools.typechecker.__name__}.checked"
 )  # before nearfar is imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault(
@@ -60,6 +62,30 @@ def trained(images_file, tmp_path_factory):
         precision="32-true",
     )
     return nearfar.pretrain(images_file, out=out, **options)
+
+
+@pytest.fixture(scope="session")
+def papers_metadata(tmp_path_factory):
+    """A folder with the entry points of pyproject.toml, as an installed package has them."""
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    folder = tmp_path_factory.mktemp("metadata")
+    about = folder / "nearfar_under_test-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: nearfar-under-test\nVersion: 0\n")
+    lines = []
+    for group, names in declared["project"]["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {where}" for name, where in names.items())]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def papers_installed(papers_metadata):
+    """Has `nearfar` find the commands and the section of nearfar_papers, in other processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(papers_metadata)
+        patch.setenv("PYTHONPATH", str(papers_metadata), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture

@@ -222,10 +222,6 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
             {"value_range": "uint8", "show_channels": [2]},
         ),
         ("pretrain a --value-range 0 4095 --limit 10", {"value_range": [0, 4095], "limit": 10}),
-        (
-            "reproduce saclr/table-7 --no-run --seeds 2",
-            {"table": "saclr/table-7", "run": False, "seeds": 2},
-        ),
         ("search RUN --k 2 a.png", {"images": ["a.png"], "k": 2}),
         ("search RUN 007 --data 2020", {"images": ["007"], "data": "2020"}),
         ("search RUN --data 2020 007", {"images": ["007"], "data": "2020"}),

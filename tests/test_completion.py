@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from nearfar.cli import VERBS, main
+from nearfar.arguments import all_verbs
+from nearfar.cli import main
 from nearfar.methods import method_names
 from nearfar.networks import encoder_names
 
@@ -43,7 +44,7 @@ def completed(script, *words):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ([""], set(VERBS)),
+        ([""], set(all_verbs())),
         (["e"], {"evaluate", "embed", "export"}),
         (["pretrain", "photos", "--batch"], {"--batch-size"}),
         (["pretrain", "photos", "--temp"], {"--temperature"}),  # a number of methods

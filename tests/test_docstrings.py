@@ -18,11 +18,15 @@ from PIL import Image
 from rich.console import Console
 
 import nearfar
+import nearfar_papers
 from nearfar.methods import Method, registry
 from tools.interface import ROOMS, public_names
 
 OBJECTS = {
     f"nearfar.{name}": getattr(nearfar, name) for name in nearfar.__all__ if name != "__version__"
+}
+OBJECTS |= {
+    f"nearfar_papers.{name}": getattr(nearfar_papers, name) for name in nearfar_papers.__all__
 }
 for room in ROOMS:
     module = importlib.import_module(f"nearfar.{room}")
@@ -69,6 +73,7 @@ def test_an_example_runs(name, place, monkeypatch):
     room = importlib.import_module(name.rpartition(".")[0])
     names = {one: getattr(room, one) for one in getattr(room, "__all__", vars(room))}
     given = names | {"torch": torch, "np": np, "nearfar": nearfar}
+    given["nearfar_papers"] = nearfar_papers
     example = doctest.DocTestParser().get_doctest(
         OBJECTS[name].__doc__ or "", given, name, None, None
     )

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 import nearfar
+import nearfar_papers
 from nearfar.arguments import VERBS
 from nearfar.isolation import isolated
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
@@ -131,11 +132,15 @@ def test_modes_that_the_caller_has_set_do_not_reach_nearfar_and_stay(
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(VERBS.values()) - {"list_methods", "completion_script"})
+    "name",
+    [
+        *sorted(set(VERBS.values()) - {"list_methods", "completion_script"}),
+        *nearfar_papers.__all__,
+    ],
 )
 def test_every_public_function_puts_them_back(name):
     """Also those that draw nothing today: the context wraps them."""
-    function = getattr(nearfar, name)
+    function = getattr(nearfar_papers if name in nearfar_papers.__all__ else nearfar, name)
     wrapped = []
     while function is not None:
         wrapped.append(function.__code__)

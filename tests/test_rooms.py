@@ -5,6 +5,7 @@ known.
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import nearfar
 from nearfar.methods import method_class, method_names
-from tools.house import SOURCE, circles, imported, room_of
+from tools.house import PAPERS, SOURCE, circles, imported, room_of
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -66,6 +67,7 @@ ANYWHERE = {
     "device",
     "isolation",
     "messages",
+    "plugins",
     "progress",
     "threads",
 }  # know nothing of nearfar
@@ -147,7 +149,11 @@ def test_a_library_is_known_only_where_it_belongs(library, homes):
     assert {room_of(path) for path in found} <= homes
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name != "device.py"], ids=id_of)
+@pytest.mark.parametrize(
+    "path",
+    [p for p in [*FILES, *PAPERS.rglob("*.py")] if p.name != "device.py"],
+    ids=lambda path: str(path.relative_to(SOURCE.parent)),
+)
 def test_kinds_of_gpus_are_known_in_one_file(path):
     assert "cuda" not in path.read_text(), "ask nearfar.device"
 
@@ -160,8 +166,27 @@ def test_no_method_imports_another():
         assert not imported(path) & families, path.name
 
 
+@pytest.mark.parametrize(
+    "path",
+    sorted(path for path in SOURCE.rglob("*") if path.suffix in {".py", ".html", ".js", ".md"}),
+    ids=id_of,
+)
+def test_nothing_knows_the_papers_next_door(path):
+    """nearfar_papers is found by entry points alone; no word of its commands stands here."""
+    text = path.read_text()
+    assert "nearfar_papers" not in text
+    assert not re.findall(r"nearfar (?:reproduce|transfer)\b", text)
+    assert not re.findall(r"[\"'`.](?:reproduce|transfer|detection|low[-_]shot\w*)\b", text)
+
+
 def test_no_grab_bags():
-    assert not {path.stem for path in FILES} & {"utils", "util", "helpers", "common", "misc"}
+    assert not {path.stem for path in [*FILES, *PAPERS.rglob("*.py")]} & {
+        "utils",
+        "util",
+        "helpers",
+        "common",
+        "misc",
+    }
 
 
 def test_public_names():
@@ -169,10 +194,7 @@ def test_public_names():
         "check cluster_images doctor embed evaluate export find_duplicates "
         "join list_methods load map_images pretrain "
     )
-    names += (
-        "push reproduce resume run_demo search_images select_images show_views "
-        "transfer ProcessLost Run "
-    )
+    names += "push resume run_demo search_images select_images show_views ProcessLost Run "
     names += "TrainingDiverged TrainingStopped __version__ register_method show_progress"
     assert sorted(nearfar.__all__) == sorted(names.split())
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
@@ -218,7 +240,6 @@ HEAVY = [
                 ["--help"],
                 ["pretrain", "--help"],
                 ["search", "--help"],
-                ["reproduce", "--help"],
             )
         ),
     ],

@@ -1,4 +1,6 @@
-"""Print files, lines and circles of imports for each room of src/nearfar: python -m tools.house."""
+"""Print files, lines and circles of imports for each room of src/nearfar, and for nearfar_papers:
+python -m tools.house.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 SOURCE = Path(__file__).parents[1] / "src" / "nearfar"
+PAPERS = SOURCE.with_name("nearfar_papers")
 
 
 def room_of(path: Path) -> str:
@@ -43,8 +46,8 @@ def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
 def circles() -> list[list[str]]:
     """Modules that import each other, directly or through others: the names of each such circle."""
     files = {}
-    for path in SOURCE.rglob("*.py"):
-        files[".".join(["nearfar", *path.relative_to(SOURCE).with_suffix("").parts])] = path
+    for path in (*SOURCE.rglob("*.py"), *PAPERS.rglob("*.py")):
+        files[".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)] = path
     modules = [
         name for name in files if not name.endswith("__init__")
     ]  # packages import the modules in them
@@ -55,10 +58,14 @@ def circles() -> list[list[str]]:
 
 
 def sizes() -> tuple[Counter[str], Counter[str]]:
-    """Files and lines of each room, in which files at the root are one room, "."."""
+    """Files and lines of each room, in which files at the root are one room, ".", and so is
+    nearfar_papers.
+    """
     files, lines = Counter(), Counter()
-    for path in SOURCE.rglob("*.py"):
-        room = room_of(path) if path.parent != SOURCE else "."
+    for path in (*SOURCE.rglob("*.py"), *PAPERS.rglob("*.py")):
+        room = "." if path.parent == SOURCE else PAPERS.name
+        if path.is_relative_to(SOURCE) and path.parent != SOURCE:
+            room = room_of(path)
         files[room] += 1
         lines[room] += len(path.read_text().splitlines())
     return files, lines
@@ -68,8 +75,8 @@ if __name__ == "__main__":
     files, lines = sizes()
     found = circles()
     for room in sorted(files):
-        inside = [names for names in found if f"nearfar.{room}." in names[0]]
-        print(f"{room:12} {files[room]:4} files {lines[room]:6} lines {len(inside):3} circles")
-    print(f"{'all':12} {files.total():4} files {lines.total():6} lines {len(found):3} circles")
+        inside = [names for names in found if f"{room}." in names[0]]
+        print(f"{room:14} {files[room]:4} files {lines[room]:6} lines {len(inside):3} circles")
+    print(f"{'all':14} {files.total():4} files {lines.total():6} lines {len(found):3} circles")
     for names in found:
         print(" <-> ".join(names))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import nearfar
-from nearfar.arguments import VERBS, verb_app
+import nearfar_papers
+from nearfar.arguments import OBJECTS, VERBS, verb_app
 from nearfar.methods import Method
 from nearfar.run import Run, Verb
 
@@ -33,6 +34,11 @@ ROOMS = {  # in the order of the page
     "pages": "Pages in HTML.",
     "sklearn": "Estimators for scikit-learn ([guide](export.md#scikit-learn)).",
 }
+PAPERS = """## nearfar_papers
+
+A second package of the same installation: the papers' tables ([guide](reproduce.md)) and protocols
+([guide](evaluation.md)). `nearfar` finds its commands by entry points.
+"""
 HEAD = """# Public interface
 
 What this page lists is public; everything else may change without notice, even if it has no underscore: the other names
@@ -73,9 +79,8 @@ def interface_page() -> str:
     """Return the page in Markdown: every command with its options, and every public name with its
     signature.
     """
-    return "\n".join(
-        [HEAD, *_commands(), *_functions(), *(_room(name, about) for name, about in ROOMS.items())]
-    )
+    rooms = (_room(name, about) for name, about in ROOMS.items())
+    return "\n".join([HEAD, *_commands(), *_functions(), *rooms, *_papers()])
 
 
 def _commands() -> Iterator[str]:
@@ -118,6 +123,23 @@ def _room(name: str, about: str) -> str:
     room = importlib.import_module(f"nearfar.{name}")
     lines = [signature(public, getattr(room, public)) for public in public_names(name)]
     return "\n".join([f"## nearfar.{name}\n\n{about}\n\n```python", *lines, "```\n"])
+
+
+def _papers() -> Iterator[str]:
+    """The second package: its commands, and its functions with their signatures."""
+    yield PAPERS
+    yield "| command | function | arguments and options |\n|---|---|---|"
+    for name in nearfar_papers.__all__:
+        given = inspect.signature(getattr(nearfar_papers, name)).parameters.values()
+        known = [one for one in given if one.name not in OBJECTS]
+        words = [one.name.upper() for one in known if one.kind is not one.KEYWORD_ONLY]
+        words += sorted(
+            f"--{one.name.replace('_', '-')}" for one in known if one.kind is one.KEYWORD_ONLY
+        )
+        listed = " ".join(f"`{word}`" for word in words)
+        yield f"| `{name}` | `nearfar_papers.{name}` | {listed} |"
+    lines = (signature(name, getattr(nearfar_papers, name)) for name in nearfar_papers.__all__)
+    yield "\n".join(["\n```python", *lines, "```\n"])
 
 
 def public_names(room: str) -> list[str]:

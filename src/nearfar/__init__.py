@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from nearfar.training.loop import TrainingDiverged as TrainingDiverged
     from nearfar.training.loop import TrainingStopped as TrainingStopped
     from nearfar.training.processes import ProcessLost as ProcessLost
-    from nearfar_papers.reproduce import reproduce as reproduce
-    from nearfar_papers.transfer import transfer as transfer
 
 _NAMES = {
     "commands.check": ["check"],
@@ -53,8 +51,6 @@ _NAMES = {
     "commands.views": ["show_views"],
     "methods": ["register_method"],
     "pages.report": ["in_notebook"],
-    "nearfar_papers.reproduce": ["reproduce"],
-    "nearfar_papers.transfer": ["transfer"],
     "rendering": ["show_progress"],
     "run": ["Run", "join", "load"],
     "training.loop": ["TrainingDiverged", "TrainingStopped"],
@@ -71,9 +67,7 @@ def __getattr__(name: str) -> Any:
     import random
 
     state = random.getstate()  # rich moves it when it is imported
-    home = _HOMES[name]
-    where = home if home.startswith("nearfar_") else f"nearfar.{home}"
-    value = getattr(importlib.import_module(where), name)
+    value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
     _show_in_notebooks()
     random.setstate(state)
     globals()[name] = value

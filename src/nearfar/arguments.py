@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from cyclopts import App, CoercionError, Group, Parameter, Token, convert
 
 import nearfar
-from nearfar.messages import of_arguments, summary_of
+from nearfar.messages import first_line, of_arguments, summary_of
+from nearfar.plugins import commands
 
-VERBS = {  # the public function behind each, in the order of the overview
+VERBS = {  # of nearfar: the public function behind each, in the order of the overview
     "pretrain": "pretrain",
     "evaluate": "evaluate",
-    "transfer": "transfer",
     "embed": "embed",
     "map": "map_images",
     "search": "search_images",
@@ -34,7 +34,6 @@ VERBS = {  # the public function behind each, in the order of the overview
     "push": "push",
     "views": "show_views",
     "methods": "list_methods",
-    "reproduce": "reproduce",
     "demo": "run_demo",
     "doctor": "doctor",
     "completion": "completion_script",
@@ -96,17 +95,22 @@ PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_val
 
 
 def function_of(verb: str) -> Callable[..., Any]:
-    """Import the function behind a verb."""
-    return getattr(nearfar, VERBS[verb])
+    """Import the function behind a verb, of nearfar or of another installed package."""
+    if verb in VERBS:
+        return getattr(nearfar, VERBS[verb])
+    function: Callable[..., Any] = commands()[verb].load()
+    return function
+
+
+def all_verbs() -> list[str]:
+    """Return the verbs of nearfar, and then those of other installed packages."""
+    return [*VERBS, *(name for name in commands() if name not in VERBS)]
 
 
 def examples_of(verb: str) -> list[str]:
     """Return the lines of the module's docstring that show how a verb is used."""
-    return re.findall(
-        f"^nearfar {verb}(?: .*)?$",
-        inspect.getmodule(function_of(verb)).__doc__ or "",
-        re.MULTILINE,
-    )
+    module = inspect.getmodule(function_of(verb))
+    return re.findall(f"^nearfar {verb}(?: .*)?$", module.__doc__ or "", re.MULTILINE)
 
 
 def overview() -> App:
@@ -117,10 +121,20 @@ def overview() -> App:
     said += "\nFlags have a negation (--no-adapt); arguments after -- are not options."
     title = "nearfar: contrastive representation learning for images"
     app = App(name="nearfar", help=title, help_epilogue=said, version=nearfar.__version__, **PAGE)
-    for place, verb in enumerate(VERBS):
-        summary = summary_of(inspect.getdoc(function_of(verb)) or "")
+    for place, verb in enumerate(all_verbs()):
+        summary = _summary(verb)
         app.command(with_signature([]), name=verb, help=summary, sort_key=place)
     return app
+
+
+def _summary(verb: str) -> str:
+    """The first line on a verb; of another package's that cannot be imported, why."""
+    try:
+        return summary_of(inspect.getdoc(function_of(verb)) or "")
+    except Exception as error:
+        if verb in VERBS:
+            raise
+        return f"cannot be imported: {first_line(error)}"
 
 
 def verb_app(
@@ -184,7 +198,9 @@ def _arguments(
         if named or name not in OBJECTS - {verb}:
             # or a `Run`, a name for type checkers only
             folder = name == "run" and one.default is Argument.empty
-            hint = str | None if named else str | Path if folder else eval(one.annotation, names)
+            kind = one.annotation
+            kind = eval(kind, names) if isinstance(kind, str) and not (named or folder) else kind
+            hint = str | None if named else str | Path if folder else kind
             yield make(name, hint, meanings[name], one.default, one.kind)
     if verb in OPENING:
         yield make(*PIXELS)

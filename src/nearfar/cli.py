@@ -24,7 +24,7 @@ from nearfar.allocator import reuse_memory
 from nearfar.arguments import (
     LISTING,
     OPENING,
-    VERBS,
+    all_verbs,
     function_of,
     overview,
     verb_app,
@@ -33,8 +33,8 @@ from nearfar.arguments import (
 from nearfar.atomic import NotWrittenError
 from nearfar.messages import (
     READ,
+    CommandFailed,
     Outlet,
-    RunsFailed,
     as_json,
     did_you_mean,
     first_line,
@@ -122,9 +122,9 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     verb = words[0] if words else "--help"
     if verb in ("--help", "-h", "--version"):
         return 0, overview()([verb])
-    if verb not in VERBS:
+    if verb not in (known := all_verbs()):
         return _complain(
-            f"there is no command {verb!r}: {did_you_mean(verb, VERBS, 'see nearfar --help')}", 2
+            f"there is no command {verb!r}: {did_you_mean(verb, known, 'see nearfar --help')}", 2
         )
     with contextlib.suppress(AttributeError):
         # for names that are not text
@@ -159,7 +159,7 @@ def _failed(error: Exception) -> tuple[int, Any]:
     ) as broken:  # RuntimeError: a torchvision of another torch
         how = "a package is missing or broken: pip install --force-reinstall nearfar"
         return _complain(f"{first_line(broken)}; {how}", 1)
-    if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | RunsFailed):
+    if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | CommandFailed):
         return _complain(error, 1)
     if not isinstance(error, ValueError) and (what := lacking(error)):
         return _complain(f"{SHORT_OF[what]} ({first_line(error)[:200]})", 1)

@@ -38,8 +38,8 @@ READ: ContextVar[list[dict[str, Any]] | None] = ContextVar("READ", default=None)
 """Where the command line collects, for --json, how many images a verb read and left out."""
 
 
-class RunsFailed(RuntimeError):
-    """Some of several runs failed; what the others found is there."""
+class CommandFailed(RuntimeError):
+    """A command could not do all of its work; the command line ends with the exit code 1."""
 
 
 def did_you_mean(

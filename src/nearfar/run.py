@@ -59,7 +59,6 @@ class Run:
         object.__setattr__(self, "path", Path(path))
 
     evaluate = Verb("evaluate")
-    transfer = Verb("transfer")
     embed = Verb("embed")
     map = Verb("map_images")
     search = Verb("search_images")
@@ -101,7 +100,7 @@ class Run:
 
     @property
     def results(self) -> list[Measurement]:
-        """What `evaluate` and `transfer` measured, the last at the end; empty before.
+        """What `evaluate` and other protocols measured, the last at the end; empty before.
 
         Each is a mapping of rows (the encoder and the baselines) to accuracies, and says what they
         were measured on: the data, the split, the limit, the seed and the encoder. Running a
@@ -117,16 +116,6 @@ class Run:
             return [Measurement.from_json(one) for one in listed]
         except ValueError as error:
             raise self._damaged(error) from error
-
-    @property
-    def detection(self) -> dict[str, dict[str, Any]]:
-        """What `transfer` wrote of detectors by task, empty before: settings, and "results" by
-        where they started.
-        """
-        found = self._written.get("detection", {})
-        if not isinstance(found, dict) or not all(map(_is_detection, found.values())):
-            raise self._damaged(ValueError("what it says of detectors is not complete"))
-        return found
 
     @property
     def _written(self) -> dict[str, Any]:
@@ -145,16 +134,9 @@ class Run:
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(f"{self.path / RESULTS} is damaged: {first_line(error)}; {REMEDY}")
 
-    def write_results(
-        self,
-        measured: Sequence[Measurement] | None = None,
-        detection: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
-        """Write results.json; what is not given stays as it is."""
-        listed = self.results if measured is None else measured
-        whole: dict[str, Any] = {"measurements": [one.to_json() for one in listed]}
-        if of_detectors := self.detection if detection is None else detection:
-            whole["detection"] = of_detectors
+    def write_results(self, measured: Sequence[Measurement]) -> None:
+        """Write results.json."""
+        whole = {"measurements": [one.to_json() for one in measured]}
         write_file(self.path / RESULTS, json.dumps(whole, indent=2) + "\n")
 
     @property
@@ -171,7 +153,7 @@ class Run:
         "path", "report"; "method"; "verdict", whether it is "healthy", its "state" and "words";
         "health" as measured last; "metrics", the last line of them; "results", a list of what
         `evaluate` measured, each with what it was measured "on", its "results" by row and a
-        "sentence"; "detection", what `transfer` wrote of detectors.
+        "sentence".
         """
         lines, verdict, report = self.metrics, self.verdict, self.path / "report.html"
         return {
@@ -182,7 +164,6 @@ class Run:
             "health": next((line["health"] for line in reversed(lines) if "health" in line), None),
             "metrics": next((line for line in reversed(lines) if "loss" in line), None),
             "results": [one.summary() for one in self.results],
-            "detection": self.detection,
         }
 
     @property
@@ -222,16 +203,6 @@ class Run:
             raise ValueError(
                 f"{self.path / 'metrics.jsonl'} is damaged: {first_line(error)}"
             ) from error
-
-
-def _is_detection(about: Any) -> bool:
-    """Whether it is what `transfer` notes of detectors on one task."""
-    known = isinstance(about, dict) and {"detector", "train_images", "test_images"} <= about.keys()
-    rows = about.get("results") if known else None
-    return isinstance(rows, dict) and all(
-        isinstance(row, dict) and all(isinstance(one, (int, float)) for one in row.values())
-        for row in rows.values()
-    )
 
 
 def load(run: str | Path | Run, *, encoder: nn.Module | None = None) -> Encoder:

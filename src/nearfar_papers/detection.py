@@ -4,9 +4,10 @@ and draw a page.
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import cycle
 from pathlib import Path
@@ -14,9 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
@@ -25,19 +23,21 @@ from torchvision.ops._utils import split_normalization_params
 from torchvision.transforms.functional import resize
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
+from nearfar import Run
+from nearfar.atomic import write_file
 from nearfar.data import describe
 from nearfar.data.left_out import NO_OBJECT, Count
-from nearfar.data.value_range import spread
 from nearfar.device import find_device
-from nearfar.losses.checks import positive
 from nearfar.maps.thumbnails import data_url
+from nearfar.messages import read_json
 from nearfar.networks import Encoder, first_encoder
-from nearfar.pages.report import STARTS, write_report
-from nearfar.pages.template import write_page
-from nearfar.run import Run
+from nearfar.pages.report import write_report
+from nearfar.pages.template import page, write_page
+from nearfar.progress import Table, log, tracked
+from nearfar.rendering import current_console
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.run_features import sampled_shown
-from nearfar.training.progress import say_read, shown
+from nearfar.training.progress import say_read
 from nearfar.views import eight_bits
 from nearfar_papers.annotations import (
     AnnotatedImage,
@@ -55,7 +55,6 @@ from nearfar_papers.detector import (
     DetectorSettings,
     build_detector,
     channels_of,
-    detector_settings,
 )
 
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
@@ -66,6 +65,56 @@ Found = list[dict[str, Any]]
 """The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`,
 with a "score".
 """
+
+
+DETECTION = "detection.json"
+"""In a run folder, of detectors by task: settings, and "results" by where they started."""
+STARTS = {
+    "untrained": "random weights",
+    "starting_weights": "starting weights",
+    "trained": "this run",
+}
+"""What a detector started from, in words."""
+
+
+def read_detection(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read what `transfer` wrote of detectors by task; empty before, ValueError for a damaged
+    file.
+    """
+    path = folder / DETECTION
+    if not path.is_file():
+        return {}
+    remedy = "remove it and run nearfar transfer again"
+    found = read_json(path, remedy)
+    if not all(map(_is_complete, found.values())):
+        raise ValueError(f"{path} is damaged: what it says of detectors is incomplete; {remedy}")
+    return found
+
+
+def _is_complete(about: Any) -> bool:
+    """Whether that is what `transfer` notes of detectors on one task."""
+    known = isinstance(about, dict) and {"detector", "train_images", "test_images"} <= about.keys()
+    rows = about.get("results") if known else None
+    return (
+        isinstance(rows, dict)
+        and bool(rows)
+        and all(
+            isinstance(row, dict) and all(isinstance(one, (int, float)) for one in row.values())
+            for row in rows.values()
+        )
+    )
+
+
+def report_section(folder: Path) -> str:
+    """Return the report's section on detectors; "" for a run without any."""
+    tables = []
+    for task, about in read_detection(folder).items():
+        columns = {
+            key: key for key in next(iter(about["results"].values())) if "minutes" not in key
+        }
+        names = STARTS | {row: row for row in about["results"] if row not in STARTS}
+        tables.append({**about, "task": task, "columns": columns, "names": names})
+    return page("detection.html", package="nearfar_papers", tables=tables) if tables else ""
 
 
 def steps_of(settings: DetectorSettings, images: int) -> int:
@@ -81,12 +130,11 @@ def fit_detector(
     settings: DetectorSettings,
     *,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Train a detector, in place. Images are flipped half of the time.
 
-    train: each image with an object. seed: of the order of images and their flips. progress: called
-    with (steps done, all). Raises RuntimeError where the loss is no longer finite.
+    train: each image with an object. seed: of the order of images and their flips. Raises
+    RuntimeError where the loss is no longer finite.
     """
     torch.manual_seed(seed)
     steps, device = steps_of(settings, len(train)), find_device()
@@ -99,7 +147,8 @@ def fit_detector(
         train, channels_of(detector), getattr(detector.roi_heads, "mask_roi_pool", None) is not None
     )
     swaps = mirrored(train.keypoint_names)
-    for step, batch in enumerate(_batches(source, settings, steps, seed), 1):
+    batches = tracked(_batches(source, settings, steps, seed), "training the detector", steps)
+    for step, batch in enumerate(batches, 1):
         turned = [flipped(*one, swaps) if torch.rand(()) < 0.5 else one for one in batch]
         images = [image.to(device) for image, _ in turned]
         losses = detector(
@@ -118,8 +167,6 @@ def fit_detector(
             )
         optimizer.step()
         schedule.step()
-        if progress is not None:
-            progress(step, steps)
 
 
 def detector_optimizer(detector: nn.Module, settings: DetectorSettings) -> torch.optim.Optimizer:
@@ -163,19 +210,13 @@ def _batches(
         steps -= len(loader)
 
 
-def find_objects(
-    detector: GeneralizedRCNN,
-    test: AnnotatedImages,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Found]:
-    """Let a detector find the objects in every image, at most 100 of each. progress: called with
-    (done, all).
-    """
+def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Found]:
+    """Let a detector find the objects in every image, at most 100 of each."""
     from faster_coco_eval.core import mask
 
     found, device = list[Found](), find_device()
     detector.to(device).eval()
-    for done, image in enumerate(test.images, 1):
+    for image in tracked(test.images, "finding objects"):
         with torch.inference_mode():
             [given] = detector([read_pixels(image, channels_of(detector)).to(device)])
         given = {key: value.cpu() for key, value in given.items()}
@@ -194,8 +235,6 @@ def find_objects(
             if "keypoints" in given:
                 one["keypoints"] = given["keypoints"][i].flatten().tolist()
         found.append(objects)
-        if progress is not None:
-            progress(done, len(test))
     return found
 
 
@@ -252,98 +291,110 @@ def average_precision(
     return numbers
 
 
+def detector_encoders(
+    run: Run, encoder: nn.Module | None, baselines: bool, seed: int
+) -> dict[str, Encoder]:
+    """Return what detectors start from, by row: the run's weights, with `baselines` random ones,
+    and for a run with `init` its starting weights.
+
+    encoder: the module of a run whose encoder was an object of the user's own. seed: of the random
+    weights.
+    """
+    rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
+    if baselines and run.settings.init is not None:
+        rows |= encoders_by_row(run, encoder, baselines)
+    return {row: first_encoder(one) for row in STARTS if isinstance(one := rows.get(row), Encoder)}
+
+
 def evaluate_detectors(
     run: Run,
+    encoders: Mapping[str, Encoder],
     data: Any,
     tasks: Sequence[str],
+    settings: DetectorSettings,
     *,
-    detector: str,
-    epochs: float | None,
     limit: int | None,
     test_share: float,
     seed: int,
-    baselines: bool,
-    encoder: nn.Module | None,
-    console: Console,
 ) -> dict[str, dict[str, float]]:
-    """Train a detector from the run's weights, and with `baselines` from random ones, and compare
-    what they find.
+    """Train a detector from each encoder, and compare what they find.
 
-    See `nearfar.transfer`; tasks: of "detect", "segment" and "keypoints". Writes results.json,
-    after each training, TASK.html and the report. Returns AP, AP50, AP75 and those of each class,
-    0..1, as "TASK_AP" by "untrained", "starting_weights" (for a run with `init`) and "trained".
+    encoders: by row, see `detector_encoders`. tasks: of "detect", "segment" and "keypoints". The
+    others are those of `transfer`. Writes detection.json after each training, TASK.html and the
+    report. Returns AP, AP50, AP75 and those of each class, 0..1, as "TASK_AP" by row.
     """
     check_library()
-    settings = detector_settings(detector)
-    if epochs is not None:
-        positive(**{"--epochs": epochs})
-        settings = replace(settings, epochs=epochs, steps=None)
+    read_detection(run.path)  # refused before anything is computed, where it is damaged
     source = run.settings.given("data") if data is None else data
     if not isinstance(source, (str, Path)):
         raise ValueError(
             f"{', '.join(tasks)} take one folder or one .json with annotations as DATA"
         )
-    rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
-    if baselines and run.settings.init is not None:
-        rows |= encoders_by_row(run, encoder, baselines)
-    encoders = {
-        row: first_encoder(one) for row in STARTS if isinstance(one := rows.get(row), Encoder)
-    }
     opened = {}
     for task in tasks:  # everything that can be wrong is, before hours of training
-        opened[task] = _sets(source, task, limit, test_share, seed, console)
+        opened[task] = _sets(source, task, limit, test_share, seed)
         _built(encoders["trained"], settings, task, opened[task][0])
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
     for task, (train, test) in opened.items():
         about = {
-            "detector": detector,
+            "detector": settings.name,
             "settings": asdict(settings),
             "data": Path(describe(source)).name,
             "seed": seed,
-        }
-        about |= {
             "train_images": len(train),
             "test_images": len(test),
             "steps": steps_of(settings, len(train)),
+            "device": find_device().type,
         }
-        about["device"] = find_device().type
         numbers, found = dict[str, dict[str, float]](), dict[str, list[Found]]()
-        for row, one in encoders.items():
+        for row, encoder in encoders.items():
             title = f"{task}, {STARTS[row]}"
-            console.print(Text(f"{title}: {about['steps']} steps of {settings.batch_size} images"))
-            torch.manual_seed(seed)  # the heads start alike in every row
-            model, began, busy = (
-                _built(one, settings, task, train),
-                time.perf_counter(),
-                time.process_time(),
-            )
-            with shown(console, title) as progress:
-                fit_detector(model, train, settings, seed=seed, progress=progress)
-            with shown(console, f"{title}: testing") as progress:
-                found[row] = find_objects(model, test, progress)
-            own = numbers[row] = average_precision(test, found[row], TASKS[task])
-            if task != "detect":
-                own["box AP"] = average_precision(test, found[row])["AP"]
-            own["minutes"] = round((time.perf_counter() - began) / 60, 2)
-            own["cpu minutes"] = round((time.process_time() - busy) / 60, 2)
-            results[row] |= {f"{task}_{name}": value for name, value in own.items()}
-            run.write_results(detection={**run.detection, task: {**about, "results": numbers}})
-        page = run.path / f"{task}.html"
-        write_detection_page(page, task, test, found)
-        said = (
-            f"{task} ({detector}): AP in percent, {len(train)} images to fit, {len(test)} to test"
-        )
-        table = Table("", *numbers["trained"], title=said)
-        for row, own in numbers.items():
-            shares = (value if "minutes" in name else 100 * value for name, value in own.items())
-            table.add_row(STARTS[row], *(f"{value:.1f}" for value in shares))
-        console.print(table, Text(f"what was found -> {page}"))
+            log.info("%s: %d steps of %d images", title, about["steps"], settings.batch_size)
+            numbers[row], found[row] = _measure(encoder, settings, task, train, test, seed)
+            results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
+            written = read_detection(run.path) | {task: {**about, "results": numbers}}
+            write_file(run.path / DETECTION, json.dumps(written, indent=2) + "\n")
+        write_detection_page(run.path / f"{task}.html", task, test, found)
+        sizes = f"{len(train)} images to fit, {len(test)} to test"
+        log.info(_table(f"{task} ({settings.name}): AP in percent, {sizes}", numbers))
+        log.info("what was found -> %s", run.path / f"{task}.html")
     write_report(run.path)
     return results
 
 
+def _measure(
+    encoder: Encoder,
+    settings: DetectorSettings,
+    task: str,
+    train: AnnotatedImages,
+    test: AnnotatedImages,
+    seed: int,
+) -> tuple[dict[str, float], list[Found]]:
+    """Train a detector and test it; returns its precisions and minutes, and what it found."""
+    torch.manual_seed(seed)  # the heads start alike in every row
+    model = _built(encoder, settings, task, train)
+    began, busy = time.perf_counter(), time.process_time()
+    fit_detector(model, train, settings, seed=seed)
+    found = find_objects(model, test)
+    numbers = average_precision(test, found, TASKS[task])
+    if task != "detect":
+        numbers["box AP"] = average_precision(test, found)["AP"]
+    numbers["minutes"] = round((time.perf_counter() - began) / 60, 2)
+    numbers["cpu minutes"] = round((time.process_time() - busy) / 60, 2)
+    return numbers, found
+
+
+def _table(title: str, numbers: Mapping[str, Mapping[str, float]]) -> Table:
+    """Lay out precisions in percent and minutes, a row for each start."""
+    table = Table("", *numbers["trained"], title=title)
+    for row, own in numbers.items():
+        shown = (value if "minutes" in name else 100 * value for name, value in own.items())
+        table.add(STARTS[row], *(f"{value:.1f}" for value in shown))
+    return table
+
+
 def _sets(
-    source: str | Path, task: str, limit: int | None, share: float, seed: int, console: Console
+    source: str | Path, task: str, limit: int | None, share: float, seed: int
 ) -> tuple[AnnotatedImages, AnnotatedImages]:
     """The images for training that hold something to learn from, a sample of them, and those for
     the test. A line says how many were read and left out.
@@ -370,9 +421,9 @@ def _sets(
         )
     empty = [str(train.images[row].path) for row in sorted({*range(len(train))} - {*learned})]
     read = len(learned) + len(test)
-    say_read(Count(describe(source), read, [(name, NO_OBJECT) for name in empty]), console)
+    say_read(Count(describe(source), read, [(name, NO_OBJECT) for name in empty]))
     train = train.subset(learned)
-    return (train if limit is None else sampled_shown(train, limit, seed, console)), test
+    return (train if limit is None else sampled_shown(train, limit, seed, current_console())), test
 
 
 def _built(
@@ -390,14 +441,14 @@ def write_detection_page(
     holds.
     """
     images = []
-    for row in spread(len(test), SHOWN):
+    for row in np.linspace(0, len(test) - 1, min(SHOWN, len(test))).round().astype(int).tolist():
         one, columns = test.images[row], {"annotated": list(test.images[row].objects)}
         for key, each in found.items():
             columns[STARTS[key]] = [found_ for found_ in each[row] if found_["score"] >= CERTAIN]
         drawn = ((title, len(objects), _drawn(one, objects)) for title, objects in columns.items())
         images.append(
             [
-                dict(name=one.path.name, title=title, count=count, url=url)
+                {"name": one.path.name, "title": title, "count": count, "url": url}
                 for title, count, url in drawn
             ]
         )
@@ -408,7 +459,8 @@ def write_detection_page(
     classes = list(zip(test.class_names, cycle(COLOURS), strict=False))
     write_page(
         path,
-        "found.html",
+        "detected_objects.html",
+        package="nearfar_papers",
         title=f"What was found: {task}",
         about=about,
         classes=classes,

@@ -5,7 +5,8 @@ settings by name.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +23,8 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from nearfar.messages import check_known, one_line
-from nearfar.networks import Encoder
+from nearfar.networks import Encoder, SmallNet
 from nearfar.networks.backbone import Backbone
-from nearfar.networks.small import SmallNet
 
 TASKS = {"detect": "bbox", "segment": "segm", "keypoints": "keypoints"}
 """What can be found, and what COCO's evaluation calls it."""
@@ -47,7 +47,7 @@ class DetectorSettings:
     hidden: units of the box head. anchors: sides, as multiples of a map's stride. pooled: whether
     the pyramid ends in one more map, of half the last one's size. regions: sampled of each image
     for the heads. proposals: looked at on each map, in training and in the test. kept: of these,
-    for an image. workers: data-loading workers.
+    for an image. workers: data-loading workers. name: in the list of settings.
     """
 
     neck: str
@@ -71,6 +71,7 @@ class DetectorSettings:
     proposals: tuple[int, int] = (2000, 1000)
     kept: tuple[int, int] = (1000, 1000)
     workers: int = 8
+    name: str = ""
 
 
 ON_A_CPU: dict[str, Any] = dict(
@@ -116,10 +117,17 @@ DETECTORS = {
 }
 
 
-def detector_settings(name: str) -> DetectorSettings:
-    """Return settings by name; ValueError for an unknown one."""
+def detector_settings(name: str, epochs: float | None = None) -> DetectorSettings:
+    """Return settings by name, of another length where `epochs` are given; ValueError for an
+    unknown name.
+    """
     check_known("detector", name, DETECTORS)
-    return DETECTORS[name]
+    settings = replace(DETECTORS[name], name=name)
+    if epochs is None:
+        return settings
+    if not 0 < epochs < math.inf:
+        raise ValueError(f"--epochs must be a finite number above 0, not {epochs}")
+    return replace(settings, epochs=epochs, steps=None)
 
 
 class FeatureMaps(nn.Module):

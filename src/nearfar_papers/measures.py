@@ -23,15 +23,14 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
+from nearfar import Run, load, map_images
 from nearfar.allocator import reuse_memory
-from nearfar.commands.map import map_images
 from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.evaluation import extract_view
 from nearfar.messages import READ, as_json
 from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.rendering import shown_nowhere
-from nearfar.run import Run, load
 from nearfar.run_features import open_shown
 from nearfar.training.budget import training_speed
 from nearfar.training.plan import chosen_method, chosen_views, views_at
@@ -204,11 +203,17 @@ def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
     """Some training steps, which return the images per second."""
     size, method = int(given.get("image_size", 32)), _method(given)
     views = views_at(Settings(method=given["method"]), method, size, size, 3)
-    how: dict[str, Any] = dict(
-        image_size=size, crop_size=size, channels=3, batch_size=int(given["batch_size"])
+    return partial(
+        training_speed,
+        method,
+        given.get("encoder", "small"),
+        views,
+        image_size=size,
+        crop_size=size,
+        channels=3,
+        batch_size=int(given["batch_size"]),
+        precision=given.get("precision", "32-true"),
     )
-    how["precision"] = given.get("precision", "32-true")
-    return partial(training_speed, method, given.get("encoder", "small"), views, **how)
 
 
 def _peak_above_now(work: Callable[[], object]) -> float:

@@ -66,22 +66,14 @@ def write_outcome(
         for place, each in seeds.items()
         if table.measure != "curve"
     }
-    right = {
-        place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
-        for place, each in seeds.items()
+    claims = _claims(paper, table, seeds, values) if values else []
+    facts = {
+        "paper": paper.title,
+        "table": table.name,
+        "title": table.title,
+        "scale": table.size,
+        "unit": table.unit,
     }
-    claims = (
-        [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
-        if values
-        else []
-    )
-    if paper.holm:
-        tested = [claim for claim in claims if "p" in claim]
-        for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
-            claim["holm"] = "survives" if survives else "does not"
-    facts = dict(
-        paper=paper.title, table=table.name, title=table.title, scale=table.size, unit=table.unit
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(
         path.with_suffix(".json"),
@@ -101,6 +93,7 @@ def write_outcome(
     write_page(
         path,
         "paper_table.md",
+        package="nearfar_papers",
         paper=paper,
         table=table,
         paired=any(row.paper for row in table.rows.values()),
@@ -121,10 +114,34 @@ def write_outcome(
     return path
 
 
+def _claims(
+    paper: Paper,
+    table: Table,
+    seeds: Mapping[Place, Mapping[str, Mapping[str, Any]]],
+    values: Values,
+) -> list[dict[str, Any]]:
+    """Judge the claims of a table. seeds: what was measured, by cell and seed; values: the numbers
+    of it.
+    """
+    right = {
+        place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
+        for place, each in seeds.items()
+    }
+    claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
+    if paper.holm:
+        tested = [claim for claim in claims if "p" in claim]
+        for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
+            claim["holm"] = "survives" if survives else "does not"
+    return claims
+
+
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
-    told: dict[str, Any] = dict(
-        text=claim.text, section=claim.section, holds=judgement.holds, numbers=judgement.words
-    )
+    told: dict[str, Any] = {
+        "text": claim.text,
+        "section": claim.section,
+        "holds": judgement.holds,
+        "numbers": judgement.words,
+    }
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
     told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
     return told | (
@@ -242,6 +259,7 @@ def write_claims(out: Path) -> Path:
     write_page(
         out / CLAIMS,
         "paper_claims.md",
+        package="nearfar_papers",
         papers=papers,
         sums=sums | {"all": sum(sums.values(), Counter())},
         verdicts=VERDICTS,
@@ -336,10 +354,16 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
             if (seeds := values.get((row.name, column.name)))
         }
         if ours:
-            marks: dict[str, Any] = dict(
-                color=colour, marker="osD"[number // 10], capsize=3, label=row.title
+            means, deviations = _means_and_spread(ours.values())
+            axes.errorbar(
+                list(ours),
+                means,
+                deviations,
+                color=colour,
+                marker="osD"[number // 10],
+                capsize=3,
+                label=row.title,
             )
-            axes.errorbar(list(ours), *_means_and_spread(ours.values()), **marks)
         theirs = {
             column.title: row.paper[column.name][0]
             for column in columns

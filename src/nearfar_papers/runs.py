@@ -9,6 +9,7 @@ import datetime
 import glob
 import inspect
 import json
+import logging
 import math
 import os
 import queue
@@ -27,29 +28,29 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from rich.console import Console
-from rich.text import Text
 
+from nearfar import Run, evaluate
 from nearfar.atomic import write_file
-from nearfar.commands.evaluate import evaluate
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
 from nearfar.messages import as_words, check_known, first_line, one_line, read_json
-from nearfar.run import PREDICTIONS, TRUTH, Run
+from nearfar.progress import log, progress
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
 from nearfar.training.plan import chosen_method
 from nearfar.training.processes import handled
-from nearfar.training.progress import duration, shown
-from nearfar.training.run_folder import CONFIG
+from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
+from nearfar_papers.detection import read_detection
 from nearfar_papers.detector import TASKS
 from nearfar_papers.paper import TRAINED, Cell, Table
 from nearfar_papers.protocols import PROTOCOLS
 from nearfar_papers.protocols import result_names as protocol_names
 from nearfar_papers.standard_sets import PREFIX, name_with, standard_set
-from nearfar_papers.transfer import transfer
+from nearfar_papers.transfer_evaluation import transfer
 
+CONFIG, PREDICTIONS, TRUTH = "config.yaml", "predictions.npz", "truth"
+"""Of the folder of a run: its settings, what `evaluate` predicted last, and in it what is right."""
 DONE = "measured.json"
 """In the folder of a run: what was measured on it, with commands and seconds."""
 REMEDY = "remove it, and the run is measured again"
@@ -110,7 +111,7 @@ def _check_evaluation(cell: Cell) -> None:
         check_known(
             f"option of {verb}",
             name,
-            options - {"run", "protocol", "baselines", "encoder", "console", "root"},
+            options - {"run", "protocol", "baselines", "encoder", "root", "console"},
         )
     if not cell.protocol:
         raise ValueError("protocol is missing")
@@ -238,8 +239,8 @@ class Task:
     seed: int
     data: Path = Path()
     cells: list[Cell] = field(default_factory=list)
-    read: list[str] = field(default_factory=list)
-    """What its commands read and left out, in lines."""
+    read: list[dict[str, Any]] = field(default_factory=list)
+    """What its commands read and left out, as they print it with --json."""
 
 
 def add_tasks(
@@ -284,7 +285,7 @@ def add_tasks(
     return list(dict.fromkeys(missing))
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
+def run_tasks(tasks: Sequence[Task], jobs: int) -> int:
     """Run tasks, `jobs` at a time; failures are reported and the others continue. Returns how many
     failed. What they read and left out is said once for all of them.
 
@@ -292,24 +293,25 @@ def run_tasks(tasks: Sequence[Task], jobs: int, console: Console) -> int:
     closes reach them by themselves.
     """
     began, failed, read = time.perf_counter(), 0, set[str]()
-    console.print(f"runs to make: {len(tasks)}, {jobs} at a time")
+    log.info("runs to make: %d, %d at a time", len(tasks), jobs)
     places: queue.SimpleQueue[int] = queue.SimpleQueue()
     for place in range(jobs):
         places.put(place)
     commands, pool = _Commands(), ThreadPoolExecutor(jobs)
-    with handled([signal.SIGTERM], commands.stop), shown(console, "runs") as progress:
+    with handled([signal.SIGTERM], commands.stop), progress("runs", len(tasks)) as bar:
         try:
             futures = {pool.submit(_run, task, commands, places, jobs): task for task in tasks}
             for done, future in enumerate(as_completed(futures), 1):
                 problem, words = future.result()
                 failed += problem
-                for line in futures[future].read:
-                    if line not in read:
-                        read.add(line)
-                        console.print(Text(line), soft_wrap=True)
+                for one in futures[future].read:
+                    if one["line"] not in read:
+                        read.add(one["line"])
+                        level = logging.WARNING if one["left_out"] else logging.INFO
+                        log.log(level, "%s", one["line"])
                 left = (time.perf_counter() - began) / done * (len(tasks) - done)
-                console.print(Text(f"{done}/{len(tasks)}  {words}  {duration(left)} left"))
-                progress(done, len(tasks))
+                log.info("%d/%d  %s  %s left", done, len(tasks), words, duration(left))
+                bar.update(done)
         finally:
             pool.shutdown(cancel_futures=True)
     return failed
@@ -323,7 +325,7 @@ class _Commands:
         self._stopped = False
 
     def run(
-        self, words: Sequence[str], environment: Mapping[str, str], log: Path
+        self, words: Sequence[str], environment: Mapping[str, str], log_file: Path
     ) -> dict[str, Any]:
         """Run Python with some words; append what it says to the log and return the JSON object
         that it prints.
@@ -331,7 +333,7 @@ class _Commands:
         Raises subprocess.CalledProcessError where it fails or is stopped.
         """
         command = [sys.executable, *words]
-        with log.open("a") as file:
+        with log_file.open("a") as file:
             child = subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=file, text=True
             )
@@ -358,7 +360,7 @@ def _run(
     task: Task, commands: _Commands, places: queue.SimpleQueue[int], jobs: int
 ) -> tuple[bool, str]:
     """Measure all cells of a task; returns whether it failed, and what to say."""
-    name, log = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
+    name, log_file = task.folder.name, task.folder.with_name(f"{task.folder.name}.log")
     place = places.get()
     threads = max(
         1, (os.cpu_count() or 1) // jobs
@@ -366,15 +368,17 @@ def _run(
     if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal():
         threads = min(threads, int(given))
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | one_gpu(place)
+
+    def run(words: Sequence[str]) -> dict[str, Any]:
+        return commands.run(words, environment, log_file)
+
     try:
         for cell in task.cells:
             if cell.reading not in measurements(task.folder):
-                _measure(
-                    cell, task, lambda words: commands.run(words, environment, log), environment
-                )
+                _measure(cell, task, run, environment)
     except subprocess.CalledProcessError as error:
-        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        return True, f"{name} failed: {said[-1] if said else error} (see {log})"
+        said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+        return True, f"{name} failed: {said[-1] if said else error} (see {log_file})"
     except Exception as error:  # of this run alone
         return True, f"{name} failed: {type(error).__name__}: {first_line(error)}"
     finally:
@@ -393,7 +397,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
     def printed(words: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = run([*words, "--json"])
-        task.read += [one["line"] for one in found.get("read", [])]
+        task.read += found.get("read", [])
         return found
 
     def note(name: str, **what: Any) -> None:
@@ -404,65 +408,32 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
             folder / DONE, json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n"
         )
 
-    settings = {key: value for key, value in task.settings.items() if key != "data"}
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
-        usual = PAPERS | (SMALL if settings.get("recipe") == "small" else {})
-        words = [
-            "pretrain",
-            str(task.source),
-            *as_words(usual | settings),
-            "--seed",
-            str(task.seed),
-        ]
-        words += ["--out", str(folder)]
+        words = _pretrain_words(task)
         resumed = (folder / CONFIG).is_file()
-        printed(["-m", "nearfar", *(["pretrain", "--resume", str(folder)] if resumed else words)])
-        note(
-            PRETRAINED,
-            commands=[shlex.join(["nearfar", *words])],
-            seconds=time.perf_counter() - began,
-        )
+        printed(["-m", *(["nearfar", "pretrain", "--resume", str(folder)] if resumed else words)])
+        seconds = time.perf_counter() - began
+        note(PRETRAINED, commands=[shlex.join(words)], seconds=seconds)
         began = time.perf_counter()
     numbers: dict[str, Any] = {}
     right: dict[str, dict[str, Any]] = {}
-    measured = Run(folder)
     if cell.measure in ("run", "detect"):
         same = [one for one in task.cells if _how(one) == _how(cell)]
-        words = ["nearfar", verb_of(cell), str(folder)]
-        if (other := cell.evaluate.get("data")) is not None:
-            words += (
-                [other, "--root", str(task.data)]
-                if other.startswith(PREFIX)
-                else [str(task.data / other)]
-            )
-        words += [
-            "--protocol",
-            *dict.fromkeys(name for one in same for name in one.protocol),
-            "--no-baselines",
-        ]
-        words += as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
+        words = _evaluation_words(cell, same, task)
         printed(["-m", *words])
         if cell.measure == "detect":
-            numbers = measured.detection[cell.protocol[0]]["results"]["trained"]
-        elif os.path.lexists(path := folder / PREDICTIONS):
-            right = {name: packed(one) for name, one in right_in(path).items()}
-        if cell.measure != "detect":
-            numbers = measured.results[-1]["trained"]  # what the command has just measured
+            numbers = read_detection(folder)[cell.protocol[0]]["results"]["trained"]
+        else:
+            numbers = Run(folder).results[-1]["trained"]  # what the command has just measured
+            if os.path.lexists(path := folder / PREDICTIONS):
+                right = {name: packed(one) for name, one in right_in(path).items()}
         values = {
             one.metric: (one.reading, 100 * numbers[one.metric])
             for one in same
             if one.metric in numbers
         }
     else:
-        given = dict(settings, data=task.source, seed=task.seed, metric=cell.metric, unit=cell.unit)
-        words = [
-            "python",
-            "-m",
-            "nearfar_papers.measures",
-            cell.measure,
-            json.dumps(given),
-            str(folder),
-        ]
+        words = _measure_words(cell, task)
         values = {cell.metric: (cell.reading, printed(words[1:])["result"])}
     seconds = (time.perf_counter() - began) / max(1, len(values))
     for metric, (reading, value) in values.items():
@@ -470,6 +441,40 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         note(reading, value=value, commands=[shlex.join(words)], seconds=seconds, **also)
     if cell.metric not in values:
         raise ValueError(f"results.json has no {cell.metric}, but {', '.join(numbers)}")
+
+
+def _pretrain_words(task: Task) -> list[str]:
+    """Return the command line that makes the run of a task."""
+    settings = {key: value for key, value in task.settings.items() if key != "data"}
+    usual = PAPERS | (SMALL if settings.get("recipe") == "small" else {})
+    words = ["nearfar", "pretrain", str(task.source), *as_words(usual | settings)]
+    return [*words, "--seed", str(task.seed), "--out", str(task.folder)]
+
+
+def _evaluation_words(cell: Cell, same: Sequence[Cell], task: Task) -> list[str]:
+    """Return the command line that measures a cell, with the protocols of others that are measured
+    as it is.
+    """
+    words = ["nearfar", verb_of(cell), str(task.folder)]
+    if (other := cell.evaluate.get("data")) is not None:
+        standard = other.startswith(PREFIX)
+        words += [other, "--root", str(task.data)] if standard else [str(task.data / other)]
+    protocols = dict.fromkeys(name for one in same for name in one.protocol)
+    words += ["--protocol", *protocols, "--no-baselines"]
+    return words + as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
+
+
+def _measure_words(cell: Cell, task: Task) -> list[str]:
+    """Return the command line of a measure in a process of its own."""
+    given = {
+        **{key: value for key, value in task.settings.items() if key != "data"},
+        "data": task.source,
+        "seed": task.seed,
+        "metric": cell.metric,
+        "unit": cell.unit,
+    }
+    words = ["python", "-m", "nearfar_papers.measures", cell.measure]
+    return [*words, json.dumps(given), str(task.folder)]
 
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 import torchvision.datasets
 from jaxtyping import Int
-from rich.console import Console
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
@@ -24,8 +23,9 @@ from nearfar.data.left_out import Count
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import check_known, first_line
+from nearfar.progress import progress
 from nearfar.run_evaluation import Encoders, Labelled, LabelledSets
-from nearfar.training.progress import say_read, shown
+from nearfar.training.progress import say_read
 from nearfar_papers.protocols import Metric
 
 PREFIX = "torchvision:"
@@ -126,7 +126,7 @@ class Split:
 
 
 def features_in_pieces(
-    sets: LabelledSets, reading: Mapping[str, Any], encoders: Encoders, console: Console
+    sets: LabelledSets, reading: Mapping[str, Any], encoders: Encoders
 ) -> Iterator[tuple[str, Labelled]]:
     """Features and labels of every split, encoder by encoder; each image is read once, and left out
     if unreadable, which a line says.
@@ -137,7 +137,7 @@ def features_in_pieces(
         parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
         labels: list[np.ndarray] = []
         skipped: list[tuple[str, str]] = []
-        with shown(console, f"{name} images") as progress:
+        with progress(f"reading {name} images", len(split)) as bar:
             for rows in torch.arange(len(split)).split(CHUNK):
                 images = open_images(Subset(split.images, rows.tolist()), **reading)
                 for row, encoder in encoders.items():
@@ -146,9 +146,9 @@ def features_in_pieces(
                 known_labels = images.labels if split.matrix is None else split.matrix[known]
                 labels.append(known_labels)  # type: ignore[arg-type]
                 skipped += images.skipped
-                progress(int(rows[-1]) + 1, len(split))
+                bar.update(int(rows[-1]) + 1)
         read = len(split) - len(skipped)
-        say_read(Count(sets.data, read, skipped, name, list(sets.splits)), console)
+        say_read(Count(sets.data, read, skipped, name, list(sets.splits)))
         for row in encoders:
             found[row][name] = torch.cat(parts[row]), np.concatenate(labels)
     yield from found.items()

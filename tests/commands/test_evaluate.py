@@ -12,7 +12,6 @@ from nearfar.data.images import sample
 from nearfar.evaluation.results import sentence
 from nearfar.run_evaluation import open_labelled, stratified_sample
 from nearfar.training.settings import Settings
-from nearfar_papers.runs import packed, unpacked
 
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 
@@ -91,16 +90,6 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tm
             "evaluate RUN --protocol finetune --labels names.txt",
             "which --protocol does not ask for",
         ),
-        ("evaluate RUN --protocol transfer", "see nearfar transfer"),
-        (
-            "transfer RUN --protocol transfr",
-            "there is no protocol 'transfr': did you mean 'transfer'",
-        ),
-        ("transfer RUN --protocol knn", "there are transfer, transfer-sgd"),
-        ("transfer RUN torchvision:dtd", "--root DIR"),
-        ("transfer RUN torchvision:dtd --root nowhere", "nothing is downloaded"),
-        ("transfer RUN --root nowhere", "--root is for data sets of torchvision"),
-        ("transfer RUN --limit 0", "--limit"),
     ],
 )
 def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
@@ -118,9 +107,6 @@ def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
         for name in set(saved.files) - {"truth"}:
             right = saved[name] == saved["truth"]
             assert right.mean() == pytest.approx(results["trained"][name], rel=1e-12)
-            assert unpacked(packed(right)) == pytest.approx(
-                right.reshape(-1, right.shape[-1]).mean(0)
-            )
             if name == "five_labels":
                 assert right.shape[0] == 20
                 assert right.mean(1).std() == pytest.approx(results["trained"]["five_labels_std"])

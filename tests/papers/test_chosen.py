@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import nearfar
+import nearfar_papers
 from nearfar.methods import method_class
 from nearfar.views.plans import plan
 from nearfar_papers.pages import write_outcome
@@ -220,7 +220,7 @@ tables:
 def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(TINY)
-    outcome = nearfar.reproduce("own.yaml/fresh", jobs=2)["own/fresh"]
+    outcome = nearfar_papers.reproduce("own.yaml/fresh", jobs=2)["own/fresh"]
     trials = json.loads(Path("reproduced/own/choose.json").read_text())["cells"]
     values = [trials[f"simclr-{number}/digits"]["seeds"]["0"]["value"] for number in (1, 2)]
     temperature = "0.1" if values[0] >= values[1] else "0.5"

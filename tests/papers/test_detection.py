@@ -1,4 +1,4 @@
-"""Detectors through `nearfar.transfer` and the command line; average precision against numbers
+"""Detectors through `nearfar_papers.transfer` and the command line; average precision against numbers
 worked out by hand.
 """
 
@@ -13,11 +13,11 @@ from faster_coco_eval.core import mask
 from PIL import Image
 
 import nearfar
+import nearfar_papers
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
-from nearfar.run import Run
 from nearfar_papers.annotations import AnnotatedImage, AnnotatedImages, open_annotated
-from nearfar_papers.detection import average_precision
+from nearfar_papers.detection import average_precision, read_detection
 from nearfar_papers.detector import DETECTORS
 
 TASKS = ("detect", "segment", "keypoints")
@@ -38,13 +38,13 @@ def tiny(monkeypatch):
     monkeypatch.setitem(DETECTORS, "small", small)
 
 
-def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet):
+def test_all_three_from_this_run_and_from_random_weights(run, coco_folder):
     on = MeasuredOn("digits", "the test split", 9, 9, 10, 0.1, 0, "i", "e")
     run.write_results([Measurement(on, {"trained": {"knn": 0.5}})])
-    results = nearfar.transfer(run, str(coco_folder), protocol=TASKS, epochs=1, console=quiet)
+    results = nearfar_papers.transfer(run, str(coco_folder), protocol=TASKS, epochs=1)
     assert list(results) == ["untrained", "trained"]
     for task in TASKS:
-        about = run.detection[task]
+        about = read_detection(run.path)[task]
         assert (about["train_images"], about["test_images"], about["steps"]) == (6, 2, 3)
         assert about["settings"]["sides"] == [64] and about["data"] == coco_folder.name
         for row, numbers in about["results"].items():
@@ -56,7 +56,7 @@ def test_all_three_from_this_run_and_from_random_weights(run, coco_folder, quiet
         assert page.count("<img") == 2 * 3 and "random weights" in page and "annotated" in page
     assert run.results == [{"trained": {"knn": 0.5}}]  # kept, and apart
     run.write_results([Measurement(on, {"trained": {"knn": 0.6}})])
-    assert set(Run.of(run.path).detection) == set(TASKS)
+    assert set(read_detection(run.path)) == set(TASKS)
     report = (run.path / "report.html").read_text()
     assert "Objects found" in report and "segment: small, 6 images to fit, 2 to test" in report
 
@@ -76,17 +76,18 @@ def test_a_line_says_how_many_images_were_read_and_left_out(run, coco_folder, tm
     )
 
 
-def test_the_report_needs_no_other_protocol(run, coco_folder, quiet):
-    (run.path / "results.json").unlink(missing_ok=True)
+def test_the_report_needs_no_other_protocol(run, coco_folder):
+    for name in ("results.json", "detection.json"):
+        (run.path / name).unlink(missing_ok=True)
     once, again = (
-        nearfar.transfer(
-            run, coco_folder, protocol="detect", epochs=1, limit=4, baselines=False, console=quiet
+        nearfar_papers.transfer(
+            run, coco_folder, protocol="detect", epochs=1, limit=4, baselines=False
         )
         for _ in range(2)
     )
     assert once["trained"]["detect_AP"] == again["trained"]["detect_AP"]
-    written = json.loads((run.path / "results.json").read_text())
-    assert written["measurements"] == [] and written["detection"]["detect"]["train_images"] == 4
+    written = json.loads((run.path / "detection.json").read_text())
+    assert not (run.path / "results.json").exists() and written["detect"]["train_images"] == 4
     assert "Objects found" in (run.path / "report.html").read_text()
 
 

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import nearfar
+import nearfar_papers
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.training.environment import machine
 from nearfar.training.run_folder import owned
 from nearfar_papers.paper import read_paper
-from nearfar_papers.runs import add_tasks, right_in, state_of, unpacked
+from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
 from tests.papers.conftest import paper
 from tests.pictures import png
 
@@ -68,7 +69,7 @@ tables:
 
 def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch):
     committed = Path("docs/papers").resolve()
-    listed = nearfar.reproduce(out=str(tmp_path / "out"))
+    listed = nearfar_papers.reproduce(out=str(tmp_path / "out"))
     assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
     assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
     assert listed["saclr/table-1"]["state"] == "not run"
@@ -94,7 +95,7 @@ def reproduced(tmp_path_factory):
     (place / "own.yaml").write_text(OWN)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        whole = nearfar.reproduce("own.yaml", jobs=2)
+        whole = nearfar_papers.reproduce("own.yaml", jobs=2)
     return place, whole
 
 
@@ -141,21 +142,21 @@ def test_a_table_is_written_with_paper_and_ours(again):
 
 def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, monkeypatch):
     assert (
-        nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
+        nearfar_papers.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
         == again["own/table-2"]["cells"]
     )
     for path in Path("reproduced/runs").rglob("measured.json"):
         path.unlink()
     monkeypatch.setattr("nearfar_papers.runs.machine", lambda: "another machine")
     assert (
-        nearfar.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
+        nearfar_papers.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
         == again["own/table-2"]["cells"]
     )
     assert (
         f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()
     )  # the one that measured
     Path("mine.yaml").write_text(OWN)  # another table with the same run
-    found = nearfar.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
+    found = nearfar_papers.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
     assert found == again["own/table-3"]["cells"]
 
 
@@ -217,7 +218,7 @@ def test_tables_can_be_judged_anew_without_running_anything(again):
         for path in Path("reproduced/own").glob(f"{name}.*"):
             path.unlink()
     Path("own.yaml").write_text(OWN.replace("better: [matrix, row]", "better: [row, matrix]"))
-    judged = nearfar.reproduce("own.yaml", run=False)
+    judged = nearfar_papers.reproduce("own.yaml", run=False)
     assert list(judged) == ["own/table-2"] and judged["own/table-2"]["claims"][0]["holds"] == "no"
     words = Path("reproduced/claims.md").read_text()
     assert (
@@ -394,3 +395,10 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
     with owned(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("shape", [(1000,), (20, 1000)])
+def test_what_was_right_is_packed_without_loss(shape):
+    """Of several trials the share of them that were right, image by image."""
+    right = np.random.default_rng(0).random(shape) < 0.7
+    assert unpacked(packed(right)) == pytest.approx(right.reshape(-1, 1000).mean(0), abs=1e-12)

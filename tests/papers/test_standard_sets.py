@@ -1,12 +1,9 @@
 """Tiny data sets in the layouts that torchvision reads."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from nearfar.data.images import sample
 from nearfar.run_evaluation import LabelledSets
@@ -138,21 +135,20 @@ def means(pixels):
     return pixels.float().mean((2, 3))
 
 
-def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, quiet, monkeypatch):
+def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, said, monkeypatch):
     monkeypatch.setattr("nearfar_papers.standard_sets.CHUNK", 4)
     write_voc(tmp_path, train=6, test=6)
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/test001.jpg").write_bytes(b"no image")
     splits = open_standard(STANDARD_SETS["voc2007"], tmp_path)
     twice = {"once": means, "again": lambda pixels: 2 * means(pixels)}
-    console = Console(file=io.StringIO(), width=200)
     sets = LabelledSets(splits, "torchvision:voc2007")
-    found = dict(features_in_pieces(sets, FITTED, twice, console))
-    said = console.file.getvalue().splitlines()
-    assert [line.partition(" of ")[0] for line in said] == [
+    found = dict(features_in_pieces(sets, FITTED, twice))
+    lines = [line for line in said.lines if line.startswith("torchvision:")]
+    assert [line.partition(" of ")[0] for line in lines] == [
         f"torchvision:voc2007, the split {name}" for name in splits
     ]
-    assert "train, validation, test: 6 images read" in said[0] and "left out" not in said[0]
-    assert "5 images read, 1 left out: 1 (cannot identify image file" in said[2]
+    assert "train, validation, test: 6 images read" in lines[0] and "left out" not in lines[0]
+    assert "5 images read, 1 left out: 1 (cannot identify image file" in lines[2]
     features, labels = found["once"]["test"]
     assert features.shape == (5, 3) and torch.equal(found["again"]["test"][0], 2 * features)
     reds = torch.tensor([0.0, 125, 0, 250, 125])  # of images 0, 2, 3, 4 and 5
@@ -161,7 +157,7 @@ def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, qui
     assert labels[:, VOC_CLASSES.index("bus")].tolist() == [0, -1, -1, -1, -1]
     assert len(found["once"]["train"][1]) == len(found["once"]["validation"][1]) == 6
     some = splits["train"].sampled(4, 0)
-    [(_, few)] = features_in_pieces(LabelledSets({"train": some}), FITTED, {"means": means}, quiet)
+    [(_, few)] = features_in_pieces(LabelledSets({"train": some}), FITTED, {"means": means})
     rows = sample(6, 4, 0)
     assert torch.equal(few["train"][0], found["once"]["train"][0][rows]) and len(some) == 4
     assert (few["train"][1] == found["once"]["train"][1][rows]).all()

@@ -3,6 +3,7 @@
 import pytest
 
 import nearfar
+import nearfar_papers
 from nearfar.threads import use_threads
 from nearfar_papers import protocols
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
@@ -30,7 +31,7 @@ def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
     with use_threads(
         threads
     ):  # on two, MKL's eigenvalues of features that are mostly zero did not converge
-        results = nearfar.transfer(run, protocol=("transfer", "low-shot"), console=quiet)
+        results = nearfar_papers.transfer(run, protocol=("transfer", "low-shot"))
     assert list(results) == ROWS
     for row, numbers in results.items():
         shots = {"low_shot_16", "low_shot_16_std", "low_shot_all"}
@@ -41,24 +42,24 @@ def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
 
 
 def test_a_data_set_of_torchvision_has_columns_of_its_own_and_a_limit_is_a_fixed_sample(
-    run, tmp_path, quiet
+    run, tmp_path
 ):
     write_dtd(tmp_path)
-    options = dict(root=str(tmp_path), console=quiet)
-    results = nearfar.transfer(run, "torchvision:dtd", **options)
+    options = dict(root=str(tmp_path))
+    results = nearfar_papers.transfer(run, "torchvision:dtd", **options)
     assert results["colour_histogram"] == {"transfer_dtd": 1.0}  # light red and dark blue
     assert set(results["trained"]) == {"transfer_dtd"} <= set(run.results[-1]["trained"])
     first, again = (
-        nearfar.transfer(run, "torchvision:dtd", limit=5, baselines=False, **options)
+        nearfar_papers.transfer(run, "torchvision:dtd", limit=5, baselines=False, **options)
         for _ in range(2)
     )
     assert first == again and 0 <= first["trained"]["transfer_dtd"] <= 1
 
 
-def test_voc_is_measured_by_average_precision(run, tmp_path, quiet):
+def test_voc_is_measured_by_average_precision(run, tmp_path):
     write_voc(tmp_path, train=12, test=6)
-    options = dict(root=str(tmp_path), console=quiet)
-    results = nearfar.transfer(
+    options = dict(root=str(tmp_path))
+    results = nearfar_papers.transfer(
         run, "torchvision:voc2007", protocol=("transfer", "low-shot"), **options
     )
     assert (
@@ -69,10 +70,10 @@ def test_voc_is_measured_by_average_precision(run, tmp_path, quiet):
     assert results["colour_histogram"]["low_shot_all_voc2007"] == 1.0
     assert "low_shot_16_voc2007_std" in results["trained"]
     with pytest.raises(ValueError, match="transfer-sgd needs one label an image"):
-        nearfar.transfer(run, "torchvision:voc2007", protocol=("transfer-sgd",), **options)
+        nearfar_papers.transfer(run, "torchvision:voc2007", protocol=("transfer-sgd",), **options)
 
 
-def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatch):
+def test_a_validation_split_of_a_folder_is_used(run, tmp_path, monkeypatch):
     for part, count in (("train", 6), ("validation", 4), ("test", 4)):
         for kind, shade in (("a", 200), ("b", 40)):
             for i in range(count):
@@ -84,6 +85,23 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, quiet, monkeypatc
         seen.append({part: len(labels) for part, (_, labels) in splits.items()})
         return real(name, splits, *rest)
 
-    monkeypatch.setattr(protocols, "protocol_results", watched)
-    results = nearfar.transfer(run, str(tmp_path), baselines=False, console=quiet)
+    monkeypatch.setattr("nearfar_papers.labelled_evaluation.protocol_results", watched)
+    results = nearfar_papers.transfer(run, str(tmp_path), baselines=False)
     assert seen == [{"train": 12, "validation": 8, "test": 8}] and list(results) == ["trained"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--protocol transfr", "there is no protocol 'transfr': did you mean 'transfer'"),
+        ("--protocol knn", "there are transfer, transfer-sgd"),
+        ("torchvision:dtd", "--root DIR"),
+        ("torchvision:dtd --root nowhere", "nothing is downloaded"),
+        ("--root nowhere", "--root is for data sets of torchvision"),
+        ("--limit 0", "--limit"),
+    ],
+)
+def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
+    before = run.results
+    assert said in complaint("transfer", run.path, *line.split())
+    assert run.results == before

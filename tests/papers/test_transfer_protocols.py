@@ -262,3 +262,7 @@ def test_equal_images_are_told_apart_by_their_number_alone():
     [classify] = regularisation_path(torch.ones(8, 3), torch.tensor([0] * 6 + [1] * 2), 2, [1.0])
     shares = torch.softmax(classify(torch.ones(1, 3)), 1)
     torch.testing.assert_close(shares, torch.tensor([[0.75, 0.25]]), atol=1e-3, rtol=0)
+
+
+def test_the_rates_are_those_of_the_paper():
+    assert list(RATES) == pytest.approx([10 ** (half / 2) for half in range(-2, 5)])

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import nearfar
+import nearfar_papers
 from nearfar.training.settings import settings_fields
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,8 @@ def test_every_public_name_is_explained():
     assert sorted(re.findall(r"^::: nearfar\.(\w+)$", page, re.MULTILINE)) == sorted(
         {*nearfar.__all__} - {"__version__"}
     )
+    papers = re.findall(r"^::: nearfar_papers\.(\w+)$", page, re.MULTILINE)
+    assert sorted(papers) == sorted(nearfar_papers.__all__)
 
 
 @pytest.mark.parametrize("module", ["losses", "pairs"])

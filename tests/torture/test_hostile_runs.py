@@ -167,23 +167,24 @@ FILES = [
     "environment.json",
     "skipped.txt",
 ]
-FILES += ["views.json", "map.html", "map.json", "config.json"]
+FILES += ["views.json", "map.html", "map.json", "config.json", "detection.json"]
+DETECTION = {
+    "boxes": {
+        "results": {"trained": {"ap": 0.5}},
+        "detector": "x",
+        "train_images": 1,
+        "test_images": 2,
+    }
+}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(name, run, tmp_path):
+def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(
+    name, run, tmp_path, papers_installed
+):
     folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "detection.json").write_text(json.dumps(DETECTION))
     text = (folder / name).read_text(encoding="utf-8")
-    detection = {
-        "boxes": {
-            "results": {"trained": {"ap": 0.5}},
-            "detector": "x",
-            "train_images": 1,
-            "test_images": 2,
-        }
-    }
-    if name == "results.json":
-        text = json.dumps(json.loads(text) | {"detection": detection})
     count = 0
     for count, one in enumerate(hostile(text, name), 1):  # noqa: B007
         (folder / name).write_text(one, encoding="utf-8")

@@ -34,7 +34,7 @@ Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.
 GOOD = IMAGE.getvalue()
 
 
-pytestmark = pytest.mark.usefixtures("own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache", "papers_installed")
 
 
 class Payload:

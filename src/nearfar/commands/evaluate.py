@@ -53,8 +53,7 @@ def evaluate(
             several sources all must have labels. Default: the data of the run.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and
             5 labels a class, 20 trials); the papers' protocols "linear-sgd", "finetune" (all
-            labels) and "finetune-P" (P per cent of them), see docs/evaluation.md. `nearfar
-            transfer` has those of the papers' transfer tables.
+            labels) and "finetune-P" (P per cent of them), see docs/evaluation.md.
         limit: use a random sample of this many training images. Default: as in the run.
         held_out: test on this many training images beyond the limit instead of the test images, to
             choose settings: a random share of each class.

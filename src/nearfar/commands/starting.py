@@ -111,7 +111,7 @@ def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
     """
     from cyclopts import App
 
-    from nearfar.arguments import VERBS, verb_app
+    from nearfar.arguments import all_verbs, verb_app
     from nearfar.device import KINDS
     from nearfar.methods import method_class, method_names
     from nearfar.networks import encoder_names
@@ -127,7 +127,7 @@ def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
         "views": list(PRESETS),
     }
     app = App(name="nearfar")
-    for verb in VERBS:
+    for verb in all_verbs():
         app.command(verb_app(verb, method_names(), full=True, choices=choices), name=verb)
     script = app.generate_completion(shell=shell)
     print(script)

@@ -139,10 +139,7 @@ def _known(labels: Labels) -> np.ndarray:
 
 def check_protocols(protocols: Sequence[str]) -> None:
     """Raise ValueError for a name that is no protocol on frozen features."""
-    every = (
-        f"choose among {', '.join([*PROTOCOLS, *FINETUNE])} (such as knn_100), or see "
-        f"nearfar transfer"
-    )
+    every = f"choose among {', '.join([*PROTOCOLS, *FINETUNE])} (such as knn_100)"
     for name in protocols:
         if name not in ("linear", "linear-sgd", "few") and _neighbours_of(name) is None:
             near = did_you_mean(name, ("knn", "linear", "linear-sgd", *FINETUNE), cutoff=0.5)

@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -39,17 +40,12 @@ from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder
 from nearfar.pages.map import map_scripts
 from nearfar.pages.template import in_channels, policy, section, words, write_page
+from nearfar.plugins import report_sections
 from nearfar.run import Run
 from nearfar.training.readout import beside_words
 from nearfar.training.seeding import stream
 from nearfar.training.settings import read_yaml
 
-STARTS = {
-    "untrained": "random weights",
-    "starting_weights": "starting weights",
-    "trained": "this run",
-}
-"""What a detector started from, in words."""
 MOST_POINTS = 240  # of a curve
 MOST_SKIPPED = 200
 NEIGHBOURS = "neighbours.json"
@@ -82,7 +78,6 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
     state = parts.read("metrics.jsonl", lambda: run.verdict, None)
     unmeasured: list[Measurement] = []
     results = parts.read("results.json", lambda: run.results, unmeasured)
-    found = parts.read("results.json", lambda: run.detection, nothing)
     about = parts.made("the first line", lambda: _about(settings, lines))
     sections = [
         parts.made(
@@ -90,7 +85,7 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
             lambda: section("verdict", verdict=state, outcome=_outcome(run, results)),
         ),
         parts.made("evaluation", lambda: _evaluations(run, results)),
-        parts.made("detection", lambda: _detection(found)),
+        *(parts.plugged(name, section) for name, section in report_sections().items()),
         parts.filled("neighbours", NEIGHBOURS, NEIGHBOURS_FORM),
         parts.read("map.html", lambda: _map(folder), ""),
         parts.made("curves", lambda: _curves(lines)),
@@ -149,6 +144,12 @@ class _Parts:
                 f"{first_line(error)}"
             )
             return ""
+
+    def plugged(self, name: str, section: EntryPoint) -> str:
+        """Return a section of another installed package."""
+        return self.made(
+            name, lambda: self.read(name, lambda: Markup(section.load()(self.folder)), Markup())
+        )
 
     def filled(self, name: str, file: str, form: Form) -> str:
         """Return a section that is filled from a file of JSON; empty where there is none."""
@@ -252,17 +253,6 @@ def results_shown(measured: Measurement) -> dict[str, Any]:
         "about": measured.on.words(),
         "sentence": sentence(measured),
     }
-
-
-def _detection(detection: dict[str, dict[str, Any]]) -> str:
-    tables = []
-    for task, about in detection.items():
-        columns = {
-            key: key for key in next(iter(about["results"].values())) if "minutes" not in key
-        }
-        names = STARTS | {row: row for row in about["results"] if row not in STARTS}
-        tables.append({**about, "task": task, "columns": columns, "names": names})
-    return section("detection", tables=tables) if tables else ""
 
 
 def _map(folder: Path) -> str:

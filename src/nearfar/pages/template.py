@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from nearfar.atomic import write_file
@@ -20,19 +20,26 @@ from nearfar.evaluation.results import capital
 # the address of an image in the page itself
 IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"
 NOTHING = "'none'"
+PACKAGE = "nearfar.pages"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
 
 
 def page(
-    template: str, /, *, scripts: Sequence[str] = (), beside: bool = False, **shown: Any
+    template: str,
+    /,
+    *,
+    package: str = PACKAGE,
+    scripts: Sequence[str] = (),
+    beside: bool = False,
+    **shown: Any,
 ) -> str:
     """Return a page from a template, which is given what it shows.
 
-    scripts: texts of those in the page, or in a page that it holds: no other may run. beside: as
-    for `policy`.
+    package: that holds the template in its folder templates/. scripts: texts of those in the page,
+    or in a page that it holds: no other may run. beside: as for `policy`.
     """
     text = (
-        templates()
+        templates(package)
         .get_template(template)
         .render(policy=policy(*scripts, beside=beside), scripts=scripts, **shown)
     )
@@ -111,10 +118,10 @@ def number(value: float) -> str:
 
 
 @cache
-def templates() -> Environment:
-    """The templates with their filters; HTML is escaped."""
+def templates(package: str = PACKAGE) -> Environment:
+    """The templates of a package, and those of nearfar, with their filters; HTML is escaped."""
     made = Environment(
-        loader=PackageLoader("nearfar.pages"),
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys([package, PACKAGE])]),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -130,6 +137,4 @@ def templates() -> Environment:
 
 @cache
 def _asset(name: str) -> Markup:
-    return Markup(
-        (resources.files("nearfar.pages") / "templates" / name).read_text(encoding="utf-8")
-    )
+    return Markup((resources.files(PACKAGE) / "templates" / name).read_text(encoding="utf-8"))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from nearfar.isolation import isolated
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from nearfar.run import Run
@@ -35,7 +34,6 @@ def transfer(
     detector: str = "small",
     epochs: float | None = None,
     encoder: nn.Module | None = None,
-    console: Console | None = None,
 ) -> Mapping[str, dict[str, float]]:
     """Evaluate the encoder on other data by the protocols of the papers' transfer tables.
 
@@ -58,9 +56,8 @@ def transfer(
             label.
         detector: settings of the detector: "small", "small-c4", or a paper's: "lorac", "sce".
         epochs: of the detector's training. Default: as its settings say.
-        encoder: the module that was trained, where it was an object of your own, with its weights
-            before training.
-        console: where progress is shown.
+        encoder: the trained module, if it was an object of your own, with its weights before
+            training.
 
     Returns:
         A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels",
@@ -74,90 +71,50 @@ def transfer(
             cannot be measured on.
         FileNotFoundError: for a data set of torchvision that is not there.
 
-    >>> nearfar.transfer("runs/photos", baselines=False)["trained"].keys()
+    >>> nearfar_papers.transfer("runs/photos", baselines=False)["trained"].keys()
     dict_keys(['transfer'])
     """
-    import numpy as np
-    from rich.console import Console
-
+    from nearfar import Run, load
     from nearfar.atomic import check_folder
-    from nearfar.evaluation.evaluate import largest_class
     from nearfar.messages import check_known, check_range, check_seed
-    from nearfar.pages.report import write_report
-    from nearfar.progress import waiting
-    from nearfar.run import Run, load
-    from nearfar.run_evaluation import (
-        LabelledSets,
-        add_to_results,
-        encoders_by_row,
-        measured_on,
-        measurement,
-        open_labelled,
-        show_results,
-    )
-    from nearfar_papers.detection import evaluate_detectors
-    from nearfar_papers.detector import TASKS
-    from nearfar_papers.protocols import PROTOCOLS, protocol_results
-    from nearfar_papers.standard_sets import (
-        OWN_DATA,
-        features_in_pieces,
-        name_with,
-        open_standard,
-        standard_set,
-    )
+    from nearfar.run_evaluation import encoders_by_row
+    from nearfar_papers.detection import detector_encoders, evaluate_detectors
+    from nearfar_papers.detector import TASKS, detector_settings
+    from nearfar_papers.labelled_evaluation import evaluate_labelled, open_sets
+    from nearfar_papers.protocols import PROTOCOLS
 
-    console, run = console or Console(), Run.of(run)
-    protocols, known = (
-        [protocol] if isinstance(protocol, str) else list(protocol),
-        (*PROTOCOLS, *TASKS),
-    )
+    run = Run.of(run)
+    protocols = [protocol] if isinstance(protocol, str) else list(protocol)
     for name in protocols:
-        check_known("protocol", name, known)
+        check_known("protocol", name, (*PROTOCOLS, *TASKS))
     check_range("--limit", limit, 1)
     check_seed(seed)
     if not 0 < test_share < 1:
         raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
-    common: dict[str, Any] = dict(limit=limit, seed=seed)
     if set(protocols) <= set(TASKS):
-        common |= dict(test_share=test_share, baselines=baselines, encoder=encoder, console=console)
-        return evaluate_detectors(run, data, protocols, detector=detector, epochs=epochs, **common)
+        return evaluate_detectors(
+            run,
+            detector_encoders(run, encoder, baselines, seed),
+            data,
+            protocols,
+            detector_settings(detector, epochs),
+            limit=limit,
+            test_share=test_share,
+            seed=seed,
+        )
     if set(protocols) & set(TASKS):
         alone = min(set(protocols) - set(TASKS))
         raise ValueError(f"{', '.join(TASKS)} take annotations, not labels: run {alone} by itself")
     check_folder(run.path)
-    trained = load(run, encoder=encoder)
-    name, standard = (standard_set(data) if isinstance(data, str) else None) or ("", OWN_DATA)
-    if standard.metric == "eleven_point_map" and "transfer-sgd" in protocols:
-        raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
-    if name:
-        opened = LabelledSets(open_standard(standard, root, seed), f"torchvision:{name}")
-        sets = opened.limited(limit, seed, console)
-    elif root is not None:
-        raise ValueError(
-            "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
-        )
-    else:
-        splits: dict[str, Any] = dict(share=test_share, validation=True, label_column=label_column)
-        splits["image_size"] = trained.image_size
-        sets = open_labelled(run.settings, data, console, **splits, **common)
-    encoders = encoders_by_row(run, encoder, baselines)
-    results: dict[str, dict[str, float]] = {row: {} for row in encoders}
-    reading = run.settings.reading_for(trained.image_size)
-    pieces = features_in_pieces(sets, reading, encoders, console) if name else None
-    for row, found in pieces or sets.features(encoders, console):
-        train_y, test_y = (np.asarray(found[part][1]) for part in ("train", "test"))
-        for one in protocols:
-            with waiting(f"{row.replace('_', ' ')}: {one}"):
-                numbers = protocol_results(one, found, standard.metric, standard.steps, seed)
-            results[row] |= {name_with(key, name): value for key, value in numbers.items()}
-    keys = [key for key in results["trained"] if key.startswith("transfer")]
-    if baselines and keys and train_y.ndim == 1:
-        balanced = "_balanced" if standard.metric == "mean_per_class" else ""
-        [share] = largest_class(train_y, test_y, [f"accuracy{balanced}"]).values()
-        results["largest_class"] = dict.fromkeys(keys, share)
-    on = measured_on(run, trained, sets, train_y, test_y, seed)
-    measured = measurement(on, results, {})
-    add_to_results(run, measured)
-    write_report(run.path)
-    show_results(measured, console)
-    return measured
+    sets = open_sets(
+        run,
+        data,
+        protocols,
+        image_size=load(run, encoder=encoder).image_size,
+        root=root,
+        test_share=test_share,
+        limit=limit,
+        seed=seed,
+        label_column=label_column,
+    )
+    return evaluate_labelled(run, encoders_by_row(run, encoder, baselines), sets, protocols, seed)

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearfar.isolation import isolated
+from nearfar.messages import CommandFailed
+from nearfar.progress import log
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nearfar_papers.paper import Paper, Table
+    from nearfar_papers.runs import Known
+
+
+class RunsFailed(CommandFailed):
+    """Some runs failed; the tables hold what the others measured."""
 
 
 @isolated()
@@ -31,7 +36,6 @@ def reproduce(
     jobs: int | None = None,
     out: str = "reproduced",
     run: bool = True,
-    console: Console | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Run the papers' tables: "paper | ours", and which claims hold.
 
@@ -52,7 +56,6 @@ def reproduce(
             afterwards.
         run: make the runs that are missing. With false, tables in `out` are only judged and written
             anew.
-        console: where progress is shown.
 
     Returns:
         What is written as JSON, by PAPER/TABLE; without `table` the list.
@@ -62,23 +65,19 @@ def reproduce(
             that scale.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
 
-    >>> "saclr/table-3" in nearfar.reproduce()
+    >>> "saclr/table-3" in nearfar_papers.reproduce()
     True
     """
-    from rich.console import Console
-    from rich.text import Text
-
     from nearfar.atomic import check_folder
     from nearfar.device import count_gpus
-    from nearfar.messages import RunsFailed, check_known, check_range
+    from nearfar.messages import check_known, check_range
     from nearfar_papers import runs
-    from nearfar_papers.pages import write_claims, write_outcome
+    from nearfar_papers.pages import write_claims
 
-    console = console or Console()
     check_range("--seeds", seeds, 1, 1000)
     check_range("--jobs", jobs, 1, 1000)
     if table is None:
-        return _listed(Path(out), console)
+        return _listed(Path(out))
     paper, tables = _chosen(table, scale)
     rows = {name for one in tables for name in one.run}
     for row in only:
@@ -90,7 +89,7 @@ def reproduce(
     check_folder(place)
     for name in dict.fromkeys(one.chosen.name for one in tables if one.chosen and run):
         of = table.removesuffix(f"/{tables[0].name}")
-        reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out, console=console)
+        reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
     missing: dict[str, list[Path]] = {}
@@ -105,26 +104,35 @@ def reproduce(
         for path in each
     }
     for where in sorted(absent.values()):
-        console.print(Text(f"not here, so its cells stay empty: {where}"))
+        log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
     failed, side_by_side = 0, jobs or count_gpus() or os.cpu_count() or 1
     try:
         if tasks:
             (place / "runs").mkdir(exist_ok=True)
             failed = runs.run_tasks(
-                sorted(tasks.values(), key=lambda task: task.seed), side_by_side, console
+                sorted(tasks.values(), key=lambda task: task.seed), side_by_side
             )
     finally:  # where it is stopped, what there is so far
         for one in tables:
-            path = write_outcome(
-                paper, one, [absent[where] for where in missing.get(one.name, ())], place, known
-            )
-            console.print(Text(f"{path.read_text(encoding='utf-8')}\n-> {path}"))
-            outcomes[f"{paper.name}/{one.name}"] = json.loads(path.with_suffix(".json").read_text())
-        console.print(Text(f"-> {write_claims(place)}"))
+            lacking = [absent[where] for where in missing.get(one.name, ())]
+            outcomes[f"{paper.name}/{one.name}"] = _written(paper, one, lacking, place, known)
+        log.info("-> %s", write_claims(place))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes
+
+
+def _written(
+    paper: Paper, table: Table, lacking: Sequence[str], out: Path, known: Known
+) -> dict[str, Any]:
+    """Write a table as it stands and show it; returns what its JSON holds."""
+    from nearfar_papers.pages import write_outcome
+
+    path = write_outcome(paper, table, lacking, out, known)
+    log.info("%s\n-> %s", path.read_text(encoding="utf-8"), path)
+    outcome: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
+    return outcome
 
 
 def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Table]]:
@@ -148,36 +156,34 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
     return paper, [one.at(scale) for one in run]
 
 
-def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
+def _listed(out: Path) -> dict[str, dict[str, Any]]:
     """Show all tables of all papers, with what they need and whether they were run, into `out` or
     for docs/papers.
     """
-    from rich.text import Text
-
     from nearfar_papers.paper import paper_names, read_paper
     from nearfar_papers.runs import state_of
 
     found: dict[str, dict[str, Any]] = {}
     for name in paper_names():
         paper = read_paper(name)
-        console.print(Text(paper.title, style="bold"))
+        log.info(paper.title)
         for table in paper.tables.values():
             columns = table.columns.values()
             data = dict.fromkeys(column.data for column in columns if column.data)
             protocol = dict.fromkeys(
                 [*table.protocol, *(p for column in columns for p in column.protocol or ())]
             )
-            fact: dict[str, Any] = dict(
-                title=table.title,
-                source=table.source,
-                data=list(data),
-                protocol=list(protocol) or [table.measure],
-                cost=table.cost,
-                needs=table.needs,
-                small=table.small is not None,
-                small_not=table.small_not,
-                state=state_of(table, out),
-            )
+            fact: dict[str, Any] = {
+                "title": table.title,
+                "source": table.source,
+                "data": list(data),
+                "protocol": list(protocol) or [table.measure],
+                "cost": table.cost,
+                "needs": table.needs,
+                "small": table.small is not None,
+                "small_not": table.small_not,
+                "state": state_of(table, out),
+            }
             found[f"{name}/{table.name}"] = fact
             words = [
                 *fact["data"],
@@ -192,9 +198,8 @@ def _listed(out: Path, console: Console) -> dict[str, dict[str, Any]]:
                 else ""
             )
             said = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
-            console.print(Text(f"  {name}/{table.name}  {table.title}"))
-            console.print(Text(f"      {said}", style="dim"))
-    console.print(
+            log.info("  %s/%s  %s\n      %s", name, table.name, table.title, said)
+    log.info(
         "nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for "
         "two cores"
     )

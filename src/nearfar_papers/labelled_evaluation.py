@@ -1,0 +1,129 @@
+"""Transfer protocols on labelled images: open the sets, measure every encoder, note the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nearfar import Run
+from nearfar.evaluation.evaluate import largest_class
+from nearfar.evaluation.results import Measurement
+from nearfar.networks import Encoder
+from nearfar.pages.report import write_report
+from nearfar.progress import waiting
+from nearfar.rendering import current_console
+from nearfar.run_evaluation import (
+    LabelledSets,
+    add_to_results,
+    measured_on,
+    measurement,
+    open_labelled,
+    show_results,
+)
+from nearfar_papers.protocols import protocol_results
+from nearfar_papers.standard_sets import (
+    OWN_DATA,
+    StandardSet,
+    features_in_pieces,
+    name_with,
+    open_standard,
+    standard_set,
+)
+
+
+@dataclass(frozen=True)
+class TransferSets:
+    """Labelled images for the transfer protocols, and how they are measured.
+
+    name: of a data set of torchvision, "" for any other.
+    """
+
+    sets: LabelledSets
+    measured_as: StandardSet = OWN_DATA
+    name: str = ""
+
+
+def open_sets(
+    run: Run,
+    data: Any,
+    protocols: Sequence[str],
+    *,
+    image_size: int,
+    root: str | None,
+    test_share: float,
+    limit: int | None,
+    seed: int,
+    label_column: str | None,
+) -> TransferSets:
+    """Open labelled images, or a data set of torchvision from its files in `root`.
+
+    The arguments are those of `transfer`; image_size: of the encoder. Raises ValueError for data
+    without labels, and for what a protocol cannot be measured on.
+    """
+    console = current_console()
+    standard = standard_set(data) if isinstance(data, str) else None
+    if standard is not None:
+        name, chosen = standard
+        if chosen.metric == "eleven_point_map" and "transfer-sgd" in protocols:
+            raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
+        opened = LabelledSets(open_standard(chosen, root, seed), f"torchvision:{name}")
+        return TransferSets(opened.limited(limit, seed, console), chosen, name)
+    if root is not None:
+        raise ValueError(
+            "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
+        )
+    sets = open_labelled(
+        run.settings,
+        data,
+        console,
+        image_size=image_size,
+        share=test_share,
+        seed=seed,
+        limit=limit,
+        validation=True,
+        label_column=label_column,
+    )
+    return TransferSets(sets)
+
+
+def evaluate_labelled(
+    run: Run,
+    encoders: Mapping[str, Callable[[Tensor], Tensor]],
+    opened: TransferSets,
+    protocols: Sequence[str],
+    seed: int,
+) -> Measurement:
+    """Measure encoders by row, "trained" among them, and write results.json and the report.
+
+    Returns results 0..1 with what they were measured on; where there are baselines, the row
+    "largest_class" too.
+    """
+    sets, trained, console = opened.sets, encoders["trained"], current_console()
+    assert isinstance(trained, Encoder)
+    features = sets.features(encoders, console)
+    if opened.name:
+        reading = run.settings.reading_for(trained.image_size)
+        features = features_in_pieces(sets, reading, encoders)
+    results: dict[str, dict[str, float]] = {row: {} for row in encoders}
+    how = opened.measured_as
+    for row, splits in features:
+        train_y, test_y = (np.asarray(splits[part][1]) for part in ("train", "test"))
+        for protocol in protocols:
+            with waiting(f"{row.replace('_', ' ')}: {protocol}"):
+                numbers = protocol_results(protocol, splits, how.metric, how.steps, seed)
+            results[row] |= {name_with(key, opened.name): value for key, value in numbers.items()}
+    keys = [key for key in results["trained"] if key.startswith("transfer")]
+    if len(encoders) > 1 and keys and train_y.ndim == 1:
+        balanced = "_balanced" if how.metric == "mean_per_class" else ""
+        [share] = largest_class(train_y, test_y, [f"accuracy{balanced}"]).values()
+        results["largest_class"] = dict.fromkeys(keys, share)
+    on = measured_on(run, trained, sets, train_y, test_y, seed)
+    measured = measurement(on, results, {})
+    add_to_results(run, measured)
+    write_report(run.path)
+    show_results(measured, console)
+    return measured

@@ -1,0 +1,95 @@
+"""nearfar_papers is a client of nearfar: it uses the public interface, and exceptions are listed."""
+
+import pytest
+
+import nearfar
+import nearfar_papers
+from tests.test_rooms import ANYWHERE
+from tools.house import PAPERS, imported
+from tools.interface import ROOMS, public_names
+
+FILES = sorted(PAPERS.rglob("*.py"))
+PUBLIC = {f"nearfar.{name}" for name in nearfar.__all__} | {
+    f"nearfar.{room}.{name}" for room in ROOMS for name in public_names(room)
+}
+HELPERS = {f"nearfar.{name}" for name in ANYWHERE}
+"""Files that know nothing of the rest: errors, files, devices, progress."""
+EXCEPTIONS = {
+    "annotated images are read, drawn and counted as all others are": """
+        data.decoding.whole_planes data.describe data.formats.formats data.images.sample
+        data.left_out.Count data.left_out.NO_OBJECT maps.thumbnails.data_url
+        run_features.sampled_shown training.progress.say_read views.eight_bits views.unit
+    """,
+    "transfer is evaluate with other protocols: the same sets, rows, baselines and results": """
+        evaluation.evaluate.largest_class evaluation.results.Measurement rendering.current_console run_evaluation.Encoders
+        run_evaluation.Labelled run_evaluation.LabelledSets run_evaluation.add_to_results
+        run_evaluation.encoders_by_row run_evaluation.measured_on run_evaluation.measurement
+        run_evaluation.open_labelled run_evaluation.show_results
+    """,
+    "transfer-sgd trains the heads of linear-sgd, and all protocols take features as it does": """
+        evaluation.Score evaluation.labelled.Features evaluation.labelled.Labels
+        evaluation.labelled.accuracy evaluation.labelled.features evaluation.labelled.labelled
+        evaluation.labelled.numbered evaluation.linear.Probe evaluation.linear.best_rate
+        evaluation.linear.held_out_rows evaluation.linear.train_heads
+    """,
+    "a cell's settings and protocols are checked before hours of runs": """
+        evaluation.check_protocols evaluation.percent_of evaluation.result_names
+        training.health.Health training.plan.chosen_method training.settings.Settings
+    """,
+    "tables say what the runs were made on, how long they took and what they held out": """
+        training.environment.machine training.environment.software training.plan.MOST_HELD_OUT
+        training.plan.SHARE_HELD_OUT training.processes.handled training.progress.duration
+    """,
+    "parts of a training step, and the projector of a run, are measured by themselves": """
+        evaluation.extract_view networks.OWN_NETS networks.backbone.with_grid
+        rendering.shown_nowhere run_features.open_shown training.budget.training_speed
+        training.plan.chosen_views training.plan.views_at training.run_folder.CHECKPOINT
+        training.run_folder.load_checkpoint training.seeding.stream training.start.plan_resumed
+    """,
+    "a detector is built on the trunk of an encoder": """
+        networks.backbone.Backbone networks.first_encoder
+    """,
+    "pages and the report's section look as those of nearfar do": """
+        pages.report.write_report pages.template.page pages.template.write_page
+    """,
+}
+"""Why the papers use more than the public interface, and what."""
+LISTED = {f"nearfar.{name}" for names in EXCEPTIONS.values() for name in names.split()}
+
+
+def used():
+    """Names that are imported from nearfar, as "nearfar.room.name", with the files that do so."""
+    found = {}
+    for path in FILES:
+        names = {name for name in imported(path) if name.partition(".")[0] == "nearfar"}
+        for name in names:  # of `from a import b` both a and a.b are listed
+            if not any(other.startswith(f"{name}.") for other in names):
+                found.setdefault(name, set()).add(path.name)
+    return found
+
+
+def is_a_helper(name):
+    return name in HELPERS or name.rpartition(".")[0] in HELPERS
+
+
+def test_the_papers_use_the_public_interface_and_the_exceptions():
+    beyond = {
+        name: files
+        for name, files in used().items()
+        if name not in PUBLIC and not is_a_helper(name)
+    }
+    assert not {name: beyond[name] for name in beyond.keys() - LISTED}, "not public"
+    assert not LISTED - beyond.keys(), "exceptions that nothing needs any more"
+
+
+def test_the_public_names_are_functions_of_their_own():
+    assert nearfar_papers.__all__ == ["reproduce", "transfer"]
+    assert not set(nearfar_papers.__all__) & {path.stem for path in FILES}
+
+
+@pytest.mark.parametrize(
+    "library", ["cyclopts", "datasets", "jinja2", "lightning_fabric", "timm", "torch.distributed"]
+)
+def test_what_nearfar_wraps_is_not_used_beside_it(library):
+    names = set().union(*map(imported, FILES))
+    assert not [name for name in names if f"{name}.".startswith(f"{library}.")]

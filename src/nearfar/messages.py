@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
-LONGEST_NAME = 100  # characters of a name from a file
 OF_MEMORY = (
     "can't allocate memory",
     "cannot allocate memory",
@@ -75,31 +74,6 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
     near = did_you_mean(str(name), known, otherwise)
     every = "" if otherwise else f"{' T' if near else 't'}here are {', '.join(known)}"
     raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
-
-
-def check_plain_name(kind: str, name: Any) -> str:
-    """Return a name from a file that is to become a part of a path; ValueError for one that could
-    lead elsewhere.
-
-    Plain names are texts of 1 to 100 printable characters, without separators, and neither "." nor
-    "..".
-    """
-    plain = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
-    if not plain or set(name) & set("/\\") or name.strip(". ") == "":
-        raise ValueError(
-            f"the {kind} {name!r:.60} is no plain name: it must have 1 to {LONGEST_NAME} printable "
-            "characters, no separators, and more than dots"
-        )
-    return str(name)
-
-
-def check_count(kind: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number from a file; ValueError for anything else, and for one that is not in
-    least..most.
-    """
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{kind} must be a whole number from {least} to {most}, not {value!r:.60}")
-    return value
 
 
 def listed(words: Sequence[str]) -> str:

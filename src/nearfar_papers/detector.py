@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -247,29 +247,16 @@ def build_detector(
     background. num_keypoints: of an object, for that task. Raises ValueError for an encoder of
     other channels than 1 or 3, without feature maps, or without the stages that the settings take.
     """
-    if encoder.channels not in (1, 3):
-        raise ValueError(
-            f"detectors take grayscale images or colour, not {encoder.channels} channels"
-        )
+    if (channels := encoder.channels) not in (1, 3):
+        raise ValueError(f"detectors take grayscale images or colour, not {channels} channels")
     backbone = copy.deepcopy(encoder.backbone)
     backbone.requires_grad_(True)
     maps, wide = FeatureMaps(backbone, encoder.channels), settings.channels
-    if settings.neck == "c4":
-        stage, outputs = maps.split_last()
-        norm = nn.BatchNorm2d(outputs)
-        neck, strides = Neck(maps, None, maps.channels[-1]), [maps.strides[-1]]
-        side, box_head = 14, LastStage(stage, norm, flat=True)
-        into_heads: nn.Module | None = LastStage(stage, norm, flat=False)
-        head_channels = box_features = outputs
-    else:
-        pooled = LastLevelMaxPool() if settings.pooled else None
-        pyramid = FeaturePyramidNetwork(maps.channels, wide, pooled, norm_layer=nn.BatchNorm2d)
-        neck, strides, side = Neck(maps, pyramid, wide), maps.strides, 7
-        box_head, into_heads = TwoMLPHead(wide * side**2, settings.hidden), None
-        head_channels, box_features = wide, settings.hidden
+    trunk = _c4(maps) if settings.neck == "c4" else _pyramid(maps, settings)
+    neck, strides, into_heads = trunk.neck, trunk.strides, trunk.into_heads
     levels = [*strides, 2 * strides[-1]] if settings.neck == "fpn" and settings.pooled else strides
     sizes = tuple(tuple(round(stride * anchor) for anchor in settings.anchors) for stride in levels)
-    common = dict(
+    common: dict[str, Any] = dict(  # the same for all three kinds
         min_size=settings.sides,
         max_size=settings.longest,
         image_mean=encoder.mean.flatten().tolist(),
@@ -281,15 +268,17 @@ def build_detector(
         rpn_pre_nms_top_n_test=settings.proposals[1],
         rpn_post_nms_top_n_test=settings.kept[1],
         rpn_batch_size_per_image=min(256, 2 * settings.regions),
-        box_roi_pool=_pool(strides, side),
-        box_head=box_head,
-        box_predictor=FastRCNNPredictor(box_features, num_classes + 1),
+        box_roi_pool=_pool(strides, trunk.side),
+        box_head=trunk.box_head,
+        box_predictor=FastRCNNPredictor(trunk.box_features, num_classes + 1),
         box_batch_size_per_image=settings.regions,
     )
     if task == "segment":
-        layers = MaskRCNNHeads(head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
+        layers = (
+            MaskRCNNHeads(trunk.head_channels, (wide,) * 4, 1) if into_heads is None else into_heads
+        )
         predictor = MaskRCNNPredictor(
-            wide if into_heads is None else head_channels, wide, num_classes + 1
+            wide if into_heads is None else trunk.head_channels, wide, num_classes + 1
         )
         return MaskRCNN(
             neck,
@@ -299,15 +288,51 @@ def build_detector(
             **common,
         )
     if task == "keypoints":
-        narrow = KeypointRCNNHeads(head_channels, (2 * wide,) * 8)
+        narrow = KeypointRCNNHeads(trunk.head_channels, (2 * wide,) * 8)
         layers = narrow if into_heads is None else nn.Sequential(into_heads, narrow)
-        heads = dict(
-            keypoint_head=layers, keypoint_predictor=KeypointRCNNPredictor(2 * wide, num_keypoints)
-        )
         return KeypointRCNN(
-            neck, num_keypoints=None, keypoint_roi_pool=_pool(strides, 14), **heads, **common
+            neck,
+            num_keypoints=None,
+            keypoint_roi_pool=_pool(strides, 14),
+            keypoint_head=layers,
+            keypoint_predictor=KeypointRCNNPredictor(2 * wide, num_keypoints),
+            **common,
         )
     return FasterRCNN(neck, **common)
+
+
+class _Trunk(NamedTuple):
+    """The trunk with its neck, and the heads of boxes.
+
+    strides: of the maps that regions are pooled from; side: of a pooled region. into_heads: stands
+    before the other heads, which take `head_channels`.
+    """
+
+    neck: Neck
+    strides: list[int]
+    side: int
+    box_head: nn.Module
+    box_features: int
+    head_channels: int
+    into_heads: nn.Module | None = None
+
+
+def _c4(maps: FeatureMaps) -> _Trunk:
+    """Apply the last stage of the net to each region, instead of to the image."""
+    stage, outputs = maps.split_last()
+    norm = nn.BatchNorm2d(outputs)
+    neck = Neck(maps, None, maps.channels[-1])
+    box_head, into_heads = (LastStage(stage, norm, flat=flat) for flat in (True, False))
+    return _Trunk(neck, [maps.strides[-1]], 14, box_head, outputs, outputs, into_heads)
+
+
+def _pyramid(maps: FeatureMaps, settings: DetectorSettings) -> _Trunk:
+    """Put a feature pyramid with batch normalisation on the maps."""
+    pooled, wide = LastLevelMaxPool() if settings.pooled else None, settings.channels
+    pyramid = FeaturePyramidNetwork(maps.channels, wide, pooled, norm_layer=nn.BatchNorm2d)
+    neck, side = Neck(maps, pyramid, wide), 7
+    box_head = TwoMLPHead(wide * side**2, settings.hidden)
+    return _Trunk(neck, maps.strides, side, box_head, settings.hidden, wide)
 
 
 def channels_of(detector: GeneralizedRCNN) -> int:

@@ -50,7 +50,6 @@ class TransferSets:
 def open_sets(
     run: Run,
     data: Any,
-    protocols: Sequence[str],
     *,
     image_size: int,
     root: str | None,
@@ -62,14 +61,12 @@ def open_sets(
     """Open labelled images, or a data set of torchvision from its files in `root`.
 
     The arguments are those of `transfer`; image_size: of the encoder. Raises ValueError for data
-    without labels, and for what a protocol cannot be measured on.
+    without labels.
     """
     console = current_console()
     standard = standard_set(data) if isinstance(data, str) else None
     if standard is not None:
         name, chosen = standard
-        if chosen.metric == "eleven_point_map" and "transfer-sgd" in protocols:
-            raise ValueError(f"transfer-sgd needs one label an image, those of {name} have several")
         opened = LabelledSets(open_standard(chosen, root, seed), f"torchvision:{name}")
         return TransferSets(opened.limited(limit, seed, console), chosen, name)
     if root is not None:
@@ -100,8 +97,12 @@ def evaluate_labelled(
     """Measure encoders by row, "trained" among them, and write results.json and the report.
 
     Returns results 0..1 with what they were measured on; where there are baselines, the row
-    "largest_class" too.
+    "largest_class" too. Raises ValueError for what a protocol cannot be measured on.
     """
+    if opened.measured_as.metric == "eleven_point_map" and "transfer-sgd" in protocols:
+        raise ValueError(
+            f"transfer-sgd needs one label an image, those of {opened.name} have several"
+        )
     sets, trained, console = opened.sets, encoders["trained"], current_console()
     assert isinstance(trained, Encoder)
     features = sets.features(encoders, console)

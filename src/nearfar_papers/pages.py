@@ -26,6 +26,7 @@ from nearfar_papers.paper import TRAINED, Claim, Column, Paper, Row, Table
 from nearfar_papers.runs import (
     PLANE,
     VERDICTS,
+    Found,
     Known,
     folder_of,
     found_so_far,
@@ -86,10 +87,7 @@ def write_outcome(
     notes: dict[str, list[str]] = {}
     for row in (one for one in table.rows.values() if values and one.note):
         notes.setdefault(row.note, []).append(row.title)
-    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
-    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
-    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
-    spent = sum(measured.values()) + sum(one.get("training_seconds", 0.0) for one in runs.values())
+    runs, spent = _runs_and_seconds(found)
     write_page(
         path,
         "paper_table.md",
@@ -112,6 +110,15 @@ def write_outcome(
         ),
     )
     return path
+
+
+def _runs_and_seconds(found: Found) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:
+    """Return the runs of a table by key and seed, and the seconds that all of it took."""
+    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
+    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
+    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
+    trained = sum(one.get("training_seconds", 0.0) for one in runs.values())
+    return runs, sum(measured.values()) + trained
 
 
 def _claims(

@@ -16,9 +16,7 @@ import yaml
 
 from nearfar.messages import (
     LARGEST_SEED,
-    check_count,
     check_known,
-    check_plain_name,
     load_yaml,
     one_line,
 )
@@ -45,6 +43,7 @@ TRAINED = ("run", "plane", "curve", "last", "nuclear", "nuclear-norms", "detect"
 Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
 
+LONGEST_NAME = 100  # characters of a name from a file
 MOST_SEEDS = 1000
 """Of a cell."""
 KINDS = ("better", "not_worse", "within", "best", "more")
@@ -319,6 +318,31 @@ def read_paper(name: str | Path) -> Paper:
         for key, one in _named(whole["tables"]).items():
             tables[key] = _table(path.stem, key, one, common, tables)
         return _part(Paper, path.stem, whole | {"tables": tables})
+
+
+def check_plain_name(kind: str, name: Any) -> str:
+    """Return a name from a file that is to become a part of a path; ValueError for one that could
+    lead elsewhere.
+
+    Plain names are texts of 1 to 100 printable characters, without separators, and neither "." nor
+    "..".
+    """
+    plain = isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    if not plain or set(name) & set("/\\") or name.strip(". ") == "":
+        raise ValueError(
+            f"the {kind} {name!r:.60} is no plain name: it must have 1 to {LONGEST_NAME} printable "
+            "characters, no separators, and more than dots"
+        )
+    return str(name)
+
+
+def check_count(kind: str, value: Any, least: int, most: int) -> int:
+    """Return a whole number from a file; ValueError for anything else, and for one that is not in
+    least..most.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{kind} must be a whole number from {least} to {most}, not {value!r:.60}")
+    return value
 
 
 def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[str, Table]) -> Table:

@@ -79,9 +79,9 @@ def reproduce(
     if table is None:
         return _listed(Path(out))
     paper, tables = _chosen(table, scale)
-    rows = {name for one in tables for name in one.run}
+    rows = sorted({name for one in tables for name in one.run})
     for row in only:
-        check_known(f"row that {table} runs,", row, sorted(rows))
+        check_known(f"row that {table} runs,", row, rows)
     for one in tables:
         runs.check_cells(one)
     place = Path(out)
@@ -92,31 +92,26 @@ def reproduce(
         reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
-    missing: dict[str, list[Path]] = {}
+    missing: dict[str, list[str]] = {}
     if run:
         for one in tables:
-            missing[one.name] = runs.add_tasks(tasks, one, Path(data), place, known, only, seeds)
+            paths = runs.add_tasks(tasks, one, Path(data), place, known, only, seeds)
+            missing[one.name] = [f"{at}: {paper.data.get(at.name, at.name)}" for at in paths]
     else:
         tables = [one for one in tables if runs.path_of(one, place).is_file()]
-    absent = {
-        path: f"{path}: {paper.data.get(path.name, path.name)}"
-        for each in missing.values()
-        for path in each
-    }
-    for where in sorted(absent.values()):
+    for where in sorted(set().union(*missing.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
     failed, side_by_side = 0, jobs or count_gpus() or os.cpu_count() or 1
+    in_order = sorted(tasks.values(), key=lambda task: task.seed)
     try:
         if tasks:
             (place / "runs").mkdir(exist_ok=True)
-            failed = runs.run_tasks(
-                sorted(tasks.values(), key=lambda task: task.seed), side_by_side
-            )
+            failed = runs.run_tasks(in_order, side_by_side)
     finally:  # where it is stopped, what there is so far
         for one in tables:
-            lacking = [absent[where] for where in missing.get(one.name, ())]
-            outcomes[f"{paper.name}/{one.name}"] = _written(paper, one, lacking, place, known)
+            outcome = _written(paper, one, missing.get(one.name, []), place, known)
+            outcomes[f"{paper.name}/{one.name}"] = outcome
         log.info("-> %s", write_claims(place))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")

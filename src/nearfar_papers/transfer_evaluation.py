@@ -109,7 +109,6 @@ def transfer(
     sets = open_sets(
         run,
         data,
-        protocols,
         image_size=load(run, encoder=encoder).image_size,
         root=root,
         test_share=test_share,

@@ -1,10 +1,12 @@
 """nearfar_papers is a client of nearfar: it uses the public interface, and exceptions are listed."""
 
+import ast
+
 import pytest
 
 import nearfar
 import nearfar_papers
-from tests.test_rooms import ANYWHERE
+from tests.test_rooms import ANYWHERE, LONGEST
 from tools.house import PAPERS, imported
 from tools.interface import ROOMS, public_names
 
@@ -93,3 +95,21 @@ def test_the_public_names_are_functions_of_their_own():
 def test_what_nearfar_wraps_is_not_used_beside_it(library):
     names = set().union(*map(imported, FILES))
     assert not [name for name in names if f"{name}.".startswith(f"{library}.")]
+
+
+def test_functions_fit_on_a_screen_and_nobody_passes_a_console():
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                arguments = node.args
+                names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+                below = node.name not in nearfar_papers.__all__
+                known = {argument.arg for argument in names}
+                documented = ast.get_docstring(node, clean=False) is not None
+                first = node.body[0]
+                spared = first.end_lineno - first.lineno + 1 if documented else 0
+                lines = node.end_lineno - node.lineno + 1 - spared
+                if lines > LONGEST or (below and len(names) > 8) or known & {"console", "progress"}:
+                    found.append(f"{path.name}: {node.name}")
+    assert not found

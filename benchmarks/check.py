@@ -33,7 +33,6 @@ import torch
 from cleanlab.filter import find_label_issues
 from PIL import Image, ImageFilter
 from pyarrow.dataset import dataset
-from rich.console import Console
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -44,10 +43,10 @@ import nearfar
 from nearfar.data import Images, open_images
 from nearfar.evaluation import colour_histogram, doubtful_labels, extract, hog, raw_pixels
 from nearfar.evaluation.knn import vote
-from nearfar.evaluation.label_errors import label_probabilities
 from nearfar.neighbours import nearest_rows
 from nearfar.neighbours.copies import altered
 from nearfar.networks import Encoder, build_backbone, named_encoder, whiten_stem
+from nearfar.tools.check.label_issues import label_probabilities
 
 warnings.simplefilter("ignore", ConvergenceWarning)
 NAMES = ("imagenette", "flowers", "cifar10")
@@ -244,9 +243,8 @@ def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
                 image, how = COPIES[kind](images[number])
                 image.save(target.with_suffix(f".{how['format'].lower()}"), **how)
             truth[target.name] = (kind, f"train/{number:04d}.png")
-        console = Console(quiet=True)
         started = time.perf_counter()
-        problems = run.check(root, out=Path(scratch) / "page.html", console=console)["problems"]
+        problems = run.check(root, out=Path(scratch) / "page.html")
         seconds = time.perf_counter() - started
     found = {kind: 0 for kind in kinds}
     near, wrong = dict(found), 0
@@ -293,9 +291,7 @@ def defects(run: nearfar.Run, data: Path, name: str, seed: int) -> dict[str, Any
             kind = [*SPOILED][number // BAD] if number < BAD * len(SPOILED) else "other"
             image = image if kind == "other" else SPOILED[kind](image, BLURS[name])
             image.save(root / f"{kind}-{number:04d}.png")
-        problems = run.check(root, out=Path(scratch) / "page.html", console=Console(quiet=True))[
-            "problems"
-        ]
+        problems = run.check(root, out=Path(scratch) / "page.html")
     found = {kind: {"found": 0, "others": 0} for kind in SPOILED}
     for problem, image_name in zip(problems["problem"], problems["name"], strict=True):
         if problem in found:

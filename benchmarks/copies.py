@@ -18,7 +18,7 @@ one another, and the image with its nearest in the set at 16 pixels: both unalte
 and both altered alike in every way.
 
 --orientations: all eight orientations of each image are saved as files, PNG, JPEG 75 and 1/2 in turn, and
-`nearfar.find_duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
+`nearfar.duplicates(FOLDER, orientations=True)` is to group those of each image, and no others, by untrained
 features. --stretched: copies of other proportions, 0.6 to 1.7 times as wide or squashed to a square; images of square
 sets are first cut to 0.6 to 1.7. Each is compared with its own versions, and with those of its nearest in the set.
 --leaks: `nearfar.check` on the scans as they are, and on flowers whose training images are squashed, a quarter of which
@@ -51,7 +51,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from pyarrow.dataset import dataset
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 import nearfar
@@ -474,9 +473,7 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
                 else:
                     SAVED[how](oriented).save(f"{place}.png")
         page = Path(folder) / "page.html"
-        found = nearfar.find_duplicates(
-            folder, orientations=True, out=page, console=Console(quiet=True)
-        )
+        found = nearfar.duplicates(folder, orientations=True, out=page)
     groups: dict[int, list[tuple[int, int, str, str]]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
         row, turn, how = name.rpartition(".")[0].split(" ", 2)
@@ -620,7 +617,7 @@ def measure_leaks(data: Path, seed: int, count: int) -> dict[str, Any]:
         for source in (folder, flowers):
             began = time.perf_counter()
             page = Path(place) / f"{source.name}.html"
-            problems = nearfar.check(source, out=page, console=Console(quiet=True))["problems"]
+            problems = nearfar.check(source, out=page)
             words = [
                 text.rsplit(" ", 1)[0]
                 for text, problem in zip(problems["words"], problems["problem"], strict=True)
@@ -663,7 +660,7 @@ def measure_series(images: list[Image.Image]) -> dict[str, Any]:
             image.save(Path(folder) / f"{row:03d}.png")
             image.save(Path(folder) / f"{row:03d}.jpg", quality=85)
         page = Path(folder) / "page.html"
-        found = nearfar.find_duplicates(folder, out=page, console=Console(quiet=True))
+        found = nearfar.duplicates(folder, out=page)
     groups: dict[int, list[str]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
         if kind != "alike":
@@ -713,10 +710,8 @@ def measure_whole(folder: Path, count: int, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         for orientations in (False, True):
             began = time.perf_counter()
-            page, console = Path(place) / f"{orientations}.html", Console(quiet=True)
-            columns = nearfar.find_duplicates(
-                images, orientations=orientations, out=page, console=console
-            )
+            page = Path(place) / f"{orientations}.html"
+            columns = nearfar.duplicates(images, orientations=orientations, out=page)
             found["seconds"]["orientations" if orientations else "upright"] = round(
                 time.perf_counter() - began, 1
             )

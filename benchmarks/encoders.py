@@ -48,12 +48,13 @@ from encoders_report import (
     table,
 )
 from kinds import ON, SETS, Kind, parts
-from rich.console import Console
 from torch import Tensor
 from torchvision.transforms.v2.functional import five_crop
 
 import nearfar
 from nearfar.data import Images
+from nearfar.embeddings import Opening, resolve
+from nearfar.embeddings.untrained import COPIES
 from nearfar.evaluation import (
     colour_histogram,
     evaluate_features,
@@ -66,7 +67,6 @@ from nearfar.evaluation.evaluate import largest_class
 from nearfar.methods import LeJEPA, Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.starting import find_weights
-from nearfar.run_features import COPIES, open_featured, run_or_data
 from nearfar.training.environment import hardware
 from nearfar.training.health import rankme
 from nearfar.training.plan import PHOTOGRAPH
@@ -187,8 +187,7 @@ def _frozen(task: Task) -> Encoder:
 
 
 def _at_once(task: Task) -> Any:
-    data = run_or_data(task.train)
-    return open_featured(data, None, None, None, Console(quiet=True)).encoder
+    return resolve(task.train).open(Opening()).encoder
 
 
 JOINED = {

@@ -13,7 +13,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import tools.typechecker
 
@@ -94,12 +93,6 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
-
-
-@pytest.fixture
-def quiet():
-    """A console that shows nothing."""
-    return Console(quiet=True)
 
 
 class _Recorded(Bar):
@@ -199,6 +192,6 @@ def no_pretrained_weights():
     not.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearfar.run_features.installed_weights", lambda: None)
+        patch.setattr("nearfar.embeddings.untrained.installed_weights", lambda: None)
         patch.setattr("nearfar.training.readout.installed_weights", lambda: None)
         yield

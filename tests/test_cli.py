@@ -15,12 +15,19 @@ import torch
 import yaml
 
 from nearfar import cli
-from nearfar.arguments import GROUPS, VERBS, examples_of, function_of, verb_app
+from nearfar.arguments import GROUPS, REQUIRED, VERBS, examples_of, function_of, verb_app
 from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import as_words
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
+
+
+class Nothing(dict):
+    """What a tool returns that found nothing."""
+
+    def piped(self):
+        return []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
             "views.png ends in .png; choose an --out in .html",
         ),
         (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
-        (["evaluate"], "RUN requires an argument"),
+        (["evaluate"], "TARGET requires an argument"),
         (["evaluate", "no/such/run"], "name a run folder, images or a file of vectors"),
         (["completion", "tcsh"], "fish"),
     ],
@@ -184,14 +191,14 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
         ("push --private RUN a/b", {"run": "RUN", "repo": "a/b", "private": True}),
         ("push --private=false RUN a/b", {"run": "RUN", "repo": "a/b", "private": False}),
         ("push RUN --no-private a/b", {"run": "RUN", "repo": "a/b", "private": False}),
-        ("duplicates --approximate RUN", {"run": "RUN", "approximate": True}),
+        ("duplicates --approximate RUN", {"target": "RUN", "approximate": True}),
         (
             "duplicates RUN --approximate=false photos",
-            {"run": "RUN", "data": "photos", "approximate": False},
+            {"target": "RUN", "data": "photos", "approximate": False},
         ),
         (
             "evaluate --no-baselines RUN photos",
-            {"run": "RUN", "data": "photos", "baselines": False},
+            {"target": "RUN", "data": "photos", "baselines": False},
         ),
         (
             "evaluate RUN --protocol knn linear --limit 9",
@@ -229,7 +236,7 @@ def test_a_broken_installation_is_one_line(capsys, monkeypatch):
         ("select RUN --labelled 000041 --by near", {"labelled": "000041", "by": "near"}),
         (
             "search --k 2 RUN -- --json -h -1",
-            {"run": "RUN", "images": ["--json", "-h", "-1"], "k": 2},
+            {"target": "RUN", "images": ["--json", "-h", "-1"], "k": 2},
         ),
         ("pretrain --epochs 1 -- --photos", {"data": "--photos", "epochs": 1}),
         (
@@ -249,12 +256,12 @@ def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
     def record(**values):
         inspect.signature(function).bind(**values)
         given.update(values)
-        return {"name": []}
+        return Nothing()
 
     monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
     assert main([verb, *rest]) == 0
     assert {name: given[name] for name in expected} == expected
-    assert given.keys() <= {*expected, "run", "data", "images", "method"}, (
+    assert given.keys() <= {*expected, "run", "target", "data", "images", "method"}, (
         "only what is given is passed on"
     )
 
@@ -362,7 +369,8 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
         assert left_out <= objects
         assert known.keys() - parameters.keys() <= {"json", "null", "max_pixels"}
         assert all(
-            one.field_info.required == (parameters[name].default is inspect.Parameter.empty)
+            one.field_info.required
+            == (parameters[name].default is inspect.Parameter.empty or (verb, name) in REQUIRED)
             for name, one in known.items()
             if name in parameters
         )
@@ -377,7 +385,7 @@ def test_examples_can_be_run(verb, monkeypatch, capsys):
 
     def recorded(*given, **named):
         called.append(verb)
-        return {"problems": [], "name": []}
+        return Nothing()
 
     monkeypatch.setattr(cli, "function_of", lambda verb: recorded)
     monkeypatch.setattr("nearfar.resume", recorded)
@@ -425,6 +433,6 @@ def test_numbers_of_a_method_stand_as_its_recipe_sets_them(capsys, complaint):
 
 def test_pages_show_places_and_what_is_required(capsys):
     text = page(capsys, "embed", "-h")
-    assert text.startswith("Usage: nearfar embed ") and " RUN [ARGS...]\n" in text
+    assert text.startswith("Usage: nearfar embed ") and " TARGET [ARGS...]\n" in text
     assert re.search(r"\* +--out .*\[required\]", " ".join(text.split()))
     assert page(capsys, "evaluate", "run", "-h") == page(capsys, "evaluate", "--help")

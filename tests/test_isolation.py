@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import nearfar
 import nearfar_papers
@@ -21,23 +20,21 @@ from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
 SHORT = dict(epochs=0.5, batch_size=16, encoder="tiny", precision="32-true")
 CALLS = {
-    "pretrain": lambda run, images, out, quiet: nearfar.pretrain(images, out=out / "new", **SHORT),
-    "resume": lambda run, images, out, quiet: nearfar.resume(run),
-    "evaluate": lambda run, images, out, quiet: nearfar.evaluate(run, console=quiet),
-    "embed": lambda run, images, out, quiet: nearfar.embed(
-        run, out=out / "rows.npz", console=quiet
-    ),
-    "map_images": lambda run, images, out, quiet: nearfar.map_images(run, console=quiet),
-    "find_duplicates": lambda run, images, out, quiet: nearfar.find_duplicates(run, console=quiet),
-    "cluster_images": lambda run, images, out, quiet: nearfar.cluster_images(run, console=quiet),
-    "select_images": lambda run, images, out, quiet: nearfar.select_images(run, n=3, console=quiet),
-    "check": lambda run, images, out, quiet: nearfar.check(run, console=quiet),
-    "show_views": lambda run, images, out, quiet: nearfar.show_views(run, out=out / "views.html"),
-    "load": lambda run, images, out, quiet: nearfar.load(run),
-    "ContrastiveEncoder": lambda run, images, out, quiet: ContrastiveEncoder(
+    "pretrain": lambda run, images, out: nearfar.pretrain(images, out=out / "new", **SHORT),
+    "resume": lambda run, images, out: nearfar.resume(run),
+    "evaluate": lambda run, images, out: nearfar.evaluate(run),
+    "embed": lambda run, images, out: nearfar.embed(run, out=out / "rows.npz"),
+    "map": lambda run, images, out: nearfar.map(run),
+    "duplicates": lambda run, images, out: nearfar.duplicates(run),
+    "cluster": lambda run, images, out: nearfar.cluster(run),
+    "select": lambda run, images, out: nearfar.select(run, n=3),
+    "check": lambda run, images, out: nearfar.check(run),
+    "show_views": lambda run, images, out: nearfar.show_views(run, out=out / "views.html"),
+    "load": lambda run, images, out: nearfar.load(run),
+    "ContrastiveEncoder": lambda run, images, out: ContrastiveEncoder(
         epochs=0.5, encoder="tiny"
     ).fit_transform(np.load(images)["images"]),
-    "ContrastiveMap": lambda run, images, out, quiet: ContrastiveMap(
+    "ContrastiveMap": lambda run, images, out: ContrastiveMap(
         ContrastiveEncoder(epochs=0.5, encoder="tiny"), epochs=1
     ).fit(np.load(images)["images"]),
 }
@@ -49,11 +46,11 @@ def states():
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.usefixtures("unchecked")  # the checks of types draw random numbers too
-def test_the_global_generators_are_as_before(name, trained, images_file, tmp_path, quiet):
+def test_the_global_generators_are_as_before(name, trained, images_file, tmp_path):
     run = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
     torch.manual_seed(5)
     before = states()
-    CALLS[name](run, images_file, tmp_path, quiet)
+    CALLS[name](run, images_file, tmp_path)
     assert states() == before
 
 
@@ -106,10 +103,9 @@ def modes():
 
 def embedded_and_trained(run, images_file, folder):
     """Features by a run, and the losses of a new one."""
-    quiet = Console(quiet=True)
     run = nearfar.Run(shutil.copytree(run.path, folder / "run"))
     (run.path / "features.safetensors").unlink(missing_ok=True)
-    nearfar.embed(run, out=folder / "rows.npz", console=quiet)
+    nearfar.embed(run, out=folder / "rows.npz")
     new = nearfar.pretrain(images_file, out=folder / "new", **SHORT)
     return np.load(folder / "rows.npz")["embedding"], [line.get("loss") for line in new.metrics]
 

@@ -33,7 +33,7 @@ def embeddings(folder):
     return dict(zip(table["name"].to_pylist(), table["embedding"].to_pylist(), strict=True))
 
 
-def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
+def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path):
     pytest.importorskip("ray")
     rng = np.random.default_rng(0)
     pixels = np.kron(
@@ -57,7 +57,7 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path, quiet):
         method="simclr",
     )
     run = nearfar.pretrain(tmp_path / "images", out=tmp_path / "run", **options)
-    nearfar.embed(run, out=tmp_path / "one.parquet", console=quiet)
+    nearfar.embed(run, out=tmp_path / "one.parquet")
     expected = pq.read_table(tmp_path / "one.parquet")
 
     called("embed_with_ray.py", run.path, tmp_path / "images", tmp_path / "many", "--batch-size", 7)

@@ -25,7 +25,6 @@ MAY_IMPORT = {
     "networks": {"views"},
     "data": {"views"},
     "losses": {"pairs"},
-    "testing": set(),
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs", "rendering"},
     "neighbours": {"pairs", "views", "data"},
@@ -41,12 +40,34 @@ MAY_IMPORT = {
         "evaluation",
     },
     "run": {"data", "evaluation", "networks", "training"},
-    "run_features": {"run", "views", "networks", "data", "training", "neighbours", "evaluation"},
-    "run_teacher": {"run_features", "networks", "data", "neighbours", "evaluation"},
-    "run_check": {"data", "neighbours", "evaluation"},
+    "embeddings": {"run", "views", "networks", "data", "training", "neighbours", "evaluation"},
+    "pages": {
+        "embeddings",
+        "maps",
+        "run",
+        "views",
+        "networks",
+        "methods",
+        "data",
+        "training",
+        "neighbours",
+        "evaluation",
+    },
+    "tools": {
+        "pages",
+        "embeddings",
+        "maps",
+        "run",
+        "views",
+        "networks",
+        "data",
+        "training",
+        "neighbours",
+        "evaluation",
+    },
     "run_evaluation": {
         "run",
-        "run_features",
+        "embeddings",
         "methods",
         "networks",
         "data",
@@ -54,9 +75,8 @@ MAY_IMPORT = {
         "neighbours",
         "evaluation",
     },
-    "arguments": {"training", "methods"},
+    "arguments": {"training", "methods", "tools"},
 }
-MAY_IMPORT["pages"] = set(MAY_IMPORT) - {"arguments", "pairs", "losses"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)  # all above
 MAY_IMPORT |= {
     "sklearn": set(MAY_IMPORT),
@@ -120,19 +140,11 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
     ("library", "homes"),
     [
         ("lightning_fabric", {"training"}),
-        ("torch.distributed", {"training", "pairs", "testing"}),
+        ("torch.distributed", {"training", "pairs"}),
         ("matplotlib", {"maps", "pages"}),
         (
             "rich",
-            {
-                "commands",
-                "training",
-                "run_features",
-                "run_teacher",
-                "run_evaluation",
-                "cli",
-                "rendering",
-            },
+            {"commands", "cli", "rendering"},
         ),
         ("cyclopts", {"arguments", "commands", "cli"}),
         ("timm", {"networks", "training"}),
@@ -192,10 +204,10 @@ def test_no_grab_bags():
 
 def test_public_names():
     names = (
-        "check cluster_images doctor embed evaluate export find_duplicates "
-        "join list_methods load map_images pretrain "
+        "check cluster doctor duplicates embed evaluate export Embeddings "
+        "join list_methods load pretrain "
     )
-    names += "push resume run_demo search_images select_images show_views ProcessLost Run "
+    names += "push resume run_demo search select show_views ProcessLost Run "
     names += "TrainingDiverged TrainingStopped __version__ register_method show_progress"
     assert sorted(nearfar.__all__) == sorted(names.split())
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
@@ -235,7 +247,6 @@ HEAVY = [
     [
         ("import nearfar", ["torch", *HEAVY]),
         ("import nearfar.losses", HEAVY),
-        ("import nearfar.testing", HEAVY),
         *(
             (f"from nearfar.cli import main; main({words})", ["torch", "numpy", *HEAVY[:-2]])
             for words in (
@@ -289,16 +300,7 @@ def test_nobody_passes_a_callback_of_progress():
 LONGEST = 60  # lines of a function, without its docstring
 LONG = {
     ("training/loop.py", "fit"),  # the training loop is read from top to bottom
-    # verbs that move to tools/, each in a folder of its own
-    ("commands/check.py", "check"),
-    ("commands/embed.py", "embed"),
     ("commands/evaluate.py", "evaluate"),
-    ("commands/listing.py", "find_duplicates"),
-    ("commands/listing.py", "select_images"),
-    ("commands/map.py", "map_images"),
-    ("pages/map.py", "write_map_page"),
-    ("pages/transform.py", "transform"),
-    ("run_features.py", "_beside"),
 }
 
 

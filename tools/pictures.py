@@ -65,7 +65,7 @@ def _verbs(run: nearfar.Run, photographs: Path, query: str, place: Path) -> dict
         "nearfar cluster RUN": place / "cluster.html",
     }
     to_map, to_search, to_duplicates, to_odd, to_typical, to_cluster = pages.values()
-    nearfar.map_images(run, data, out=to_map)
+    nearfar.map(run, data, out=to_map)
     run.search(query, data=data, k=20, out=to_search)
     run.duplicates(data, out=to_duplicates)
     run.select(data=data, by="outlier", n=20, out=to_odd)

@@ -6,6 +6,7 @@ to nothing.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,22 +14,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from nearfar.commands.check import check as check
     from nearfar.commands.doctor import doctor as doctor
     from nearfar.commands.embed import embed as embed
     from nearfar.commands.evaluate import evaluate as evaluate
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
-    from nearfar.commands.listing import cluster_images as cluster_images
-    from nearfar.commands.listing import find_duplicates as find_duplicates
-    from nearfar.commands.listing import search_images as search_images
-    from nearfar.commands.listing import select_images as select_images
-    from nearfar.commands.map import map_images as map_images
     from nearfar.commands.pretrain import pretrain as pretrain
     from nearfar.commands.pretrain import resume as resume
     from nearfar.commands.starting import list_methods as list_methods
     from nearfar.commands.starting import run_demo as run_demo
     from nearfar.commands.views import show_views as show_views
+    from nearfar.embeddings import Embeddings as Embeddings
     from nearfar.methods import register_method as register_method
     from nearfar.rendering import show_progress as show_progress
     from nearfar.run import Run as Run
@@ -39,16 +35,14 @@ if TYPE_CHECKING:
     from nearfar.training.processes import ProcessLost as ProcessLost
 
 _NAMES = {
-    "commands.check": ["check"],
     "commands.doctor": ["doctor"],
     "commands.embed": ["embed"],
     "commands.evaluate": ["evaluate"],
     "commands.export": ["export", "push"],
-    "commands.listing": ["cluster_images", "find_duplicates", "search_images", "select_images"],
-    "commands.map": ["map_images"],
     "commands.pretrain": ["pretrain", "resume"],
     "commands.starting": ["completion_script", "list_methods", "run_demo"],
     "commands.views": ["show_views"],
+    "embeddings": ["Embeddings"],
     "methods": ["register_method"],
     "pages.report": ["in_notebook"],
     "rendering": ["show_progress"],
@@ -57,17 +51,22 @@ _NAMES = {
     "training.processes": ["ProcessLost"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_TOOLS = ("check", "cluster", "duplicates", "map", "search", "select")
 _INTERNAL = {"completion_script", "in_notebook"}  # for the command line, and for `Run`
-__all__ = sorted({"__version__", *_HOMES} - _INTERNAL)
+_BUILT_IN = {"map"}  # which `from nearfar import *` must not hide
+__all__ = sorted({"__version__", *_HOMES, *_TOOLS} - _INTERNAL - _BUILT_IN)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name.startswith("_") or (name not in _HOMES and name not in tool_names()):
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
     import random
 
     state = random.getstate()  # rich moves it when it is imported
-    value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"nearfar.{_HOMES[name]}"), name)
+    else:
+        value = importlib.import_module("nearfar.tools").find_tool(name).command
     _show_in_notebooks()
     random.setstate(state)
     globals()[name] = value
@@ -90,4 +89,18 @@ _shown_once: list[bool] = []
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_TOOLS})
+
+
+def tool_names() -> list[str]:
+    """Return the names of all tools, those of other packages too; each is a function of nearfar and
+    a method of `Run` and of `Embeddings`.
+    """
+    return importlib.import_module("nearfar.tools").tool_names()
+
+
+def tool_method(owner: Any, name: str) -> Any:
+    """Return a tool as a method of a target; AttributeError for what is no tool."""
+    if name.startswith("_") or name not in tool_names():
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    return functools.partial(__getattr__(name), owner)

@@ -19,16 +19,17 @@ from cyclopts import App, CoercionError, Group, Parameter, Token, convert
 import nearfar
 from nearfar.messages import first_line, of_arguments, summary_of
 from nearfar.plugins import commands
+from nearfar.tools import find_tool
 
 VERBS = {  # of nearfar: the public function behind each, in the order of the overview
     "pretrain": "pretrain",
     "evaluate": "evaluate",
     "embed": "embed",
-    "map": "map_images",
-    "search": "search_images",
-    "duplicates": "find_duplicates",
-    "select": "select_images",
-    "cluster": "cluster_images",
+    "map": "map",
+    "search": "search",
+    "duplicates": "duplicates",
+    "select": "select",
+    "cluster": "cluster",
     "check": "check",
     "export": "export",
     "push": "push",
@@ -38,12 +39,7 @@ VERBS = {  # of nearfar: the public function behind each, in the order of the ov
     "doctor": "doctor",
     "completion": "completion_script",
 }
-LISTING = ("search", "duplicates", "select")  # verbs that give paths to other programs
-OBJECTS = {
-    "console",
-    "encoder",
-    "views",
-}  # parameters that no word can give, but for the views of `nearfar views`
+OBJECTS = {"encoder", "views"}  # that no word can give, but for the views of `nearfar views`
 GROUPS = {
     "Data": (
         "data limit split image_size",
@@ -79,32 +75,32 @@ PIXELS = (
     "read images of up to this many pixels. Default: 178 956 970, or those of the run",
     None,
 )
-OPENING = (
-    "evaluate",
-    "embed",
-    "map",
-    "search",
-    "duplicates",
-    "select",
-    "cluster",
-    "check",
-    "views",
-)
-"""Verbs besides `pretrain` that open images."""
+REQUIRED = {("embed", "out")}  # options that a command needs, where a function does not
+OPENING = ("evaluate", "embed", "views")  # verbs besides `pretrain` and the tools that open images
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
 
 
 def function_of(verb: str) -> Callable[..., Any]:
     """Import the function behind a verb, of nearfar or of another installed package."""
-    if verb in VERBS:
-        return getattr(nearfar, VERBS[verb])
+    if verb in VERBS or verb in nearfar.tool_names():
+        return getattr(nearfar, VERBS.get(verb, verb))
     function: Callable[..., Any] = commands()[verb].load()
     return function
 
 
 def all_verbs() -> list[str]:
-    """Return the verbs of nearfar, and then those of other installed packages."""
-    return [*VERBS, *(name for name in commands() if name not in VERBS)]
+    """Return the verbs of nearfar, then tools and commands of other installed packages."""
+    return list(dict.fromkeys([*VERBS, *nearfar.tool_names(), *commands()]))
+
+
+def opens_images(verb: str) -> bool:
+    """Return whether a verb opens images, and so takes --max-pixels."""
+    return verb in OPENING or verb in nearfar.tool_names()
+
+
+def lists_paths(verb: str) -> bool:
+    """Return whether a verb gives paths to other programs in a pipe."""
+    return verb in nearfar.tool_names() and find_tool(verb).lists
 
 
 def examples_of(verb: str) -> list[str]:
@@ -197,14 +193,15 @@ def _arguments(
         )  # a name, or in Python an object
         if named or name not in OBJECTS - {verb}:
             # or a `Run`, a name for type checkers only
-            folder = name == "run" and one.default is Argument.empty
+            folder = name in ("run", "target") and one.default is Argument.empty
             kind = one.annotation
             kind = eval(kind, names) if isinstance(kind, str) and not (named or folder) else kind
             hint = str | None if named else str | Path if folder else kind
-            yield make(name, hint, meanings[name], one.default, one.kind)
-    if verb in OPENING:
+            default = Argument.empty if (verb, name) in REQUIRED else one.default
+            yield make(name, hint, meanings[name], default, one.kind)
+    if opens_images(verb):
         yield make(*PIXELS)
-    yield from (make(*one, negative="") for one in ([NULL, JSON] if verb in LISTING else [JSON]))
+    yield from (make(*one, negative="") for one in ([NULL, JSON] if lists_paths(verb) else [JSON]))
 
 
 def _settings(

@@ -5,7 +5,6 @@ exit code.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 import sys
@@ -14,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from inspect import Parameter as Argument
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
@@ -22,10 +21,10 @@ from cyclopts.config import Dict
 import nearfar
 from nearfar.allocator import reuse_memory
 from nearfar.arguments import (
-    LISTING,
-    OPENING,
     all_verbs,
     function_of,
+    lists_paths,
+    opens_images,
     overview,
     verb_app,
     with_signature,
@@ -41,9 +40,6 @@ from nearfar.messages import (
     lacking,
     lasting_streams,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 SHORT_OF = {
     "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or "
@@ -212,24 +208,24 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
 
     values.pop("json", None)
     values.pop("config", None)
-    if verb in OPENING and (most := values.pop("max_pixels", None)) is not None:
+    if opens_images(verb) and (most := values.pop("max_pixels", None)) is not None:
         from nearfar.data.decoding import raise_pixel_limit
 
         raise_pixel_limit(most)
     end = "\0" if values.pop("null", False) else "\n"
     # then paths alone go to stdout
-    piped = verb in LISTING and not machine and not sys.stdout.isatty()
+    piped = lists_paths(verb) and not machine and not sys.stdout.isatty()
     console = Console(soft_wrap=True, quiet=is_follower(), stderr=piped or machine)
     with shown_on(console):
-        result = _result_of(verb, values, console)
+        result = _result_of(verb, values)
     if piped:
-        from nearfar.pages.lists import for_pipes
+        from nearfar.tools.result import for_pipes
 
-        sys.stdout.write_bytes(for_pipes(result, end))  # type: ignore[union-attr]  # an `Outlet`
+        sys.stdout.write_bytes(for_pipes(result.piped(), end))  # type: ignore[union-attr]  # an `Outlet`
     return result
 
 
-def _result_of(verb: str, values: dict[str, Any], console: Console) -> Any:
+def _result_of(verb: str, values: dict[str, Any]) -> Any:
     """Call the function of a verb; that of `pretrain --resume` is `resume`."""
     run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
     if run is not None:
@@ -239,10 +235,7 @@ def _result_of(verb: str, values: dict[str, Any], console: Console) -> Any:
         return nearfar.resume(run, **values, data_changed=data_changed)
     if data_changed:
         raise ValueError("--data-changed goes with --resume")
-    function = function_of(verb)
-    if "console" in inspect.signature(function).parameters:
-        values["console"] = console
-    return function(**values)
+    return function_of(verb)(**values)
 
 
 def _configured(file: str | None) -> tuple[dict[str, Any], dict[str, Any]]:

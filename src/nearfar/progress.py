@@ -99,6 +99,21 @@ def waiting(title: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Log nothing while the context is open: what is done again has been said."""
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+class Bold(str):
+    """Text of a table that stands out."""
+
+
 class Table:
     """Rows of text under a header, as a line of the log: plain text, or drawn by the renderer."""
 
@@ -109,7 +124,7 @@ class Table:
     def add(self, *cells: object) -> None:
         """Add a row, with as many cells as the header has."""
         assert len(cells) == len(self.header)
-        self.rows.append(tuple(map(str, cells)))
+        self.rows.append(tuple(cell if isinstance(cell, str) else str(cell) for cell in cells))
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.progress import TaskProgressColumn as Percent
 from rich.text import Text
 
-from nearfar.progress import Bar, Table, drawn_by, log, renderer
+from nearfar.progress import Bar, Bold, Table, drawn_by, log, renderer
 
 INTERVAL = 15.0  # seconds between plain lines
 MOMENT = 0.2  # seconds after which a bar inside another is drawn
@@ -139,7 +139,7 @@ def as_rich(table: Table) -> rich.table.Table:
     """Return a table with borders."""
     drawn = rich.table.Table(*table.header, title=table.title or None)
     for row in table.rows:
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(cell, "bold" if isinstance(cell, Bold) else "") for cell in row))
     return drawn
 
 
@@ -185,14 +185,6 @@ def shown_as(shown: Shown | None) -> AbstractContextManager[None]:
 def shown_nowhere() -> AbstractContextManager[None]:
     """Show neither lines nor bars while the context is open: another process shows the same."""
     return shown_on(Console(quiet=True))
-
-
-def current_console() -> Console:
-    """Return the console that lines and bars are shown on now, for the functions that still take
-    one; one that shows nothing where there is none.
-    """
-    drawing = renderer()
-    return drawing.console if isinstance(drawing, ConsoleRenderer) else Console(quiet=True)
 
 
 def shown_if(on: bool) -> AbstractContextManager[None]:

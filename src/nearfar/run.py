@@ -60,17 +60,18 @@ class Run:
 
     evaluate = Verb("evaluate")
     embed = Verb("embed")
-    map = Verb("map_images")
-    search = Verb("search_images")
-    duplicates = Verb("find_duplicates")
-    select = Verb("select_images")
-    cluster = Verb("cluster_images")
-    check = Verb("check")
     export = Verb("export")
     push = Verb("push")
     views = Verb("show_views")
     resume = Verb("resume")
     _repr_html_ = Verb("in_notebook")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a tool as a method: `run.search(...)` is `nearfar.search(run, ...)`."""
+        return nearfar.tool_method(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *nearfar.tool_names()})
 
     @classmethod
     def of(cls, run: str | Path | Run) -> Run:

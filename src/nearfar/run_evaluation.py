@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
@@ -21,6 +18,17 @@ from nearfar.data import Images, describe, list_splits
 from nearfar.data.images import sample
 from nearfar.data.table import digest
 from nearfar.device import find_device
+from nearfar.embeddings.embeddings import compute_features
+from nearfar.embeddings.sources import (
+    OfData,
+    OfRun,
+    OfVectors,
+    Source,
+    joined_sources,
+    read_images,
+    sampled,
+)
+from nearfar.embeddings.untrained import encoder_for, pretrained_encoder, size_untrained
 from nearfar.evaluation import (
     Accuracies,
     Probe,
@@ -56,17 +64,8 @@ from nearfar.methods import method_class, method_names
 from nearfar.neighbours import copy_distance, find_leaks
 from nearfar.networks import Encoder, first_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.progress import waiting
+from nearfar.progress import Bold, Table, log, quietly, waiting
 from nearfar.run import Run, load
-from nearfar.run_features import (
-    WithoutRun,
-    encoder_for,
-    features_shown,
-    open_shown,
-    pretrained_encoder,
-    sampled_shown,
-    side_at_hand,
-)
 from nearfar.training.job import initial_backbone
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
@@ -94,19 +93,19 @@ class LabelledSets:
         """Images of a split."""
         return len(self.splits[split])
 
-    def limited(self, limit: int | None, seed: int, console: Console) -> LabelledSets:
+    def limited(self, limit: int | None, seed: int) -> LabelledSets:
         """The same with a random sample of this many training images."""
         train = self.splits["train"]
-        some = sampled_shown(train, limit or len(train), seed, console)
+        some = sampled(train, limit or len(train), seed)
         limit = limit if limit is not None and limit < len(train) else None
         return replace(self, splits={**self.splits, "train": some}, limit=limit)
 
-    def features(self, encoders: Encoders, console: Console) -> Iterator[tuple[str, Labelled]]:
+    def features(self, encoders: Encoders) -> Iterator[tuple[str, Labelled]]:
         """Features and labels of every split, encoder by encoder."""
         for row, encoder in encoders.items():
             title = row.replace("_", " ")
             found = {
-                name: features_shown(encoder, images, console, title)
+                name: compute_features(encoder, images, title)
                 for name, images in self.splits.items()
             }
             yield (
@@ -118,7 +117,6 @@ class LabelledSets:
 def open_labelled(
     settings: Settings | None,
     data: Any,
-    console: Console,
     *,
     image_size: int | None = None,
     share: float = 0.2,
@@ -149,14 +147,12 @@ def open_labelled(
     there, tested = set(list_splits(source)), "the test split"
     if {"train", "test"} <= there:
         parts = ["train", *(["validation"] if validation and "validation" in there else []), "test"]
-        opened = {part: open_shown(source, console, split=part, **reading) for part in parts}
+        opened = {part: read_images(source, split=part, **reading) for part in parts}
     else:
-        images = _with_labels(open_shown(source, console, **reading), console)
-        opened = dict(
-            zip(("train", "test"), _stratified(images, share, seed, console), strict=True)
-        )
+        images = _with_labels(read_images(source, **reading))
+        opened = dict(zip(("train", "test"), _stratified(images, share, seed), strict=True))
         tested = f"a random {share:.0%} of each class, seed {seed}"
-    splits = {part: _with_labels(images, console) for part, images in opened.items()}
+    splits = {part: _with_labels(images) for part, images in opened.items()}
     train = splits["train"]
     if held_out is not None:
         left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
@@ -167,10 +163,10 @@ def open_labelled(
             )
         tested = f"training images held out at random, seed {seed}"
         said = f"--held-out: {held_out} of {len(left)} other training images"
-        console.print(Text(f"{said}, a random share of each class (seed {seed})"))
+        log.info(f"{said}, a random share of each class (seed {seed})")
         assert train.labels is not None
         splits["test"] = train.subset(left[stratified_sample(train.labels[left], held_out, seed)])
-    return LabelledSets(splits, describe(source), tested).limited(limit, drawn_by, console)
+    return LabelledSets(splits, describe(source), tested).limited(limit, drawn_by)
 
 
 def stratified_sample(
@@ -192,16 +188,16 @@ def stratified_sample(
     return np.sort(np.argsort(place, kind="stable")[:count])
 
 
-def _with_labels(images: Images, console: Console) -> Images:
+def _with_labels(images: Images) -> Images:
     if images.labels is None or not (known := images.labels >= 0).any():
         raise ValueError(f"the {images.split or 'given'} images have no labels to evaluate with")
     if known.all():
         return images
-    console.print(Text(f"{(~known).sum()} of {len(images)} images have no label and are left out"))
+    log.info(f"{(~known).sum()} of {len(images)} images have no label and are left out")
     return images.subset(np.flatnonzero(known))
 
 
-def _stratified(images: Images, share: float, seed: int, console: Console) -> tuple[Images, Images]:
+def _stratified(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     """A training and a test part with the same shares of each class; a class with a single image is
     not tested.
     """
@@ -218,10 +214,8 @@ def _stratified(images: Images, share: float, seed: int, console: Console) -> tu
             "both parts need as many images as there are classes"
         ) from error
     if len(alone):
-        console.print(
-            Text(
-                f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"
-            )
+        log.info(
+            f"{len(alone)} of {len(counts)} classes have a single image, which is not tested on"
         )
     return images.subset(np.concatenate([train, alone])), images.subset(test)
 
@@ -271,11 +265,10 @@ def describe_leaks(
 
 
 def open_evaluated(
-    run: Run | WithoutRun,
+    target: Source,
     data: Any,
     encoder: nn.Module | str | None,
     baselines: bool,
-    console: Console,
     **where: Any,
 ) -> list[tuple[LabelledSets, Encoders]]:
     """Open labelled images with the encoders to evaluate on them, by row: those of a run, or the
@@ -285,25 +278,30 @@ def open_evaluated(
     net: of a run, with `baselines`, and where it is installed. where: options of `open_labelled`.
     Raises ValueError for a file of vectors.
     """
-    if isinstance(run, WithoutRun):
-        if run.vectors is not None:
-            raise ValueError(f"{run.path} holds vectors: evaluate takes a run or labelled images")
-        source = run.beside(data).source
-        side = side_at_hand(source, console)
-        sets = open_labelled(None, source, console, image_size=side, **where)
-        own = encoder_for(sets.splits["train"], encoder, console)
+    if isinstance(target, OfVectors):
+        raise ValueError(f"{target.name} holds vectors: evaluate takes a run or labelled images")
+    if not isinstance(target, OfRun):
+        assert isinstance(target, OfData)
+        source = joined_sources(target.source, data)
+        side = size_untrained(source)
+        sets = open_labelled(None, source, image_size=side, **where)
+        own = encoder_for(sets.splits["train"], encoder)
         return [(sets, {**(SIMPLE if baselines else {}), "at_hand": own})]
     if isinstance(encoder, str):
-        raise ValueError(f"--encoder {encoder} is for data without a run: {run.path} has its own")
+        raise ValueError(
+            f"--encoder {encoder} is for data without a run: {target.name} has its own"
+        )
+    run = target.run
     settings, encoders = run.settings, encoders_by_row(run, encoder, baselines)
     size = load(run, encoder=encoder).image_size
-    sets = open_labelled(settings, data, console, image_size=size, **where)
+    sets = open_labelled(settings, data, image_size=size, **where)
     net = pretrained_encoder(settings.channels) if baselines else None
     if net is None:
         return [(sets, encoders)]
-    side, larger = side_at_hand(settings.given("data") if data is None else data, console), sets
+    side, larger = size_untrained(settings.given("data") if data is None else data), sets
     if side is not None and side > size:
-        larger = open_labelled(settings, data, Console(quiet=True), image_size=side, **where)
+        with quietly():
+            larger = open_labelled(settings, data, image_size=side, **where)
     return [(sets, encoders), (larger, {"pretrained_frozen": net})]
 
 
@@ -344,7 +342,6 @@ def finetuned(
     percent: float,
     listed: Sequence[str] | None,
     seed: int,
-    console: Console,
 ) -> dict[str, Accuracies]:
     """Fine-tune a copy of each row that is an encoder on a share of the labels, in per cent; return
     the accuracies.
@@ -362,7 +359,7 @@ def finetuned(
     found = {}
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
-            with waiting(row.replace("_", " ")):
+            with waiting(f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels"):
                 found[row] = finetune_accuracies(
                     encoder,
                     train,
@@ -388,7 +385,7 @@ def usual_probe_of(settings: Settings | None, image_size: int) -> str:
 
 
 def measured_on(
-    run: Run | WithoutRun,
+    run: Run | None,
     encoder: Encoder,
     sets: LabelledSets,
     train_y: np.ndarray,
@@ -398,12 +395,12 @@ def measured_on(
     """Say what results are measured on: these sets with these labels, and the encoder as it is
     now.
     """
-    of_run, train = isinstance(run, Run), sets.splits["train"]
+    train = sets.splits["train"]
     several = train_y.ndim > 1  # labels an image
     counts = np.unique(test_y, return_counts=True)[1]
     unequal = not several and balanced_accuracy(test_y, test_y) is not None
     pictures = isinstance(train, Images)
-    metrics = run.metrics if isinstance(run, Run) else []
+    metrics = [] if run is None else run.metrics
     return MeasuredOn(
         data=sets.data,
         test=sets.test,
@@ -413,14 +410,14 @@ def measured_on(
         largest=0.0 if several else largest_class(train_y, test_y)["accuracy"],
         seed=seed,
         images=digest(chain(*(_identity(part) for part in sets.splits.values()))),
-        encoder=run.weights if isinstance(run, Run) else encoder.name,
+        encoder=encoder.name if run is None else run.weights,
         even_images=float(len(counts) ** 2 / (1 / counts).sum()) if unequal else None,
         limit=sets.limit,
         epoch=max((line["epoch"] for line in metrics if "epoch" in line), default=None),
         image_size=encoder.image_size,
         channels=encoder.channels,
-        gray=of_run and pictures and encoder.channels == 3 and are_gray(train),
-        keep_colour=(run.settings.keep_colour or 0.0) if isinstance(run, Run) else 0.0,
+        gray=run is not None and pictures and encoder.channels == 3 and are_gray(train),
+        keep_colour=0.0 if run is None else run.settings.keep_colour or 0.0,
     )
 
 
@@ -475,19 +472,19 @@ def add_to_results(run: Run, measured: Measurement) -> None:
     run.write_results(added(run.results, measured))
 
 
-def show_results(measured: Measurement, console: Console) -> None:
+def show_results(measured: Measurement) -> None:
     """Print what was measured on what, as a table with the best of each column in bold, and in one
     sentence.
     """
-    console.print(Text(measured.on.words()))
-    console.print(_table(measured, accuracies(measured), "accuracy"))
+    log.info(measured.on.words())
+    log.info(_table(measured, accuracies(measured), "accuracy"))
     if columns := accuracies(measured, balanced=True):
-        console.print(_table(measured, columns, "balanced accuracy: the mean over the classes"))
+        log.info(_table(measured, columns, "balanced accuracy: the mean over the classes"))
     said = sentence(measured)
     gray = gray_words(measured.on.gray, measured.on.image_size)
     for line in (said, gray if gray and "--channels 1" not in said else ""):
         if line:
-            console.print(Text(line))
+            log.info(line)
 
 
 def _table(measured: Measurement, columns: Sequence[str], title: str) -> Table:
@@ -502,6 +499,6 @@ def _table(measured: Measurement, columns: Sequence[str], title: str) -> Table:
             cell = f"{numbers[column]:.3f}" if column in numbers else "-"
             if f"{column}_std" in numbers:
                 cell += f" ± {numbers[f'{column}_std']:.3f}"
-            cells.append(f"[bold]{cell}[/]" if row in best[column] else cell)
-        table.add_row(row.replace("_", " "), *cells)
+            cells.append(Bold(cell) if row in best[column] else cell)
+        table.add(row.replace("_", " "), *cells)
     return table

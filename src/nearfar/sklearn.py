@@ -23,13 +23,14 @@ import nearfar
 from nearfar.data import Images
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
+from nearfar.embeddings.embeddings import compute_features
+from nearfar.embeddings.sources import read_images
 from nearfar.isolation import isolated
 from nearfar.maps.layouts import lay_out
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
-from nearfar.rendering import current_console, shown_if, shown_nowhere
+from nearfar.rendering import shown_if, shown_nowhere
 from nearfar.run import Run, load
-from nearfar.run_features import features_shown, open_shown
 from nearfar.training.plan import chosen_views
 from nearfar.views import check_value_range
 
@@ -132,7 +133,7 @@ class ContrastiveEncoder(_Estimator):
             value_range=net.value_range or EIGHT_BITS,
         )
         with shown_if(self.verbose):
-            return features_shown(net, images, current_console(), "features").cpu()
+            return compute_features(net, images).cpu()
 
     def _open(self, X: Any, fitting: bool, **form: Any) -> Images:
         """Open images; what is left out is a warning, as in scikit-learn, or an error."""
@@ -141,15 +142,15 @@ class ContrastiveEncoder(_Estimator):
 
     def _opened(self, X: Any, fitting: bool, **form: Any) -> Images:
         if isinstance(X, (str, os.PathLike)):
-            images = open_shown(X, current_console(), split="all", **form)
+            images = read_images(X, split="all", **form)
             if images.skipped:
                 warnings.warn(images.line, stacklevel=5)
             return images
         given = list(X) if isinstance(X, (list, tuple)) or getattr(X, "ndim", 0) == 1 else []
         if not are_paths(given):
-            return open_shown(self._pixels(X, fitting), current_console(), **form)
+            return read_images(self._pixels(X, fitting), **form)
         paths = list(dict.fromkeys(map(os.path.abspath, given)))
-        images = open_shown(paths, current_console(), **form)
+        images = read_images(paths, **form)
         if images.skipped:
             first, reason = images.skipped[0]
             raise ValueError(
@@ -287,7 +288,7 @@ class ContrastiveMap(_Estimator):
         ):
             setattr(self, name, getattr(self.estimator_, name))
         with shown_if(self.verbose):
-            features = features_shown(self.encoder_, images, current_console(), "features")
+            features = compute_features(self.encoder_, images)
             made = lay_out(
                 "projector",
                 self.encoder_,

@@ -28,15 +28,14 @@ from nearfar.atomic import write_file
 from nearfar.data import describe
 from nearfar.data.left_out import NO_OBJECT, Count
 from nearfar.device import find_device
+from nearfar.embeddings.sources import sampled
 from nearfar.maps.thumbnails import data_url
 from nearfar.messages import read_json
 from nearfar.networks import Encoder, first_encoder
 from nearfar.pages.report import write_report
 from nearfar.pages.template import page, write_page
 from nearfar.progress import Table, log, tracked
-from nearfar.rendering import current_console
 from nearfar.run_evaluation import encoders_by_row
-from nearfar.run_features import sampled_shown
 from nearfar.training.progress import say_read
 from nearfar.views import eight_bits
 from nearfar_papers.annotations import (
@@ -423,7 +422,7 @@ def _sets(
     read = len(learned) + len(test)
     say_read(Count(describe(source), read, [(name, NO_OBJECT) for name in empty]))
     train = train.subset(learned)
-    return (train if limit is None else sampled_shown(train, limit, seed, current_console())), test
+    return (train if limit is None else sampled(train, limit, seed)), test
 
 
 def _built(

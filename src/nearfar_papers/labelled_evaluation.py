@@ -15,7 +15,6 @@ from nearfar.evaluation.results import Measurement
 from nearfar.networks import Encoder
 from nearfar.pages.report import write_report
 from nearfar.progress import waiting
-from nearfar.rendering import current_console
 from nearfar.run_evaluation import (
     LabelledSets,
     add_to_results,
@@ -63,12 +62,11 @@ def open_sets(
     The arguments are those of `transfer`; image_size: of the encoder. Raises ValueError for data
     without labels.
     """
-    console = current_console()
     standard = standard_set(data) if isinstance(data, str) else None
     if standard is not None:
         name, chosen = standard
         opened = LabelledSets(open_standard(chosen, root, seed), f"torchvision:{name}")
-        return TransferSets(opened.limited(limit, seed, console), chosen, name)
+        return TransferSets(opened.limited(limit, seed), chosen, name)
     if root is not None:
         raise ValueError(
             "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
@@ -76,7 +74,6 @@ def open_sets(
     sets = open_labelled(
         run.settings,
         data,
-        console,
         image_size=image_size,
         share=test_share,
         seed=seed,
@@ -103,9 +100,9 @@ def evaluate_labelled(
         raise ValueError(
             f"transfer-sgd needs one label an image, those of {opened.name} have several"
         )
-    sets, trained, console = opened.sets, encoders["trained"], current_console()
+    sets, trained = opened.sets, encoders["trained"]
     assert isinstance(trained, Encoder)
-    features = sets.features(encoders, console)
+    features = sets.features(encoders)
     if opened.name:
         reading = run.settings.reading_for(trained.image_size)
         features = features_in_pieces(sets, reading, encoders)
@@ -126,5 +123,5 @@ def evaluate_labelled(
     measured = measurement(on, results, {})
     add_to_results(run, measured)
     write_report(run.path)
-    show_results(measured, console)
+    show_results(measured)
     return measured

@@ -23,15 +23,16 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from nearfar import Run, load, map_images
+import nearfar
+from nearfar import Run, load
 from nearfar.allocator import reuse_memory
 from nearfar.device import find_device, peak_memory, synchronize
+from nearfar.embeddings.sources import read_images
 from nearfar.evaluation import extract_view
 from nearfar.messages import READ, as_json
 from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.rendering import shown_nowhere
-from nearfar.run_features import open_shown
 from nearfar.training.budget import training_speed
 from nearfar.training.plan import chosen_method, chosen_views, views_at
 from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
@@ -116,7 +117,7 @@ def plane(given: Mapping[str, Any], run: Path) -> float:
     page = run / f"{PLANE}.html"
     for old in run.glob(f"{PLANE}.*"):  # of a measurement that was stopped
         old.unlink()
-    map_images(run, split="test", layout="projector", out=page, console=QUIET)
+    nearfar.map(run, split="test", layout="projector", out=page)
     return 100 * float(json.loads(page.with_suffix(".json").read_text())["knn_map"])
 
 
@@ -128,7 +129,7 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     encoder = first_encoder(load(run))
     encoder.backbone = with_grid(encoder.backbone, 1)  # as the projector takes it
     reading = settings.reading_for(encoder.image_size)
-    images = open_shown(settings.data, QUIET, split="test", **reading)
+    images = read_images(settings.data, split="test", **reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
     plan = chosen_views(settings.given("views"), settings)
     features = [

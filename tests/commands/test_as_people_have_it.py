@@ -139,7 +139,7 @@ def test_every_verb_counts_what_it_read_and_what_it_left_out(
 @pytest.mark.parametrize("name", SETS)
 def test_names_are_whole_and_labels_are_those_of_the_folders(name, places, run, tmp_path):
     folder, labels, _ = places[name]
-    rows = pq.read_table(run.embed(str(folder), out=tmp_path / "rows.parquet"))
+    rows = pq.read_table(run.embed(str(folder), out=tmp_path / "rows.parquet").path)
     names = rows["name"].to_pylist()
     assert len(set(names)) == len(names) == len(labels)
     if any(labels.values()):
@@ -155,7 +155,7 @@ def test_frames_of_a_series_are_no_copies_and_their_copies_are(places, tmp_path)
     folder, labels, _ = places["many alike"]
     assert not [
         kind
-        for kind in nearfar.find_duplicates(str(folder), out=tmp_path / "a.html")["kind"]
+        for kind in nearfar.duplicates(str(folder), out=tmp_path / "a.html")["kind"]
         if kind in ("same file", "same pixels")
     ]
     twice = tmp_path / "twice"
@@ -164,7 +164,7 @@ def test_frames_of_a_series_are_no_copies_and_their_copies_are(places, tmp_path)
         with Image.open(folder / name) as image:
             image.save(twice / name)
             image.save(twice / name.replace(".png", ".bmp"))
-    found = nearfar.find_duplicates(str(twice), out=tmp_path / "b.html")
+    found = nearfar.duplicates(str(twice), out=tmp_path / "b.html")
     groups = {}
     for group, name, kind in zip(found["group"], found["name"], found["kind"], strict=True):
         if kind in ("first", "same pixels", "same file"):
@@ -209,7 +209,7 @@ def test_shards_and_splits_with_other_class_lists_keep_their_classes(run, tmp_pa
         tables[shard] = datasets.Dataset.from_dict(columns, features=features)
         tables[shard].to_parquet(str(tmp_path / "shards" / f"{shard}.parquet"))
     for number, source in enumerate((str(tmp_path / "shards"), datasets.DatasetDict(tables))):
-        out = run.embed(source, out=tmp_path / f"{number}.parquet", split="all")
+        out = run.embed(source, out=tmp_path / f"{number}.parquet", split="all").path
         rows = pq.read_table(out)
         assert Counter(rows["label"].to_pylist()) == {"ant": 6, "bee": 12, "cat": 6}
 

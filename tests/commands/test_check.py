@@ -1,7 +1,6 @@
 """`check` on photographs' stand-ins with planted leaks, wrong labels and bad images."""
 
 import csv
-import io
 import json
 
 import numpy as np
@@ -9,7 +8,6 @@ import pandas
 import pytest
 import torch
 from PIL import Image, ImageFilter
-from rich.console import Console
 from sklearn.datasets import load_digits, load_sample_images
 
 import nearfar
@@ -17,7 +15,7 @@ from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.neighbours import Link, find_leaks
 from nearfar.neighbours.duplicates import ALIKE, COPIED
-from nearfar.run_check import Problem, next_step, repeated
+from nearfar.tools.check.problems import Problem, next_step, repeated_problems
 
 
 def digit(number, side=48):
@@ -70,11 +68,11 @@ def run(digits, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def checked(run):
-    return run.check(console=Console(quiet=True))
+    return run.check()
 
 
 def named(checked, problem):
-    found = pandas.DataFrame(checked["problems"])
+    found = pandas.DataFrame(checked)
     return found[found.problem == problem].reset_index(drop=True)
 
 
@@ -133,15 +131,15 @@ def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
 
 
 def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digits):
-    classes = pandas.DataFrame(checked["classes"]).set_index("label")
+    classes = pandas.DataFrame(checked.classes).set_index("label")
     assert classes.loc["0"].tolist() == [54, 41, 13] and classes.loc["rare"].tolist() == [1, 1, 0]
     assert list(classes.columns) == ["images", "train", "test"] and classes.images.tolist()[-1] == 1
-    assert checked["next"].startswith(
+    assert checked.next.startswith(
         "Remove from one of the splits the images that are copies across splits (3); then"
     )
     with open(run.path / "check.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["name"] for row in rows] == checked["problems"]["name"]
+    assert [row["name"] for row in rows] == checked["name"]
     leaks = [row["path"] for row in rows if row["problem"] == "leak"]
     assert (run.path / "check.list").read_bytes().decode().split("\0")[:-1] == leaks
     assert str(digits.resolve() / "test" / "0" / "same.png") in leaks
@@ -150,38 +148,36 @@ def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digi
 
 def test_the_command_line_gives_the_same(checked, run, tmp_path, capsys):
     assert main(["check", str(run.path), "--out", str(tmp_path / "page.html"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["problems"]["name"] == checked["problems"]["name"]
+    assert json.loads(capsys.readouterr().out)["problems"]["name"] == checked["name"]
     assert main(["check", str(run.path), "--out", str(tmp_path / "page.html")]) == 2
     page = (tmp_path / "page.html").read_text()
     assert "<b>0/same.png</b>" in page  # with its class
     assert page.count("<figure>") >= 15 and "Copies disagree" in page
 
 
-def test_without_labels_and_without_problems_it_says_so(run, tmp_path):
+def test_without_labels_and_without_problems_it_says_so(run, tmp_path, said):
     pixels = np.stack([np.asarray(digit(number, 32)) for number in range(30)])
-    console = Console(record=True, file=io.StringIO(), width=200)
-    found = run.check(pixels, out=tmp_path / "page.html", console=console)
-    assert found["classes"] == {"label": [""], "images": [30]}
-    assert found["next"] == "Nothing was found, use the data as it is."
-    assert "the images have no labels" in console.export_text()
+    found = run.check(pixels, out=tmp_path / "page.html")
+    assert found.classes == {"label": [""], "images": [30]}
+    assert found.next == "Nothing was found, use the data as it is."
+    assert "the images have no labels" in said.text
     assert "no labels" in (tmp_path / "page.html").read_text()
 
 
-def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path):
-    console = Console(record=True, file=io.StringIO(), width=400)
-    results = run.evaluate(protocol=("knn",), baselines=False, console=console)
-    said = console.export_text()
-    assert "3 of 51 test images have a copy among the training images" in said
-    assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in said
+def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path, said):
+    results = run.evaluate(protocol=("knn",), baselines=False)
+    text = said.text
+    assert "3 of 51 test images have a copy among the training images" in text
+    assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in text
     chance = np.random.default_rng(0)
     np.savez(
         tmp_path / "apart.npz",
         images=chance.integers(0, 256, (60, 32, 32), dtype=np.uint8),
         labels=np.arange(60) % 2,
     )
-    console = Console(record=True, file=io.StringIO(), width=400)
-    run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False, console=console)
-    assert "copy among" not in console.export_text()
+    said.clear()
+    run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False)
+    assert "copy among" not in said.text
 
 
 @pytest.fixture(scope="module")
@@ -206,23 +202,21 @@ def squashed(tmp_path_factory):
 
 
 def test_leaks_whose_proportions_changed_are_found_and_nothing_else(squashed, tmp_path):
-    console = Console(quiet=True)
-    found = nearfar.check(squashed, out=tmp_path / "page.html", console=console)
+    found = nearfar.check(squashed, out=tmp_path / "page.html")
     leaks = named(found, "leak")
     assert dict(zip(leaks.name, leaks.other, strict=True)) == {
         f"test/{'ab'[number % 2]}/{number}.png": f"train/{'ab'[number % 2]}/{number}.jpg"
         for number in range(8)
     }
     assert leaks.words.str.startswith("stretched copy of train/").all()
-    assert "copies across splits (8)" in found["next"]
+    assert "copies across splits (8)" in found.next
     listed = (tmp_path / "page.list").read_bytes().decode().split("\0")[:-1]
     assert sorted(listed) == sorted(leaks.path)
 
 
-def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed):
-    console = Console(record=True, file=io.StringIO(), width=400)
-    run.evaluate(squashed, protocol=("knn",), baselines=False, console=console)
-    [line] = [one for one in console.export_text().splitlines() if "have a copy" in one]
+def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, said):
+    run.evaluate(squashed, protocol=("knn",), baselines=False)
+    [line] = [one for one in said.text.splitlines() if "have a copy" in one]
     assert line.startswith("8 of 24 test images have a copy among the training images")
     predicted = np.load(run.path / "predictions.npz")
     names = nearfar.data.open_images(squashed, split="test").names
@@ -231,14 +225,14 @@ def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed):
     assert f"without them knn {right.mean():.3f} and not" in line
 
 
-def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch):
+def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, said):
     monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 1)
-    for most, said in ((10_000, "3 of 51"), (1, "at least 1 of 51")):
+    for most, count in ((10_000, "3 of 51"), (1, "at least 1 of 51")):
+        said.clear()
         monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", most)
-        console = Console(record=True, file=io.StringIO(), width=400)
-        run.evaluate(protocol=("knn",), baselines=False, console=console)
-        [line] = [one for one in console.export_text().splitlines() if "have a copy" in one]
-        assert line.startswith(f"{said} test images")
+        run.evaluate(protocol=("knn",), baselines=False)
+        [line] = [one for one in said.text.splitlines() if "have a copy" in one]
+        assert line.startswith(f"{count} test images")
         assert ("without them" in line) == (most > 1)
 
 
@@ -278,13 +272,13 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
         [],
         [Link(0.0, 0, 2, COPIED)],
     ):  # 2 is as near as 0, so that neither stands out, unless it is its copy
-        found = repeated(copies + links, 0.1, features, names, splits, [""] * 8)
+        found = repeated_problems(copies + links, 0.1, features, names, splits, [""] * 8)
         assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][
             : len(copies)
         ]
 
 
-def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
+def test_what_many_images_have_is_one_line_and_no_list(tmp_path, said):
     """White ground: 24 of 60 images are nearly white, which is no anomaly; one dark image still
     is.
     """
@@ -293,13 +287,12 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
     pixels[:24] = 255
     pixels[:24, ::4, ::4] = chance.integers(0, 200, (24, 8, 8))
     pixels[40] //= 4
-    console = Console(record=True, file=io.StringIO(), width=300)
-    found = nearfar.check(pixels, out=tmp_path / "page.html", console=console)
-    assert "overexposed" not in found["problems"]["problem"]
-    assert "dark" in found["problems"]["problem"]
-    said = "24 of 60 images, which is usual here, so none is listed"
-    assert f"overexposed: {said}" in console.export_text()
-    assert said in (tmp_path / "page.html").read_text()
+    found = nearfar.check(pixels, out=tmp_path / "page.html")
+    assert "overexposed" not in found["problem"]
+    assert "dark" in found["problem"]
+    line = "24 of 60 images, which is usual here, so none is listed"
+    assert f"overexposed: {line}" in said.text
+    assert line in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -310,33 +303,31 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path):
         (3, ["2 of 40 images repeat another one"]),
     ],
 )
-def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path):
+def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path, said):
     """Where half of a set showed nothing, check found nothing and said to use the data as it is."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32), dtype=np.uint8)
     pixels[:plain] = 128
-    console = Console(record=True, file=io.StringIO(), width=300)
-    found = nearfar.check(pixels, out=tmp_path / "page.html", console=console)
-    said = console.export_text()
-    assert all(line in said for line in lines)
+    found = nearfar.check(pixels, out=tmp_path / "page.html")
+    text = said.text
+    assert all(line in text for line in lines)
     if plain == 3:
-        assert found["problems"]["problem"] == ["nearly uniform"] * 3
-        assert found["next"] == "Remove the images that show nothing (3)."
+        assert found["problem"] == ["nearly uniform"] * 3
+        assert found.next == "Remove the images that show nothing (3)."
     else:
-        assert found["next"] == "Nothing else was found, use the data as it is."
+        assert found.next == "Nothing else was found, use the data as it is."
         assert all(line in (tmp_path / "page.html").read_text() for line in lines)
 
 
-def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path):
+def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path, said):
     """Labels that the pixels do not show: nothing is listed, and the line names what would help."""
     chance = np.random.default_rng(0)
     pixels, labels = chance.integers(0, 256, (300, 16, 16), dtype=np.uint8), np.arange(300) % 4
     labels[:100] = 0
     np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
-    console = Console(record=True, file=io.StringIO(), width=500)
-    found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html", console=console)
-    said = console.export_text()
-    assert "doubtful label" not in found["problems"]["problem"]
-    assert f"(the largest class has {150 / 300:.1%})" in said and "balanced accuracy" in said
-    assert "too few to tell wrong labels from hard images, so none is listed" in said
-    assert "nearfar pretrain" in said and "resnet50" in said
+    found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html")
+    text = said.text
+    assert "doubtful label" not in found["problem"]
+    assert f"(the largest class has {150 / 300:.1%})" in text and "balanced accuracy" in text
+    assert "too few to tell wrong labels from hard images, so none is listed" in text
+    assert "nearfar pretrain" in text and "resnet50" in text
     assert "none is listed" in (tmp_path / "page.html").read_text()

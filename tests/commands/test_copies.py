@@ -12,7 +12,6 @@ import numpy as np
 import pandas
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
 from sklearn.datasets import load_digits, load_sample_images
 
 import nearfar
@@ -98,9 +97,7 @@ def forms(family, size, at, numbers):
     ("ending", "options"),
     [("png", {}), ("jpg", {"quality": 75}), ("jpg", {"quality": 50}), ("webp", {"quality": 80})],
 )
-def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(
-    ending, options, tmp_path, quiet
-):
+def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, options, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     cases = [
@@ -118,9 +115,7 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(
         image.resize((96, 72), Image.Resampling.BICUBIC).save(
             folder / f"{number} half.jpg", quality=90
         )
-    found = pandas.DataFrame(
-        nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
-    )
+    found = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "page.html"))
     copies = found[found.kind != "alike"].groupby("group").name.apply(sorted).tolist()
     assert sorted(copies) == [
         [f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)
@@ -128,7 +123,7 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(
 
 
 @pytest.mark.parametrize("kind", ["photographs", "digits"])
-def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
+def test_all_orientations_are_found_and_told_apart(kind, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     for number, image in enumerate(photographs(12) if kind == "photographs" else digits(12)):
@@ -138,9 +133,7 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
             else:
                 oriented(image, turn).save(folder / f"{number:02d}-{turn}.jpg", quality=75)
     shutil.copy(folder / "01-4.png", folder / "01-4 again.png")
-    found = pandas.DataFrame(
-        nearfar.find_duplicates(folder, orientations=True, out=tmp_path / "a.html", console=quiet)
-    )
+    found = pandas.DataFrame(nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html"))
     copies = found[found.kind != "alike"]
     groups = [rows.name.str[:2].tolist() for _, rows in copies.groupby("group")]
     assert sorted(groups) == [[f"{number:02d}"] * (9 if number == 1 else 8) for number in range(4)]
@@ -154,13 +147,11 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path, quiet):
         ["01-4.png"],
         ["01-4 again.png"],
     )  # what has the same bytes alone
-    upright = pandas.DataFrame(
-        nearfar.find_duplicates(folder, out=tmp_path / "b.html", console=quiet)
-    )
+    upright = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "b.html"))
     assert set(upright.kind[upright.kind != "alike"]) == {"first", "same file"}
 
 
-def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path, quiet):
+def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path):
     """Its only link to the first is through another image."""
     folder = tmp_path / "images"
     folder.mkdir()
@@ -169,9 +160,7 @@ def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path, quiet):
     flipped = Image.open(folder / "0.png").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     flipped.save(folder / "flipped.png")
     flipped.save(folder / "flipped.jpg", quality=30)
-    found = nearfar.find_duplicates(
-        folder, orientations=True, out=tmp_path / "a.html", console=quiet
-    )
+    found = nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html")
     kinds = dict(zip(found["name"], found["kind"], strict=True))
     of_first = [kinds[name] for name in ("0.png", "flipped.png", "flipped.jpg")]
     assert of_first in (
@@ -205,12 +194,13 @@ def archived(tmp_path):
 
 
 @pytest.mark.parametrize("orientations", [False, True])
-def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archived, tmp_path):
+def test_an_archive_has_what_was_planted_and_is_never_listed(
+    orientations, archived, tmp_path, said
+):
     archive, new = archived
     before = {path.name: path.read_bytes() for path in archive.iterdir()}
-    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
-    options = dict(orientations=orientations, out=tmp_path / "had.html", console=console)
-    found = pandas.DataFrame(nearfar.find_duplicates(new, against=archive, **options))
+    options = dict(orientations=orientations, out=tmp_path / "had.html")
+    found = pandas.DataFrame(nearfar.duplicates(new, against=archive, **options))
     copies = found[found.kind != "alike"].set_index("name")
     expected = {
         "same.png": ("same file", "0.png", False),
@@ -229,17 +219,17 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
     assert (
         pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
     )
-    said = console.export_text()
-    assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in said
+    text = said.text
+    assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in text
     listed = (tmp_path / "had.list").read_bytes().decode().split("\0")[:-1]
     assert sorted(listed) == [str(new / "0.png"), str(new / "same.png")]
-    command = re.search(r"byte for byte: (.*)", said)[1]
+    command = re.search(r"byte for byte: (.*)", text)[1]
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     assert {path.name: path.read_bytes() for path in archive.iterdir()} == before
     assert len(list(new.iterdir())) == 8
 
 
-def test_a_file_is_no_copy_of_itself(archived, tmp_path):
+def test_a_file_is_no_copy_of_itself(archived, tmp_path, said):
     """New images inside the archive, or linked from it, would be listed as copies of themselves,
     and then be lost.
     """
@@ -249,10 +239,9 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path):
     shutil.move(new, archive / "new")
     (archive / "link.png").unlink()
     (archive / "link.png").symlink_to(archive / "new" / "12.png")
-    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
-    options = dict(out=tmp_path / "had.html", console=console)
-    found = nearfar.find_duplicates(archive / "new", against=archive, **options)
-    assert "12 files of" in console.export_text()
+    options = dict(out=tmp_path / "had.html")
+    found = nearfar.duplicates(archive / "new", against=archive, **options)
+    assert "12 files of" in said.text
     names = {
         name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
     }
@@ -263,12 +252,10 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path):
         "same.png",
     ]
     with pytest.raises(ValueError, match="name another archive"):
-        nearfar.find_duplicates(
-            archive, against=archive, out=tmp_path / "all.html", console=console
-        )
+        nearfar.duplicates(archive, against=archive, out=tmp_path / "all.html")
 
 
-def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
+def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path, said):
     """It would be listed for removal as the copy of itself, and be lost."""
     archive, _ = archived
     (archive / "link.png").symlink_to("2.png")
@@ -281,18 +268,15 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path):
         ([archive, archive / "deep"], copies),
         (archive / "twice.csv", []),
     ):
-        console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
         (tmp_path / "sub").mkdir(exist_ok=True)
-        found = nearfar.find_duplicates(
-            source, out=tmp_path / "sub" / "twice.html", console=console
-        )
+        found = nearfar.duplicates(source, out=tmp_path / "sub" / "twice.html")
         listed = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
         assert sorted(map(os.path.basename, listed)) == expected
-        assert "named more than once" in console.export_text()
+        assert "named more than once" in said.text
         shutil.rmtree(tmp_path / "sub")
 
 
-def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
+def test_an_archive_with_a_run_and_one_image(archived, tmp_path):
     archive, new = archived
     options = dict(
         epochs=1,
@@ -303,9 +287,7 @@ def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
         method="simclr",
     )
     run = nearfar.pretrain(archive, out=tmp_path / "run", **options)
-    found = run.duplicates(
-        new / "larger.png", against=archive, out=tmp_path / "one.html", console=quiet
-    )
+    found = run.duplicates(new / "larger.png", against=archive, out=tmp_path / "one.html")
     assert (found["name"], found["archive_name"], found["kind"]) == (
         ["larger.png"],
         ["2.png"],
@@ -322,13 +304,13 @@ def test_an_archive_with_a_run_and_one_image(archived, tmp_path, quiet):
         (dict(against="digits"), "--against needs an encoder"),
     ],
 )
-def test_vectors_alone_have_neither(options, says, tmp_path, quiet):
+def test_vectors_alone_have_neither(options, says, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
     with pytest.raises(ValueError, match=says):
-        nearfar.find_duplicates(vectors, out=tmp_path / "page.html", console=quiet, **options)
+        nearfar.duplicates(vectors, out=tmp_path / "page.html", **options)
 
 
-def test_every_name_of_a_file_counts_once(archived, tmp_path):
+def test_every_name_of_a_file_counts_once(archived, tmp_path, said):
     """Hard links, links and folders that are linked name one file: removing "the copy" would lose
     it.
     """
@@ -338,11 +320,8 @@ def test_every_name_of_a_file_counts_once(archived, tmp_path):
     (tmp_path / "seen twice").mkdir()
     for path in archive.iterdir():
         (tmp_path / "seen twice" / path.name).symlink_to(path)
-    console = Console(record=True, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
-    found = nearfar.find_duplicates(
-        [archive, tmp_path / "seen twice"], out=tmp_path / "twice.html", console=console
-    )
-    assert "named more than once" in console.export_text()
+    found = nearfar.duplicates([archive, tmp_path / "seen twice"], out=tmp_path / "twice.html")
+    assert "named more than once" in said.text
     listed = (tmp_path / "twice.list").read_bytes().split(b"\0")[:-1]
     assert [os.path.basename(path) for path in listed] == [b"9 again.png"]
     kept = [path for path, keep in zip(found["path"], found["kept"], strict=True) if keep]
@@ -381,13 +360,13 @@ def copied_groups(columns):
 
 @pytest.mark.parametrize("made", [frames, numbered_forms])
 @pytest.mark.parametrize(("count", "side"), [(10, 128), (30, 96), (100, 64)])
-def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_path, quiet):
+def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     for number, image in enumerate(made(count, side)):
         image.save(folder / f"{number:03d}.png")
         image.save(folder / f"{number:03d}.jpg", quality=90)
-    found = nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
+    found = nearfar.duplicates(folder, out=tmp_path / "page.html")
     pairs = [[f"{number:03d}.jpg", f"{number:03d}.png"] for number in range(count)]
     assert copied_groups(found) == pairs
     if count == 30:
@@ -395,13 +374,11 @@ def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_pat
         new.mkdir()
         for name in (f"{number:03d}.jpg" for number in range(count)):
             (folder / name).rename(new / name)
-        found = nearfar.find_duplicates(
-            new, against=folder, out=tmp_path / "against.html", console=quiet
-        )
+        found = nearfar.duplicates(new, against=folder, out=tmp_path / "against.html")
         assert sum(kind == "copy" for kind in found["kind"]) == count
 
 
-def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path, quiet):
+def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
     colours = [
@@ -418,7 +395,7 @@ def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path,
             page.save(folder / f"{number:02d}.jpg", quality=85)
         if number % 3 == 1:
             page.save(folder / f"{number:02d}.bmp")
-    found = nearfar.find_duplicates(folder, out=tmp_path / "page.html", console=quiet)
+    found = nearfar.duplicates(folder, out=tmp_path / "page.html")
     expected = [
         [f"{number:02d}.{('jpg', 'bmp')[number % 3]}", f"{number:02d}.png"]
         for number in range(36)
@@ -472,14 +449,12 @@ def test_stretched_copies_are_groups_of_their_own_and_are_never_listed(stretched
     assert listed == [str(stretched / "0 square again.png")]
 
 
-def test_an_archive_has_stretched_copies_of_new_images(stretched, tmp_path, quiet):
+def test_an_archive_has_stretched_copies_of_new_images(stretched, tmp_path):
     new = tmp_path / "new"
     new.mkdir()
     for path in [*stretched.glob("* *.*"), stretched / "7.png"]:
         path.rename(new / path.name)
-    columns = nearfar.find_duplicates(
-        new, against=stretched, out=tmp_path / "had.html", console=quiet
-    )
+    columns = nearfar.duplicates(new, against=stretched, out=tmp_path / "had.html")
     found = pandas.DataFrame(columns)
     copies = found[found.kind != "alike"]
     assert dict(zip(copies.name, copies.archive_name, strict=True)) == {

@@ -26,9 +26,9 @@ def short(monkeypatch):
     monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 2)
 
 
-def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run, quiet):
+def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run):
     options = dict(probe="sce", probe_lr=[0.01, 1.0])
-    results = nearfar.evaluate(run, protocol=("linear-sgd", "knn_3"), console=quiet, **options)
+    results = nearfar.evaluate(run, protocol=("linear-sgd", "knn_3"), **options)
     assert list(results) == ROWS
     for numbers in results.values():
         assert list(numbers) == ["linear_sgd", "knn_3"] and all(
@@ -37,19 +37,19 @@ def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run, quiet):
     assert results["raw_pixels"]["linear_sgd"] > 0.95  # bright above or below: one line parts them
 
 
-def test_the_temperature_of_knn_reaches_the_votes(run, quiet, monkeypatch):
+def test_the_temperature_of_knn_reaches_the_votes(run, monkeypatch):
     seen = []
     vote = nearfar.evaluation.evaluate.vote
     watched = lambda *given: (seen.append(given[3]), vote(*given))[1]  # noqa: E731
     monkeypatch.setattr("nearfar.evaluation.evaluate.vote", watched)
     for options in ({}, {"knn_temperature": 0.1}):
-        nearfar.evaluate(run, protocol=("knn_3",), baselines=False, console=quiet, **options)
+        nearfar.evaluate(run, protocol=("knn_3",), baselines=False, **options)
     assert seen == [0.07, 0.1]
 
 
-def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet):
-    before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
-    results = nearfar.evaluate(run, protocol=("finetune-10", "finetune"), console=quiet)
+def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run):
+    before = nearfar.evaluate(run, protocol=("knn",))
+    results = nearfar.evaluate(run, protocol=("finetune-10", "finetune"))
     assert list(results) == ["largest_class", "untrained", "trained"]
     assert all(set(numbers) == {"finetune_10", "finetune"} for numbers in results.values())
     written = run.results[-1]
@@ -60,11 +60,9 @@ def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run, quiet)
     assert sentence(written) in (run.path / "report.html").read_text()
 
 
-def test_a_list_of_names_chooses_the_labelled_images(run, images_file, quiet, tmp_path):
+def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path):
     (tmp_path / "few.txt").write_text("000000\n000001\n000002\n000003\n")
-    options = dict(
-        test_share=0.2, protocol=("finetune-1",), console=quiet, labels=str(tmp_path / "few.txt")
-    )
+    options = dict(test_share=0.2, protocol=("finetune-1",), labels=str(tmp_path / "few.txt"))
     with pytest.raises(
         ValueError, match="are not here, or may be several, such as"
     ):  # a fifth of the images is for the test
@@ -98,10 +96,8 @@ def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
     assert run.results == before
 
 
-def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
-    results = nearfar.evaluate(
-        run, protocol=("knn", "knn_5", "linear", "few"), baselines=False, console=quiet
-    )
+def test_predictions_are_kept_and_give_the_accuracies(run):
+    results = nearfar.evaluate(run, protocol=("knn", "knn_5", "linear", "few"), baselines=False)
     with np.load(run.path / "predictions.npz") as saved:
         assert set(saved.files) == {"truth", "knn", "knn_5", "linear", "one_label", "five_labels"}
         for name in set(saved.files) - {"truth"}:
@@ -112,7 +108,7 @@ def test_predictions_are_kept_and_give_the_accuracies(run, quiet):
                 assert right.mean(1).std() == pytest.approx(results["trained"]["five_labels_std"])
 
 
-def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, quiet):
+def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
     options = dict(
         epochs=1,
         batch_size=64,
@@ -122,7 +118,7 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, qui
         held_out=0,
     )
     run = nearfar.pretrain("digits", out=str(tmp_path / "run"), **options)
-    how = dict(protocol=("knn",), baselines=False, console=quiet)
+    how = dict(protocol=("knn",), baselines=False)
     nearfar.evaluate(run, held_out=1000, **how)
     with np.load(run.path / "predictions.npz") as saved:
         truth = saved["truth"]
@@ -140,23 +136,23 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path, qui
     )
 
 
-def opened(path, quiet, **options):
+def opened(path, **options):
     settings = Settings(data=str(path), out="", image_size=8)
-    return open_labelled(settings, None, quiet, **options)
+    return open_labelled(settings, None, **options)
 
 
-def test_images_without_labels_are_refused(tmp_path, quiet):
+def test_images_without_labels_are_refused(tmp_path):
     for name in ("a", "b"):
         Image.new("RGB", (9, 9)).save(tmp_path / f"{name}.png")
     with pytest.raises(ValueError, match="no labels to evaluate with"):
-        opened(tmp_path, quiet)
+        opened(tmp_path)
 
 
-def test_images_without_a_label_are_no_class(tmp_path, quiet):
+def test_images_without_a_label_are_no_class(tmp_path):
     images, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 2
     labels[::4] = -1
     np.savez(tmp_path / "some.npz", images=images, labels=labels)
-    sets = opened(tmp_path / "some.npz", quiet).splits
+    sets = opened(tmp_path / "some.npz").splits
     names = sorted(sets["train"].names + sets["test"].names)
     assert names == [f"{i:06d}" for i in range(40) if i % 4]
     assert [len(sets["train"]), len(sets["test"])] == [24, 6]
@@ -168,14 +164,14 @@ def test_images_without_a_label_are_no_class(tmp_path, quiet):
         x_test=images,
         y_test=np.where(np.arange(40) < 30, -1, np.arange(40) % 2),
     )
-    sets = opened(tmp_path / "two.npz", quiet).splits
+    sets = opened(tmp_path / "two.npz").splits
     assert len(sets["train"]) == 30 and sets["test"].labels.tolist() == [0, 1] * 5
 
 
-def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path, quiet):
+def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path):
     labels = np.array([7, *[0, 1] * 10])
     np.savez(tmp_path / "a.npz", images=np.zeros((21, 8, 8), np.uint8), labels=labels)
-    sets = opened(tmp_path / "a.npz", quiet).splits
+    sets = opened(tmp_path / "a.npz").splits
     assert sorted(sets["test"].labels) == [0, 0, 1, 1]
     assert sorted(sets["train"].labels) == [0] * 8 + [1] * 8 + [7]
     np.savez(tmp_path / "b.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 6)
@@ -183,8 +179,8 @@ def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path, quiet):
         ValueError,
         match=r"12 images of 6 classes are too few for --test-share 0.2: both parts need",
     ):
-        opened(tmp_path / "b.npz", quiet)
-    assert len(opened(tmp_path / "b.npz", quiet, share=0.5).splits["test"]) == 6
+        opened(tmp_path / "b.npz")
+    assert len(opened(tmp_path / "b.npz", share=0.5).splits["test"]) == 6
 
 
 def test_held_out_images_have_the_classes_of_a_set_that_is_sorted_by_class():
@@ -198,7 +194,7 @@ def test_held_out_images_have_the_classes_of_a_set_that_is_sorted_by_class():
     assert stratified_sample(labels, 703, 0).tolist() == list(range(703))
 
 
-def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_path, quiet):
+def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_path):
     """Each is a measurement of its own; the same again, under another name, replaces its
     numbers.
     """
@@ -208,7 +204,7 @@ def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_pa
     for name in ("one.npz", "same.npz"):
         np.savez(tmp_path / name, images=images, labels=labels)
     np.savez(tmp_path / "labels.npz", images=images, labels=labels[::-1])
-    how = dict(protocol=("knn_3",), console=quiet)
+    how = dict(protocol=("knn_3",))
     own = nearfar.evaluate(run, **how)
     alone = nearfar.evaluate(run, tmp_path / "one.npz", baselines=False, **how)
     assert list(alone) == ["trained"] and list(run.results[-1]) == ["trained"]  # none of the others
@@ -225,13 +221,11 @@ def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_pa
     assert {one.on.encoder for one in run.results} == {run.weights}
 
 
-def test_a_column_with_other_options_is_replaced_as_a_whole(run, quiet):
+def test_a_column_with_other_options_is_replaced_as_a_whole(run):
     (run.path / "results.json").unlink(missing_ok=True)
     fresh = nearfar.Run(shutil.copytree(run.path, run.path.with_name("options")))
-    nearfar.evaluate(fresh, protocol=("knn_3", "linear"), console=quiet)
-    nearfar.evaluate(
-        fresh, protocol=("knn_3",), knn_temperature=0.5, baselines=False, console=quiet
-    )
+    nearfar.evaluate(fresh, protocol=("knn_3", "linear"))
+    nearfar.evaluate(fresh, protocol=("knn_3",), knn_temperature=0.5, baselines=False)
     [measured] = fresh.results
     assert "knn_3" not in measured["hog"] and "linear" in measured["hog"]
     assert measured.how["knn_3"] == "temperature 0.5"
@@ -251,15 +245,13 @@ def test_results_of_an_earlier_version_are_one_line(run, complaint, tmp_path):
 
 
 def test_classes_of_unequal_size_have_a_balanced_accuracy_and_the_largest_is_a_row(
-    trained, tmp_path, quiet
+    trained, tmp_path
 ):
     folder = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
     chance = np.random.default_rng(0)
     images, labels = chance.integers(0, 256, (200, 8, 8), dtype=np.uint8), np.arange(200) % 10 > 7
     np.savez(tmp_path / "a.npz", images=images, labels=labels.astype(int))
-    found = nearfar.evaluate(
-        folder, tmp_path / "a.npz", protocol=("knn_3", "linear", "few"), console=quiet
-    )
+    found = nearfar.evaluate(folder, tmp_path / "a.npz", protocol=("knn_3", "linear", "few"))
     assert found["largest_class"] == pytest.approx(
         {"knn_3": 0.8, "knn_3_balanced": 0.5, "linear": 0.8, "linear_balanced": 0.5}
     )

@@ -11,7 +11,6 @@ import pytest
 import timm
 import torch
 import yaml
-from rich.console import Console
 from safetensors.torch import load_file
 
 import nearfar
@@ -22,7 +21,7 @@ from nearfar.pages.model_card import model_card
 @pytest.fixture(scope="module")
 def run(trained, tmp_path_factory):
     run = nearfar.Run(shutil.copytree(trained.path, tmp_path_factory.mktemp("runs") / "halves"))
-    nearfar.evaluate(run, protocol=("knn",), console=Console(quiet=True))
+    nearfar.evaluate(run, protocol=("knn",))
     return run
 
 

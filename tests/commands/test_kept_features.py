@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import nearfar
@@ -28,14 +27,13 @@ def photos(tmp_path):
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{number:02d}.png").write_bytes(png(number, 16))
     how = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
-    quiet = Console(quiet=True)
     run = nearfar.pretrain(str(tmp_path / "photos"), out=str(tmp_path / "run"), **how)
-    nearfar.map_images(run, epochs=5, console=quiet)
+    nearfar.map(run, epochs=5)
     return run
 
 
 def table(run, out, **options):
-    nearfar.embed(run, out=out, console=Console(quiet=True), **options)
+    nearfar.embed(run, out=out, **options)
     return pyarrow.parquet.read_table(out).to_pydict()
 
 

@@ -1,7 +1,6 @@
 """The verbs that list images, on a folder of digits with planted copies."""
 
 import csv
-import io
 import json
 import re
 import shlex
@@ -13,12 +12,11 @@ import pandas
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
-from nearfar.pages.lists import for_pipes
+from nearfar.tools.result import for_pipes
 
 ODD = "copy of\n'000' $HOME.png"
 
@@ -51,8 +49,8 @@ def run(pictures, tmp_path_factory):
     return nearfar.pretrain(pictures, out=out, **options)
 
 
-def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
-    found = pandas.DataFrame(run.duplicates(console=quiet))
+def test_planted_copies_are_found_and_told_apart(run, pictures):
+    found = pandas.DataFrame(run.duplicates())
     copies = found[found.kind != "alike"]
     told = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
     large, small = sorted(
@@ -72,25 +70,25 @@ def test_planted_copies_are_found_and_told_apart(run, pictures, quiet):
     assert [row["path"] for row in rows] == found.path.tolist()
 
 
-def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path, quiet):
+def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path):
     folder = tmp_path / "named"
     folder.mkdir()
     for name in ("copy of img.png", "img.png", "other.png"):
         shutil.copy(pictures / ("001.png" if name == "other.png" else "000.png"), folder / name)
-    found = nearfar.find_duplicates(run, folder, out=tmp_path / "named.html", console=quiet)
+    found = nearfar.duplicates(run, folder, out=tmp_path / "named.html")
     assert list(zip(found["name"], found["kept"], strict=True))[:2] == [
         ("img.png", True),
         ("copy of img.png", False),
     ]
 
 
-def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_path, quiet):
+def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_path):
     folder = tmp_path / "twice"
     folder.mkdir()
     for name in ("003 large.png", "003.png", "005.png"):
         shutil.copy(pictures / name, folder)
     shutil.copy(folder / "003.png", folder / "003 again.png")
-    found = run.duplicates(folder, out=tmp_path / "twice.html", console=quiet)
+    found = run.duplicates(folder, out=tmp_path / "twice.html")
     assert list(zip(found["name"], found["kind"], found["kept"], strict=True))[:3] == [
         ("003 large.png", "first", True),
         ("003.png", "copy", True),
@@ -129,7 +127,7 @@ def drawn(number):
 
 
 @pytest.mark.parametrize("kind", ["invoices", "digits"])
-def test_documents_of_one_template_are_no_copies(kind, run, tmp_path):
+def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, said):
     folder, chance = tmp_path / kind, np.random.default_rng(0)
     folder.mkdir()
     for number in range(60 if kind == "invoices" else 15):
@@ -138,18 +136,17 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path):
     page.save(folder / "copy.jpg", quality=75)  # of the last
     small = page.resize((page.width // 2, page.height // 2), Image.Resampling.LANCZOS)
     small.save(folder / "half.png")
-    console = Console(record=True, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
-    found = run.duplicates(folder, distance=2, out=tmp_path / "page.html", console=console)
+    found = run.duplicates(folder, distance=2, out=tmp_path / "page.html")
     copies = {
         name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
     }
     assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(found["kept"])
-    said = console.export_text()
-    assert "2 of" in said and "0 the same file" in said and "nothing was removed" in said
-    assert "rm --" not in said and (tmp_path / "page.list").read_bytes() == b""
+    text = said.text
+    assert "2 of" in text and "0 the same file" in text and "nothing was removed" in text
+    assert "rm --" not in text and (tmp_path / "page.list").read_bytes() == b""
 
 
-def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
+def test_images_of_five_channels_and_sixteen_bits(tmp_path):
     """Bright spots must not hide what is faint: all but the copies differ by a twentieth of the
     range.
     """
@@ -179,7 +176,7 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
         method="simclr",
     )
     run = nearfar.pretrain(folder, channels=5, out=tmp_path / "run", **options)
-    found = run.duplicates(distance=2, console=quiet)
+    found = run.duplicates(distance=2)
     copies = {
         name: kind
         for name, kind in zip(found["name"], found["kind"], strict=True)
@@ -190,15 +187,14 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path, quiet):
 
 
 def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
-    run, pictures, tmp_path
+    run, pictures, tmp_path, said
 ):
     folder = shutil.copytree(pictures, tmp_path / "it's")
     (folder / "0.png").symlink_to("000.png")  # another name of one file, which counts once
-    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
     before = {path.name for path in folder.iterdir()}
-    found = nearfar.find_duplicates(run, folder, out=tmp_path / "the list.html", console=console)
+    found = nearfar.duplicates(run, folder, out=tmp_path / "the list.html")
     assert {path.name for path in folder.iterdir()} == before
-    command = re.search(r"byte for byte: (.*)", console.export_text())[1]
+    command = re.search(r"byte for byte: (.*)", said.text)[1]
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     gone = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
     left = {path.name for path in folder.iterdir()}
@@ -210,7 +206,7 @@ def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
     assert packed.stdout.count("\n") == 1
 
 
-def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
+def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path):
     """Encoders see the centre square: what lies beside it would be lost."""
     folder = tmp_path / "wide"
     folder.mkdir()
@@ -223,7 +219,7 @@ def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path, quiet):
         wide.save(folder / f"{number}.png")
     wide.crop((16, 0, 80, 64)).save(folder / "middle.png")
     wide.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=_turned())
-    found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html", console=quiet)
+    found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html")
     told = list(zip(found["name"], found["kind"], strict=True))
     assert ("middle.png", "alike") in told and all(found["kept"])
     copies = {name: kind for name, kind in told if kind != "alike"}  # the one that EXIF turns back
@@ -239,27 +235,26 @@ def _turned():
     return exif
 
 
-def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_path, quiet):
+def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_path):
     alike = []
     for number, distance in enumerate((0, None, 2)):
-        found = run.duplicates(distance=distance, out=tmp_path / f"{number}.html", console=quiet)
+        found = run.duplicates(distance=distance, out=tmp_path / f"{number}.html")
         assert len([kind for kind in found["kind"] if kind not in ("first", "alike")]) == 4
         alike.append(found["kind"].count("alike"))
     assert alike[0] == 0 <= alike[1] < alike[2]
 
 
-def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, quiet):
-    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
+def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, said):
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz").path)["embedding"]
     rows = embedded / np.linalg.norm(embedded, axis=1, keepdims=True)
     usual = np.median((1 - rows @ rows.T)[np.triu_indices(len(rows), 1)])
-    console = Console(record=True, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
-    run.duplicates(out=tmp_path / "page.html", console=console)
-    said = float(re.search(r"distance of up to (\S+)", console.export_text())[1])
+    run.duplicates(out=tmp_path / "page.html")
+    said = float(re.search(r"distance of up to (\S+)", said.text)[1])
     assert said == pytest.approx(usual / 10, rel=0.1)
 
 
-def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
-    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))
+def test_search_finds_what_all_pairs_find(run, pictures, tmp_path):
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz").path)
     names = embedded["name"].tolist()
     unit = torch.nn.functional.normalize(torch.from_numpy(embedded["embedding"]).double(), dim=1)
     row = names.index("005.png")
@@ -269,7 +264,7 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
     (tmp_path / "asked.txt").write_text(f"005.png\n{pictures / '005.png'}\n")
     stranger = tmp_path / "stranger.png"
     shutil.copy(pictures / "007.png", stranger)
-    found = run.search([str(tmp_path / "asked.txt"), str(stranger)], k=4, console=quiet)
+    found = run.search([str(tmp_path / "asked.txt"), str(stranger)], k=4)
     assert found["name"][:4] == found["name"][4:8] == [names[i] for i in expected.indices]
     assert found["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
     assert found["name"][8] == "007.png" and found["distance"][8] < 1e-6
@@ -277,10 +272,10 @@ def test_search_finds_what_all_pairs_find(run, pictures, quiet, tmp_path):
         pictures.resolve() / "007.png"
     )
     pixels = np.array(Image.open(pictures / "007.png"))[None]
-    assert run.search(pixels, k=1, console=quiet)["name"] == ["007.png"]
+    assert run.search(pixels, k=1)["name"] == ["007.png"]
 
 
-def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_path, monkeypatch):
+def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
     run = nearfar.pretrain(pictures, out=tmp_path / "run", **options)
@@ -288,12 +283,12 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, quiet, tmp_
         "nearfar.data.cache.decode", None
     )  # every decoding would be an image that is skipped
     monkeypatch.setattr("nearfar.data.cache._build", None)
-    nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet)
-    assert len(run.search("005.png", k=2, console=quiet)["name"]) == 2
+    nearfar.embed(run, out=tmp_path / "rows.npz")
+    assert len(run.search("005.png", k=2)["name"]) == 2
 
 
 def test_only_new_images_are_computed_and_removed_ones_disappear(
-    run, pictures, quiet, tmp_path, monkeypatch
+    run, pictures, tmp_path, monkeypatch, said
 ):
     """A folder that grows and shrinks gets the features and results of a run folder that has none
     yet.
@@ -306,67 +301,62 @@ def test_only_new_images_are_computed_and_removed_ones_disappear(
     moved = sorted(folder.glob("*.png"))[12:21]
     for file in moved:
         file.rename(tmp_path / file.name)
-    nearfar.embed(own, folder, out=tmp_path / "few.npz", console=quiet)
+    nearfar.embed(own, folder, out=tmp_path / "few.npz")
     computed = []
-    real = nearfar.run_features.features_shown
+    real = nearfar.embeddings.embeddings.compute_features
     watched = lambda net, images, *rest: computed.append(images.names) or real(net, images, *rest)  # noqa: E731
-    monkeypatch.setattr("nearfar.run_features.features_shown", watched)
+    monkeypatch.setattr("nearfar.embeddings.embeddings.compute_features", watched)
     for file in moved[:7]:
         (tmp_path / file.name).rename(file)
     removed = sorted(folder.glob("*.png"))[-1]
     removed.unlink()
-    told = Console(file=io.StringIO(), width=200)
-    nearfar.embed(own, folder, out=tmp_path / "grown.npz", console=told)
+    nearfar.embed(own, folder, out=tmp_path / "grown.npz")
     assert computed == [[file.name for file in moved[:7]]]
-    assert re.search(
-        r"7 of \d+ images are new; the features of the others are known", told.file.getvalue()
-    )
-    own.search(moved[0].name, data=folder, k=3, console=quiet)
-    own.map(folder, out=tmp_path / "m.html", epochs=5, console=quiet)
+    assert re.search(r"7 of \d+ images are new; the features of the others are known", said.text)
+    own.search(moved[0].name, data=folder, k=3)
+    own.map(folder, out=tmp_path / "m.html", epochs=5)
     assert len(computed) == 1
     (own.path / "features.safetensors").unlink()
-    nearfar.embed(own, folder, out=tmp_path / "whole.npz", console=quiet)
+    nearfar.embed(own, folder, out=tmp_path / "whole.npz")
     grown, whole = np.load(tmp_path / "grown.npz"), np.load(tmp_path / "whole.npz")
     assert grown["name"].tolist() == whole["name"].tolist()
     assert removed.name not in grown["name"] and moved[0].name in grown["name"]
     assert np.allclose(grown["embedding"], whole["embedding"], atol=1e-5)
 
 
-def test_features_are_computed_once_for_an_encoder_and_data(
-    run, pictures, quiet, tmp_path, monkeypatch
-):
+def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, tmp_path, monkeypatch):
     computed = []
-    real = nearfar.run_features.features_shown
+    real = nearfar.embeddings.embeddings.compute_features
     monkeypatch.setattr(
-        "nearfar.run_features.features_shown", lambda *given: computed.append(1) or real(*given)
+        "nearfar.embeddings.embeddings.compute_features",
+        lambda *given: computed.append(1) or real(*given),
     )
     (run.path / "features.safetensors").write_bytes(b"damaged")
-    rows = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", console=quiet))["embedding"]
-    run.search("005.png", console=quiet)
-    run.select(n=3, console=quiet)
-    again = np.load(nearfar.embed(run, out=tmp_path / "again.npz", console=quiet))["embedding"]
+    rows = np.load(nearfar.embed(run, out=tmp_path / "rows.npz").path)["embedding"]
+    run.search("005.png")
+    run.select(n=3)
+    again = np.load(nearfar.embed(run, out=tmp_path / "again.npz").path)["embedding"]
     assert np.array_equal(rows, again)
-    run.cluster(console=quiet)
+    run.cluster()
     assert len(computed) == 1
-    run.select(n=3, data=load_digits().images.astype(np.uint8)[:30], console=quiet)
+    run.select(n=3, data=load_digits().images.astype(np.uint8)[:30])
     assert len(computed) == 2
     weights = (run.path / "encoder.safetensors").read_bytes()
-    run.select(n=3, console=quiet)
+    run.select(n=3)
     (run.path / "encoder.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
-    run.select(n=3, console=quiet)
+    run.select(n=3)
     (run.path / "encoder.safetensors").write_bytes(weights)
     assert len(computed) == 4
 
 
 @pytest.mark.parametrize("by", ["diverse", "typical", "outlier"])
-def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
-    console = Console(record=True, file=open("/dev/null", "w"), width=40)  # noqa: SIM115
+def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path, said):
     page = tmp_path / "to label.html"
-    chosen = run.select(n=7, by=by, out=page, console=console)
+    chosen = run.select(n=7, by=by, out=page)
     assert len(set(chosen["name"])) == 7 and chosen["rank"] == list(range(1, 8))
     assert (tmp_path / "to label.list").read_bytes().decode().split("\0")[:-1] == chosen["path"]
     subprocess.run(
-        ["sh", "-c", re.search(r"archive: (.*)", console.export_text())[1]],
+        ["sh", "-c", re.search(r"archive: (.*)", said.text)[1]],
         check=True,
         capture_output=True,
     )
@@ -378,27 +368,23 @@ def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["diverse", "typical", "outlier", "near"])
-def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path, quiet):
+def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path):
     done = tmp_path / "done.txt"
     done.write_text("005.png\n007.png\n010.png\n")
     images = ("012.png",) if by == "near" else ()
-    chosen = run.select(
-        images, by=by, n=40, labelled=done, out=tmp_path / "next.html", console=quiet
-    )
+    chosen = run.select(images, by=by, n=40, labelled=done, out=tmp_path / "next.html")
     assert len(set(chosen["name"])) == 40 and not {"005.png", "007.png", "010.png"} & set(
         chosen["name"]
     )
     with pytest.raises(
         ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"
     ):
-        run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html", console=quiet)
+        run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html")
 
 
-def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
-    chosen = run.select(
-        ["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html", console=quiet
-    )
-    each = run.search(["005.png", "007.png"], k=20, console=quiet)
+def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path):
+    chosen = run.select(["005.png", "007.png"], by="near", n=5, out=tmp_path / "near.html")
+    each = run.search(["005.png", "007.png"], k=20)
     nearest = {}
     for name, distance in zip(each["name"], each["distance"], strict=True):
         nearest[name] = min(distance, nearest.get(name, 2))
@@ -406,8 +392,8 @@ def test_near_chooses_the_nearest_to_any_of_the_images(run, tmp_path, quiet):
     assert chosen["name"] == expected
 
 
-def test_clusters_hold_every_image_once_and_can_be_counted(run, tmp_path, quiet):
-    groups = pandas.DataFrame(run.cluster(clusters=6, out=tmp_path / "six.html", console=quiet))
+def test_clusters_hold_every_image_once_and_can_be_counted(run, tmp_path):
+    groups = pandas.DataFrame(run.cluster(clusters=6, out=tmp_path / "six.html"))
     assert len(groups) == 84 and groups.name.is_unique
     sizes = groups.cluster.value_counts()
     assert sorted(sizes.index) == [1, 2, 3, 4, 5, 6] and sizes.sort_index().is_monotonic_decreasing
@@ -431,8 +417,8 @@ def test_paths_alone_go_to_a_pipe(run, pictures, capfdbinary):
     assert capfdbinary.readouterr().out.count(b"\n") == 3
 
 
-def test_what_the_page_of_duplicates_holds(run, quiet, tmp_path):
-    run.duplicates(distance=0.001, out=tmp_path / "page.html", console=quiet)
+def test_what_the_page_of_duplicates_holds(run, tmp_path):
+    run.duplicates(distance=0.001, out=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     out = shlex.quote(str(tmp_path / "page-new.html"))
@@ -466,7 +452,7 @@ def test_a_mistake_is_one_line(words, says, run, complaint, tmp_path, monkeypatc
     assert not (run.path / "features.safetensors").exists()  # noticed before the work
 
 
-def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
+def test_lists_replace_nothing_that_was_named(run, tmp_path):
     for name in ("mine.list", "ours.csv"):
         (tmp_path / name).write_text("mine")
     for verb, name in (
@@ -476,7 +462,7 @@ def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
         (run.cluster, "ours"),
     ):
         with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
-            verb(out=tmp_path / f"{name}.html", console=quiet)
+            verb(out=tmp_path / f"{name}.html")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "mine.list": "mine",
         "ours.csv": "mine",
@@ -484,9 +470,9 @@ def test_lists_replace_nothing_that_was_named(run, tmp_path, quiet):
 
 
 def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():
-    columns = {"path": ["a\nb \udcff.png", "c.png"]}
-    assert for_pipes(columns | {"name": []}, "\n") == b"a\\nb \\xff.png\nc.png\n"
-    assert for_pipes(columns | {"name": []}, "\0") == b"a\nb \xff.png\0c.png\0"
+    names = ["a\nb \udcff.png", "c.png", "c.png"]
+    assert for_pipes(names, "\n") == b"a\\nb \\xff.png\nc.png\n"
+    assert for_pipes(names, "\0") == b"a\nb \xff.png\0c.png\0"
 
 
 def test_a_folder_that_safetensors_cannot_write_is_refused(run, tmp_path, monkeypatch):

@@ -74,12 +74,10 @@ def classes(data, name):
 
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
 def test_each_layout_says_how_true_it_is_and_takes_new_images(
-    layout, run, other, images_file, tmp_path, quiet
+    layout, run, other, images_file, tmp_path
 ):
     options = dict(num_views=2) if layout != "cluster-embedding" else {}
-    page = nearfar.map_images(
-        run, out=tmp_path / "m.html", layout=layout, epochs=10, console=quiet, **options
-    )
+    page = nearfar.map(run, out=tmp_path / "m.html", layout=layout, epochs=10, **options).path
     numbers, note, data = drawn(page)
     saved = load_map(tmp_path / "m.safetensors")
     images = open_images(images_file, image_size=8, channels=1)
@@ -90,16 +88,14 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2), saved.coordinates)
     assert (saved.backbone is not None) == (layout == "finetune")
 
-    own = nearfar.map_images(run, images_file, onto=page, out=tmp_path / "own.html", console=quiet)
+    own = nearfar.map(run, images_file, onto=page, out=tmp_path / "own.html").path
     again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
     apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
     # a net places an image of the map where it was
     tolerance = 1e-4 if layout != "cluster-embedding" else 0.5
     assert np.median(apart) < tolerance * float(saved.coordinates.std())
 
-    placed = nearfar.map_images(
-        run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html", console=quiet
-    )
+    placed = nearfar.map(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html").path
     numbers, note, data = drawn(placed)
     assert len(numbers["new"]) == 12 and data["count"] == 92
     assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2)[:80], saved.coordinates)
@@ -111,15 +107,13 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
 
-def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quiet):
-    options = dict(columns=tmp_path / "few.csv", console=quiet)
+def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path):
+    options = dict(columns=tmp_path / "few.csv")
     (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")
-    page = nearfar.map_images(
+    page = nearfar.map(
         run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options
-    )
-    _, _, data = drawn(
-        nearfar.map_images(run, other, onto=page, out=tmp_path / "n.html", **options)
-    )
+    ).path
+    _, _, data = drawn(nearfar.map(run, other, onto=page, out=tmp_path / "n.html", **options).path)
     named = [
         one
         for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True)
@@ -132,14 +126,14 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path, quie
     ]  # the last is new
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
-        nearfar.map_images(run, other, onto=page, out=tmp_path / "o.html", **options)
+        nearfar.map(run, other, onto=page, out=tmp_path / "o.html", **options)
 
 
-def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeypatch):
+def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, monkeypatch):
     """With 80 images as if they were too many for a page."""
     (tmp_path / "about.csv").write_text("name,site\n000007,north\n000009,south\n")
-    options = dict(epochs=1, columns=tmp_path / "about.csv", console=quiet)
-    data = drawn(nearfar.map_images(run, **options))[2]
+    options = dict(epochs=1, columns=tmp_path / "about.csv")
+    data = drawn(nearfar.map(run, **options).path)[2]
     shown = [one["name"] for one in data["columns"]]
     assert shown == ["label", "site", "outlierness", "density", "positive-pair retrieval", "kept"]
     site, retrieved = classes(data, "site"), classes(data, "positive-pair retrieval")
@@ -147,31 +141,28 @@ def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, quiet, monkeyp
     assert site.count("none") == 78 and set(retrieved) <= {"yes", "no"}
     assert data["neighbours"]["k"] == 15
 
-    monkeypatch.setattr("nearfar.pages.map.MOST_IMAGES", 50)
-    page = nearfar.map_images(run, **options)
+    monkeypatch.setattr("nearfar.tools.map.page.MOST_IMAGES", 50)
+    monkeypatch.setattr("nearfar.tools.map.result.MOST_IMAGES", 50)
+    page = nearfar.map(run, **options).path
     assert page == run.path / "map" / "index.html" and not (run.path / "map.html").exists()
     assert [one["name"] for one in described(page)["columns"]][:2] == ["label", "site"]
     assert '<a href="map/index.html">' in (run.path / "report.html").read_text(encoding="utf-8")
-    page = nearfar.map_images(run, out=tmp_path / "elsewhere", **options)
+    page = nearfar.map(run, out=tmp_path / "elsewhere", **options).path
     assert page == tmp_path / "elsewhere" / "index.html" and (tmp_path / "elsewhere.png").is_file()
     with pytest.raises(ValueError, match="elsewhere exists already"):
-        nearfar.map_images(run, out=tmp_path / "elsewhere", **options)
+        nearfar.map(run, out=tmp_path / "elsewhere", **options)
 
 
 def table(path, tmp_path):
     return datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
 
 
-def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(
-    run, tmp_path, quiet
-):
+def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_map(run, tmp_path):
     """x and y as on the map and by its function, thumbnails of the very images, and the nearest by
     a plain product.
     """
-    nearfar.map_images(run, limit=50, epochs=2, console=quiet)
-    rows = table(
-        nearfar.embed(run, out=tmp_path / "rows.parquet", map=True, console=quiet), tmp_path
-    )
+    nearfar.map(run, limit=50, epochs=2)
+    rows = table(nearfar.embed(run, out=tmp_path / "rows.parquet", map=True).path, tmp_path)
     assert set(rows.column_names) == {"name", "label", "x", "y", "image", "neighbors", "embedding"}
     saved, features = load_map(run.path / "map.safetensors"), torch.tensor(rows["embedding"])
     coordinates = torch.tensor([rows["x"], rows["y"]]).T
@@ -191,9 +182,7 @@ def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_
     torch.testing.assert_close(again, features[:5], atol=1e-3, rtol=1e-3)
 
 
-def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(
-    images_file, tmp_path, quiet
-):
+def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(images_file, tmp_path):
     """The layout moves the encoder: coordinates come from the encoder of the map, which needs the
     module.
     """
@@ -201,9 +190,11 @@ def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(
     own = nearfar.pretrain(
         images_file, out=tmp_path / "run", **{**OPTIONS, "epochs": 1, "encoder": net}
     )
-    given = dict(encoder=net, console=quiet)
-    nearfar.map_images(own, limit=50, layout="finetune", num_views=2, epochs=1, **given)
-    rows = table(nearfar.embed(own, out=tmp_path / "rows.parquet", map=True, **given), tmp_path)
+    given = dict(encoder=net)
+    nearfar.map(own, limit=50, layout="finetune", num_views=2, epochs=1, **given)
+    rows = table(
+        nearfar.embed(own, out=tmp_path / "rows.parquet", map=True, **given).path, tmp_path
+    )
     saved = load_map(own.path / "map.safetensors")
     coordinates = torch.tensor([rows["x"], rows["y"]]).T
     torch.testing.assert_close(
@@ -240,29 +231,29 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
         (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],
 )
-def test_options_that_do_not_go_together(given, says, run, tmp_path, quiet):
+def test_options_that_do_not_go_together(given, says, run, tmp_path):
     with pytest.raises((ValueError, FileNotFoundError), match=says):
-        nearfar.map_images(run, out=tmp_path / "m.html", console=quiet, **given)
+        nearfar.map(run, out=tmp_path / "m.html", **given)
     assert not list(tmp_path.iterdir())
 
 
-def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, other, tmp_path, quiet):
+def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, other, tmp_path):
     with np.load(images_file) as file:
         few = {name: file[name][:40] for name in ("images", "labels")}
     data = tmp_path / "few.npz"
     np.savez(data, **few)
     run = nearfar.pretrain(data, out=tmp_path / "run", **{**OPTIONS, "epochs": 1})
-    nearfar.map_images(run, layout="cluster-embedding", epochs=5, console=quiet)
+    nearfar.map(run, layout="cluster-embedding", epochs=5)
     np.savez(data, images=few["images"][:30], labels=few["labels"][:30])
     with pytest.raises(
         ValueError, match=r"the images in .*few.npz changed since .*map.safetensors was drawn"
     ):
-        nearfar.map_images(run, other, onto="map", console=quiet)
+        nearfar.map(run, other, onto="map")
     np.savez(data, **few)
     weights = run.path / "encoder.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.raises(ValueError, match=r"the encoder of .*run changed since"):
-        nearfar.map_images(run, other, onto="map", console=quiet)
-    nearfar.map_images(run, few["images"], layout="cluster-embedding", epochs=5, console=quiet)
+        nearfar.map(run, other, onto="map")
+    nearfar.map(run, few["images"], layout="cluster-embedding", epochs=5)
     with pytest.raises(ValueError, match="an object, which no file has"):
-        nearfar.map_images(run, other, onto="map", console=quiet)
+        nearfar.map(run, other, onto="map")

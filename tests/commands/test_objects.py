@@ -55,24 +55,24 @@ def written(run):
     return yaml.safe_load((run.path / "config.yaml").read_text())
 
 
-def test_an_array_trains_and_is_given_again(array, tmp_path, quiet):
+def test_an_array_trains_and_is_given_again(array, tmp_path):
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder="small", **SMALL)
     assert written(run)["data"] == {"object": "array [48, 8, 8] uint8"}
     features = nearfar.load(run)(torch.from_numpy(array[:, None]))  # needs no data
-    path = nearfar.embed(run, array, out=tmp_path / "rows.npz", console=quiet)
+    path = nearfar.embed(run, array, out=tmp_path / "rows.npz").path
     torch.testing.assert_close(
         torch.from_numpy(np.load(path)["embedding"]), features, rtol=1e-4, atol=1e-5
     )
-    for verb in (nearfar.map_images, nearfar.evaluate):
+    for verb in (nearfar.map, nearfar.evaluate):
         with pytest.raises(
             ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"
         ):
-            verb(run, console=quiet)
-    assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
+            verb(run)
+    assert nearfar.map(run, array, epochs=2).path.is_file()
 
 
 @pytest.mark.parametrize("kind", ["torch Dataset", "datasets.Dataset"])
-def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
+def test_kinds_of_data(kind, array, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     from PIL import Image
 
@@ -85,11 +85,11 @@ def test_kinds_of_data(kind, array, tmp_path, quiet, monkeypatch):
     run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", **SMALL)
     assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
     assert set(written(run)["data"]) == {"object"}
-    seen = nearfar.embed(run, data, out=tmp_path / "rows.npz", console=quiet)
+    seen = nearfar.embed(run, data, out=tmp_path / "rows.npz").path
     assert len(np.load(seen)["embedding"]) == len(data)
 
 
-def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
+def test_an_own_encoder_is_trained_and_read_back(array, tmp_path):
     net = Net()
     before = net.conv.weight.detach().clone()
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder=net, **SMALL)
@@ -107,7 +107,7 @@ def test_an_own_encoder_is_trained_and_read_back(array, tmp_path, quiet):
     images = torch.from_numpy(array[:, None])
     assert encoder(images).shape == (48, 12)
     assert not torch.equal(encoder(images), nearfar.load(run, encoder=Net()).train()(images * 0))
-    results = nearfar.evaluate(run, (array, np.arange(48) % 2), encoder=Net(), console=quiet)
+    results = nearfar.evaluate(run, (array, np.arange(48) % 2), encoder=Net())
     assert set(results) == {
         "largest_class",
         "raw_pixels",
@@ -143,15 +143,15 @@ def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path):
     assert one == two and one["method"] == "simclr" and one["temperature"] == 0.3
 
 
-def test_a_plan_of_views_is_written_in_full(array, tmp_path, quiet):
+def test_a_plan_of_views_is_written_in_full(array, tmp_path):
     view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
     plan = ViewPlan("mine", (view, view))
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", **SMALL)
     assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
-    assert nearfar.map_images(run, array, epochs=2, console=quiet).is_file()
+    assert nearfar.map(run, array, epochs=2).path.is_file()
 
 
-def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
+def test_a_callable_makes_the_views_it_says(array, tmp_path):
     seen = []
 
     def watched(pixels):
@@ -163,7 +163,7 @@ def test_a_callable_makes_the_views_it_says(array, tmp_path, quiet):
     )
     assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == (1, 8, 8) for pixels in seen)
     with pytest.raises(ValueError, match=r"give it again, views="):
-        nearfar.map_images(run, array, console=quiet)
+        nearfar.map(run, array)
     with pytest.raises(ValueError, match="3 views"):
         three = lambda pixels: [*noisy(pixels), pixels / 255]  # noqa: E731
         nearfar.pretrain(array, out=str(tmp_path / "b"), views=three, encoder="small", **SMALL)

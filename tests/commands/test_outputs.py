@@ -54,21 +54,21 @@ def files(folder):
         ("dog.html/m.html", "cannot write into .*dog.html: Not a directory"),
     ],
 )
-def test_a_map_replaces_nothing(out, says, run, tmp_path, quiet, no_work):
+def test_a_map_replaces_nothing(out, says, run, tmp_path, no_work):
     for name in ("cat.png", "dog.html", "ant.safetensors"):
         (tmp_path / name).write_text("mine")
     before = files(tmp_path)
     with pytest.raises((ValueError, OSError), match=says):
-        nearfar.map_images(run, out=tmp_path / out, console=quiet)
+        nearfar.map(run, out=tmp_path / out)
     assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize("out", ["rows.xyz", "nowhere/rows.csv", "there.csv"])
-def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
+def test_embeddings_replace_nothing(out, run, tmp_path, no_work):
     (tmp_path / "there.csv").symlink_to("nothing")
     before = files(tmp_path)
     with pytest.raises((ValueError, OSError)):
-        nearfar.embed(run, out=tmp_path / out, console=quiet)
+        nearfar.embed(run, out=tmp_path / out)
     assert files(tmp_path) == before
 
 
@@ -76,7 +76,7 @@ def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
     ("verb", "option", "value"),
     [
         *(
-            ("map_images", *each)
+            ("map", *each)
             for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))
         ),
         *(
@@ -85,27 +85,27 @@ def test_embeddings_replace_nothing(out, run, tmp_path, quiet, no_work):
         ),
     ],
 )
-def test_values_that_make_no_sense(verb, option, value, run, quiet, no_work):
+def test_values_that_make_no_sense(verb, option, value, run, no_work):
     with pytest.raises(ValueError, match=option.replace("_", "-")):
-        getattr(nearfar, verb)(run, **{option: value}, console=quiet)
+        getattr(nearfar, verb)(run, **{option: value})
 
 
-def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, quiet, monkeypatch):
+def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, monkeypatch):
     def full(*given, **named):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nearfar.pages.map.write_map_page", full)
+    monkeypatch.setattr("nearfar.tools.map.page.write_map_page", full)
     with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
-        nearfar.map_images(run, out=tmp_path / "m.html", epochs=1, console=quiet)
+        nearfar.map(run, out=tmp_path / "m.html", epochs=1)
     assert not list(tmp_path.glob("*m.*"))
 
 
-def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path, quiet):
+def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path):
     weights = load_file(run / "encoder.safetensors")
     weights["conv.weight"][0] = torch.nan
     save_file(weights, run / "encoder.safetensors")
     with pytest.raises(ValueError, match=r"conv\.weight holds numbers that are not finite"):
-        nearfar.embed(run, out=tmp_path / "rows.csv", console=quiet)
+        nearfar.embed(run, out=tmp_path / "rows.csv")
     assert not (tmp_path / "rows.csv").exists()
     with pytest.raises(ValueError, match="not finite"):
         nearfar.pretrain("digits", out=tmp_path / "new", init=str(run), **OPTIONS)

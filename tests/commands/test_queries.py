@@ -5,7 +5,6 @@ many are listed.
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 import nearfar
@@ -36,48 +35,48 @@ def photos(tmp_path, monkeypatch):
         *("hard.png", "/old/place/linked/5.png", "linked\\5.png", "soft.png"),
     ],
 )
-def test_a_query_is_itself_by_whatever_path_it_comes(word, photos, quiet):
+def test_a_query_is_itself_by_whatever_path_it_comes(word, photos):
     (photos.parent / "door").symlink_to(photos)
     (photos.parent / "hard.png").hardlink_to(photos.parent / "elsewhere/5.png")
     (photos.parent / "soft.png").symlink_to(photos.parent / "elsewhere/5.png")
-    found = nearfar.search_images("photos", word, k=6, console=quiet)
+    found = nearfar.search("photos", word, k=6)
     assert set(found["query"]) == {"linked/5.png"} and "linked/5.png" not in found["name"]
-    chosen = nearfar.select_images("photos", n=6, labelled=word, console=quiet)
+    chosen = nearfar.select("photos", n=6, labelled=word)
     assert sorted(chosen["name"]) == sorted(set(found["name"]))
 
 
-def test_another_file_of_the_same_name_is_another_image(photos, quiet):
+def test_another_file_of_the_same_name_is_another_image(photos):
     paint(photos.parent / "other/linked/5.png", 100)
-    found = nearfar.search_images("photos", "other/linked/5.png", k=6, console=quiet)
+    found = nearfar.search("photos", "other/linked/5.png", k=6)
     assert set(found["query"]) == {"other/linked/5.png"} and min(found["distance"]) > 1e-4
     with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image of the data"):
-        nearfar.select_images("photos", n=1, labelled="other/linked/5.png", console=quiet)
+        nearfar.select("photos", n=1, labelled="other/linked/5.png")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_lists_in_any_encoding(encoding, ending, photos, quiet):
+def test_lists_in_any_encoding(encoding, ending, photos):
     names = ["own/M\u00fcller.png", "own/caf\u00e9.png"]
     for number, name in enumerate(names):
         paint(photos / name, 10 + number)
     (photos.parent / "l.txt").write_bytes("".join(n + ending for n in names).encode(encoding))
-    found = nearfar.search_images("photos", "l.txt", k=1, console=quiet)
+    found = nearfar.search("photos", "l.txt", k=1)
     assert found["query"] == names
 
 
-def test_defaults_take_as_many_as_there_are(photos, quiet):
-    assert len(nearfar.search_images("photos", "own/1.png", console=quiet)["name"]) == 6
+def test_defaults_take_as_many_as_there_are(photos):
+    assert len(nearfar.search("photos", "own/1.png")["name"]) == 6
     for by in ("diverse", "typical", "outlier"):
-        assert len(nearfar.select_images("photos", by=by, console=quiet)["name"]) == 7
-    near = nearfar.select_images("photos", "own/1.png", by="near", console=quiet)
+        assert len(nearfar.select("photos", by=by)["name"]) == 7
+    near = nearfar.select("photos", "own/1.png", by="near")
     assert len(near["name"]) == 6 and "own/1.png" not in near["name"]
     done = ["own/0.png", "linked/4.png"]
-    assert len(nearfar.select_images("photos", labelled=done, console=quiet)["name"]) == 5
-    assert set(nearfar.cluster_images("photos", console=quiet)["cluster"]) >= {1}
+    assert len(nearfar.select("photos", labelled=done)["name"]) == 5
+    assert set(nearfar.cluster("photos")["cluster"]) >= {1}
     with pytest.raises(ValueError, match="--k must be 1 to 6, not 10"):
-        nearfar.search_images("photos", "own/1.png", k=10, console=quiet)
+        nearfar.search("photos", "own/1.png", k=10)
     with pytest.raises(ValueError, match="--n must be 1 to 7, not 100"):
-        nearfar.select_images("photos", n=100, console=quiet)
+        nearfar.select("photos", n=100)
 
 
 def test_several_folders_are_one_target(photos, capsys):
@@ -90,5 +89,5 @@ def test_several_folders_are_one_target(photos, capsys):
     assert capsys.readouterr().out == f"{photos.parent / 'more/copy.png'}\n"
     for words in ("cluster photos more", "check photos more", "select photos --data more --n 3"):
         assert main(words.split()) == 0, words
-    found = nearfar.search_images(["photos", "more"], "own/1.png", k=1, console=Console(quiet=True))
+    found = nearfar.search(["photos", "more"], "own/1.png", k=1)
     assert found["name"] == ["copy.png"]

@@ -61,7 +61,7 @@ def contents(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monkeypatch):
+def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, monkeypatch):
     """From another working directory, with DATA and starting weights that were given by relative
     paths.
     """
@@ -78,9 +78,9 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, quiet, monk
     run = nearfar.resume("again")
     assert contents(tmp_path / "run") == before
     assert same(weights(other), weights(tmp_path / whole.path))
-    assert len(np.load(nearfar.embed(run, out="rows.npz", console=quiet))["embedding"]) == 40
-    assert "starting_weights" in nearfar.evaluate("again", protocol=("knn",), console=quiet)
-    assert nearfar.map_images("again", epochs=1, console=quiet).is_file()
+    assert len(np.load(nearfar.embed(run, out="rows.npz").path)["embedding"]) == 40
+    assert "starting_weights" in nearfar.evaluate("again", protocol=("knn",))
+    assert nearfar.map("again", epochs=1).path.is_file()
     assert contents(tmp_path / "run") == before
 
 

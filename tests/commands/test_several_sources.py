@@ -55,7 +55,7 @@ def places(tmp_path, monkeypatch):
     return ["a", "b", "c.csv"]
 
 
-def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
+def test_a_run_on_several_sources(places, tmp_path, capsys):
     with at_step(3):
         assert main(["pretrain", *places, "--out", "run", *FAST]) == 130
     saved = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
@@ -99,16 +99,16 @@ def test_a_run_on_several_sources(places, tmp_path, capsys, quiet):
     assert np.load("own.npz")["table_label"].tolist() == own["table_label"].to_pylist()
     assert np.load("own.npz")["label"].tolist() == own["label"].to_pylist()
 
-    page = nearfar.map_images("run", "c.csv", out="map.html", epochs=1, console=quiet)
+    page = nearfar.map("run", "c.csv", out="map.html", epochs=1).path
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
     assert [one["name"] for one in data["columns"]][:2] == ["label", "length"]
-    found = nearfar.search_images("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2, console=quiet)
+    found = nearfar.search("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2)
     assert found["path"][0].startswith(str(tmp_path)) and len(found["name"]) == 2
-    page = nearfar.map_images("run", ["a", "c.csv"], epochs=1, console=quiet, out="both.html")
+    page = nearfar.map("run", ["a", "c.csv"], epochs=1, out="both.html").path
     assert json.loads((tmp_path / "both.json").read_text())["layout"] == "cluster-embedding"
 
 
-def test_a_label_column_is_evaluated(places, tmp_path, quiet):
+def test_a_label_column_is_evaluated(places, tmp_path):
     run = nearfar.pretrain("c.csv", out="run", epochs=1, batch_size=4, held_out=0, encoder="small")
     with open("c.csv") as file:
         lines = file.read().splitlines()
@@ -117,7 +117,7 @@ def test_a_label_column_is_evaluated(places, tmp_path, quiet):
         *(f"{line},{'odd' if place % 2 else 'even'}" for place, line in enumerate(lines[1:])),
     ]
     (tmp_path / "k.csv").write_text("\n".join(lines))
-    options = dict(protocol=("knn_1",), test_share=0.25, baselines=False, console=quiet)
+    options = dict(protocol=("knn_1",), test_share=0.25, baselines=False)
     assert set(nearfar.evaluate(run, "k.csv", label_column="kind", **options)) == {"trained"}
     with pytest.raises(
         ValueError,

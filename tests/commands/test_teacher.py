@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 import nearfar
 from nearfar.data import open_images
+from nearfar.embeddings.teacher import find_teacher
 from nearfar.evaluation import extract
-from nearfar.run_teacher import find_teacher
 from nearfar.training.run_folder import TEACHER
 from tests.pictures import png
 from tests.steps import at_step, same_runs
@@ -180,11 +180,11 @@ def test_a_method_with_one_view_is_refused(photos):
         trained(photos, "run", teacher="clip.parquet", method=OneView())
 
 
-def test_vectors_without_names_are_those_of_all_images_in_their_order(images_file, tmp_path, quiet):
+def test_vectors_without_names_are_those_of_all_images_in_their_order(images_file, tmp_path):
     np.save(tmp_path / "rows.npy", vectors(80))
     images = open_images(images_file)
     train = images.split_holdout(8, 0)[0]
-    found = find_teacher(str(tmp_path / "rows.npy")).features(train, images, quiet)
+    found = find_teacher(str(tmp_path / "rows.npy")).features(train, images)
     of = [images.names.index(name) for name in train.names]
     torch.testing.assert_close(found, expected(vectors(80)[of]))
 

@@ -13,14 +13,13 @@ import pyarrow.parquet
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
+from nearfar.embeddings import Opening, resolve
 from nearfar.maps.layouts import load_map
 from nearfar.neighbours import nearest_rows
-from nearfar.run_features import open_featured, run_or_data
 
 COUNT = 60
 ANGLES = np.cumsum(
@@ -57,59 +56,58 @@ def sources(here):
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet", "datasets"])
-def test_named_vectors_are_searched_by_name(form, sources, here, quiet):
-    found = nearfar.search_images(sources[form], ["p20.png", "p41.png"], k=2, console=quiet)
+def test_named_vectors_are_searched_by_name(form, sources, here):
+    found = nearfar.search(sources[form], ["p20.png", "p41.png"], k=2)
     assert found["name"] == ["p19.png", "p21.png", "p40.png", "p42.png"]
     steps = np.diff(ANGLES)[[19, 20, 40, 41]]
     np.testing.assert_allclose(found["distance"], 1 - np.cos(steps), rtol=1e-3)
     assert "path" not in found
 
 
-def test_vectors_without_names_are_numbered(here, quiet):
+def test_vectors_without_names_are_numbered(here):
     np.save("rows.npy", rows())
     for given in ("rows.npy", rows(), torch.from_numpy(rows())):
-        assert nearfar.search_images(given, "000030", k=1, console=quiet)["name"] == ["000029"]
+        assert nearfar.search(given, "000030", k=1)["name"] == ["000029"]
 
 
-def test_every_verb_takes_vectors_alone(sources, here):
-    console = Console(record=True, file=io.StringIO(), width=300)
-    chosen = nearfar.select_images("named.npz", n=2, by="diverse", console=console)
+def test_every_verb_takes_vectors_alone(sources, here, said):
+    chosen = nearfar.select("named.npz", n=2, by="diverse")
     ends = sorted(int(re.findall(r"\d+", name)[0]) for name in chosen["name"])
     assert (
         ends[0] in (0, COUNT - 1) or ends[1] == COUNT - 1
     )  # the second is farthest from the middle
-    groups = pandas.DataFrame(nearfar.cluster_images("named.npz", clusters=2, console=console))
+    groups = pandas.DataFrame(nearfar.cluster("named.npz", clusters=2))
     assert len(groups) == COUNT and set(groups.cluster) == {1, 2}
-    alike = nearfar.find_duplicates("named.npz", distance=0.0003, console=console)
+    alike = nearfar.duplicates("named.npz", distance=0.0003)
     assert set(alike["kind"]) == {"alike"} and {"p00.png", "p01.png"} <= set(alike["name"])
-    assert "copies are confirmed by pixels" in console.export_text()
+    assert "copies are confirmed by pixels" in said.text
     assert {path.name for path in here.glob("*.html")} == {
         f"named-{verb}.html" for verb in ("selection", "clusters", "duplicates")
     }
 
 
-def test_wrong_labels_of_vectors_are_found(here, quiet):
+def test_wrong_labels_of_vectors_are_found(here):
     given = np.repeat(np.eye(4, 8), 20, 0) + np.random.default_rng(0).normal(0, 0.05, (80, 8))
     labels = np.repeat(["a", "b", "c", "d"], 20)
     labels[[5, 50]] = "d"
-    found = nearfar.check((given, labels), out=here / "page.html", console=quiet)["problems"]
+    found = nearfar.check((given, labels), out=here / "page.html")
     assert sorted(zip(found["name"], found["suggested"], strict=True)) == [
         ("000005", "a"),
         ("000050", "c"),
     ]
 
 
-def test_missing_labels_of_vectors_are_no_class(here, quiet):
+def test_missing_labels_of_vectors_are_no_class(here):
     given = {"vec": [list(row) for row in rows()], "label": [None, *range(2)] * (COUNT // 3)}
     pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
-    classes = nearfar.check("some.parquet", console=quiet)["classes"]
+    classes = nearfar.check("some.parquet").classes
     assert classes == {"label": ["0", "1", ""], "images": [20, 20, 20]}
 
 
-def test_large_numbers_are_classes_of_their_own(here, quiet):
+def test_large_numbers_are_classes_of_their_own(here):
     given = {"vec": [list(row) for row in rows()], "label": [1234567, 1234568, None] * (COUNT // 3)}
     pyarrow.parquet.write_table(pyarrow.table(given), "some.parquet")
-    assert nearfar.check("some.parquet", console=quiet)["classes"]["label"] == [
+    assert nearfar.check("some.parquet").classes["label"] == [
         "1234567",
         "1234568",
         "",
@@ -129,33 +127,29 @@ def photos(here):
     return here / "photos"
 
 
-def test_images_beside_vectors_are_found_by_their_names(photos, here):
+def test_images_beside_vectors_are_found_by_their_names(photos, here, said):
     given = np.random.default_rng(1).permutation(COUNT)  # in another order than the files
     names = [f"/data/{LABELS[row]}/{NAMES[row]}" for row in given]
     np.savez("clip.npz", name=names, embedding=rows()[given])
-    console = Console(record=True, file=io.StringIO(), width=300)
-    found = nearfar.search_images("clip.npz", "left/p20.png", data=photos, k=2, console=console)
+    found = nearfar.search("clip.npz", "left/p20.png", data=photos, k=2)
     assert found["name"] == ["left/p19.png", "left/p21.png"]
     assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
-    assert (
-        "58 of 58 images have one of the 60 vectors; the others are left out"
-        in console.export_text()
-    )
-    copies = pandas.DataFrame(nearfar.find_duplicates("clip.npz", photos, console=console))
+    assert "58 of 58 images have one of the 60 vectors; the others are left out" in said.text
+    copies = pandas.DataFrame(nearfar.duplicates("clip.npz", photos))
     assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
-    assert nearfar.check("clip.npz", photos, console=console)["classes"]["label"] == [
+    assert nearfar.check("clip.npz", photos).classes["label"] == [
         "left",
         "right",
     ]
 
 
-def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, here, quiet):
+def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, here):
     np.save("rows.npy", rows()[: COUNT - 2])
-    found = nearfar.search_images("rows.npy", "right/p40.png", data=photos, k=1, console=quiet)
+    found = nearfar.search("rows.npy", "right/p40.png", data=photos, k=1)
     assert found["name"] == ["right/p39.png"]
     np.save("few.npy", rows()[:5])
     with pytest.raises(ValueError, match="5 vectors without names cannot be those of 58 images"):
-        nearfar.search_images("few.npy", "right/p40.png", data=photos, console=quiet)
+        nearfar.search("few.npy", "right/p40.png", data=photos)
 
 
 def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
@@ -204,23 +198,18 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
         *(f"photos-{name}.html" for name in ("duplicates", "clusters", "selection", "check")),
         "digits-check.html",
     }
-    names = nearfar.search_images(
-        load_digits().images.astype(np.uint8)[:50], "000003", k=2, console=Console(quiet=True)
-    )
+    names = nearfar.search(load_digits().images.astype(np.uint8)[:50], "000003", k=2)
     assert len(names["name"]) == 2
 
 
-def test_named_weights_give_the_features(photos, here, trained, quiet):
+def test_named_weights_give_the_features(photos, here, trained, said):
     """A run's folder is a folder with weights: the same features come out as by its own verbs, on
     its own data.
     """
-    console = Console(record=True, file=io.StringIO(), width=300)
-    found = nearfar.search_images(
-        photos, "left/p10.png", k=3, encoder=str(trained.path), console=console
-    )
-    assert len(found["name"]) == 3 and "which has not seen these images" in console.export_text()
+    found = nearfar.search(photos, "left/p10.png", k=3, encoder=str(trained.path))
+    assert len(found["name"]) == 3 and "which has not seen these images" in said.text
     with pytest.raises(ValueError, match="is for data without a run"):
-        nearfar.search_images(trained, "000001", encoder="resnet18", console=quiet)
+        nearfar.search(trained, "000001", encoder="resnet18")
 
 
 def test_untrained_features_beat_chance_by_far():
@@ -239,44 +228,43 @@ def test_untrained_features_beat_chance_by_far():
 
 
 @pytest.mark.parametrize(("channels", "more"), [(1, 256), (3, 256), (4, 0)])
-def test_copies_are_sought_by_colours_and_edges_alone(channels, more, quiet):
+def test_copies_are_sought_by_colours_and_edges_alone(channels, more):
     """Of what is no run, other verbs take the features of the package's net as well, for grayscale
     and colour.
     """
     pixels = np.random.default_rng(0).integers(0, 256, (4, 32, 32, channels), np.uint8)
     alone, beside = (
-        open_featured(run_or_data(pixels), None, None, None, quiet, copies=copies).features.shape[1]
-        for copies in (True, False)
+        resolve(pixels).open(Opening(copies=copies)).features.shape[1] for copies in (True, False)
     )
     assert beside - alone == more
 
 
-@pytest.mark.parametrize("verb", ["check", "find_duplicates", "cluster_images", "map_images"])
-def test_a_path_that_is_not_there_is_called_that(verb, here, quiet):
+@pytest.mark.parametrize("verb", ["check", "duplicates", "cluster", "map"])
+def test_a_path_that_is_not_there_is_called_that(verb, here):
     with pytest.raises(FileNotFoundError, match="there is no photso: name a run folder, images or"):
-        getattr(nearfar, verb)("photso", console=quiet)
+        getattr(nearfar, verb)("photso")
     assert not list(here.iterdir())
 
 
-def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here, quiet):
+def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here):
     np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
-    assert str(nearfar.map_images("named.npz", console=quiet)) == "named-map.html"
+    assert str(nearfar.map("named.npz").path) == "named-map.html"
     saved = load_map("named-map.safetensors")
     near = nearest_rows(saved.coordinates, k=2, metric="euclidean").index
     kept = [abs(int(one) - row) <= 3 for row, both in enumerate(near) for one in both]
     assert np.mean(kept) > 0.8  # neighbours on the arc are neighbours on the map
-    page = nearfar.map_images("named.npz", photos, out=here / "beside.html", console=quiet)
+    page = nearfar.map("named.npz", photos, out=here / "beside.html").path
     assert "p20.png" in page.read_text()
-    assert str(nearfar.map_images("photos", limit=30, console=quiet)) == "photos-map.html"
+    assert str(nearfar.map("photos", limit=30).path) == "photos-map.html"
     with pytest.raises(ValueError, match="photos is no run"):
-        nearfar.map_images("photos", layout="projector", console=quiet)
+        nearfar.map("photos", layout="projector")
 
 
-def test_pages_of_a_folder_without_a_name_are_named_for_it(photos, here, quiet, monkeypatch):
+def test_pages_of_a_folder_without_a_name_are_named_for_it(photos, here, monkeypatch):
     photos.rename(here / "photos.v1.2")
     monkeypatch.chdir(here / "photos.v1.2")
-    nearfar.check(".", console=quiet)
-    nearfar.map_images(".", limit=30, console=quiet)
+    nearfar.check(".")
+    nearfar.map(".", limit=30)
     written = {path.name for path in Path().iterdir() if path.is_file()}
     assert {
         "photos-v1-check.html",
@@ -301,11 +289,11 @@ USUAL = "filepath file_path filenames paths Path image_id img_path uri url name 
 
 @pytest.mark.parametrize("column", [*USUAL.split(), "imagePath", "file_uri", "photo"])
 @pytest.mark.parametrize("form", ["clip.parquet", "clip.npz"])
-def test_names_stand_in_columns_of_any_usual_name(column, form, photos, here, quiet):
+def test_names_stand_in_columns_of_any_usual_name(column, form, photos, here):
     shuffled(column, lambda row: f"{LABELS[row]}/{NAMES[row]}")
     if column == "file" and form == "clip.npz":
         return
-    found = nearfar.search_images(form, "left/p20.png", data=photos, k=2, console=quiet)
+    found = nearfar.search(form, "left/p20.png", data=photos, k=2)
     assert found["name"] == ["left/p19.png", "left/p21.png"]
 
 
@@ -320,13 +308,13 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_paths_mean_the_image_with_the_longest_common_end(kind, photos, here, quiet):
+def test_paths_mean_the_image_with_the_longest_common_end(kind, photos, here):
     shuffled("path", WRITTEN[kind])
-    found = nearfar.search_images("clip.parquet", "right/p40.png", data=photos, k=2, console=quiet)
+    found = nearfar.search("clip.parquet", "right/p40.png", data=photos, k=2)
     assert found["name"] == ["right/p39.png", "right/p41.png"]
 
 
-def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here, quiet):
+def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here):
     folder = here / "caf\u00e9 photos"
     folder.mkdir()
     names = [f"u\u0308 {row}.png" for row in range(6)]  # as macOS writes them
@@ -338,50 +326,49 @@ def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here, 
         lambda name: unicodedata.normalize("NFC", name),
     ):
         np.savez("v.npz", uri=[written(names[row]) for row in given], features=rows()[given])
-        found = nearfar.search_images("v.npz", names[1], data=folder, k=1, console=quiet)
+        found = nearfar.search("v.npz", names[1], data=folder, k=1)
         assert found["name"] == [names[0]]
 
 
-def test_a_vector_of_another_folder_or_of_two_images_is_no_match(here, quiet):
+def test_a_vector_of_another_folder_or_of_two_images_is_no_match(here):
     for row, name in enumerate(["cat/1.png", "cat/2.png", "dog/2.png", "dog/3.png", "dog/4.png"]):
         (here / "d" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 40 * row, np.uint8)).save(here / "d" / name)
     names = ["dog/1.png", "2.png", "dog/3.png", "x/dog/4.png", "y/dog/4.png"]
     np.savez("v.npz", path=names, features=rows()[:5])
-    known = open_featured(run_or_data("v.npz"), here / "d", None, None, quiet, least=1)
+    known = resolve("v.npz").open(Opening(here / "d", fewest=1))
     assert known.images.names == ["dog/3.png"]  # and not cat/1.png; which 2.png, which dog/4.png?
 
 
-def test_texts_of_no_usual_name_are_no_order(photos, here, complaint):
+def test_texts_of_no_usual_name_are_no_order(photos, here, complaint, said):
     shuffled("whatever", lambda row: NAMES[row])
     for form in ("clip.parquet", "clip.npz"):
-        said = complaint("cluster", form, "photos", "--clusters", "2")
-        assert "no column of a usual name, such as 'path', with the names of its images" in said
-        assert "rename the right one of whatever" in said
+        line = complaint("cluster", form, "photos", "--clusters", "2")
+        assert "no column of a usual name, such as 'path', with the names of its images" in line
+        assert "rename the right one of whatever" in line
     np.save("rows.npy", rows()[: COUNT - 2])
-    console = Console(record=True, file=io.StringIO(), width=300)
-    nearfar.cluster_images("rows.npy", "photos", clusters=2, console=console)
+    nearfar.cluster("rows.npy", "photos", clusters=2)
     assert "the vectors have no names: they are taken in the order of photos" in " ".join(
-        console.export_text().split()
+        said.text.split()
     )
 
 
 @pytest.mark.parametrize("column", ["bbox", "face_landmarks", "embedding", "clip"])
-def test_images_win_over_lists_of_floats(column, photos, here, quiet, caplog):
+def test_images_win_over_lists_of_floats(column, photos, here, caplog):
     paths = sorted(photos.rglob("*.png"))
     cells = [{"bytes": path.read_bytes(), "path": path.name} for path in paths]
     table = {"image": cells, column: [list(row) for row in rows()[: COUNT - 2]]}
     pyarrow.parquet.write_table(pyarrow.table(table), "x.parquet")
     with caplog.at_level("INFO", "nearfar"):
-        known = open_featured(run_or_data(str(here / "x.parquet")), None, None, None, quiet)
-    assert known.vectors is None and known.pictured and len(known.images) == COUNT - 2
+        known = resolve(str(here / "x.parquet")).open(Opening())
+    assert known.vectors is None and known.has_pixels and len(known.images) == COUNT - 2
     if column in ("embedding", "clip"):
         assert f"'image': these are used, and not the lists of floats in '{column}'" in caplog.text
 
 
 def test_the_column_of_vectors_is_named(sources, here, caplog):
     with caplog.at_level("INFO", "nearfar"):
-        assert run_or_data(str(here / "clip.parquet")).vectors.names == NAMES
+        assert resolve(str(here / "clip.parquet")).vectors.names == NAMES
     assert "clip.parquet': column 'clip', named by 'file_name'" in caplog.text
 
 
@@ -392,7 +379,7 @@ def test_of_an_archive_only_what_is_asked_for_is_read(here, monkeypatch):
     monkeypatch.setattr(
         np.lib.npyio.NpzFile, "__getitem__", lambda self, key: read.append(key) or real(self, key)
     )
-    assert run_or_data("v.npz").vectors.labels == LABELS.tolist()
+    assert resolve("v.npz").vectors.labels == LABELS.tolist()
     assert sorted(read) == ["features", "label", "name"]
 
 
@@ -427,28 +414,28 @@ def test_damaged_files_of_vectors_are_one_line(here, complaint):
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
 @pytest.mark.parametrize("column", ["e{}", "clip_{}", "{}"])
-def test_a_column_for_each_number_makes_vectors(ending, column, here, quiet):
+def test_a_column_for_each_number_makes_vectors(ending, column, here):
     numbers = {column.format(place): rows()[:, place] for place in range(8)}
     table = pandas.DataFrame({"file": NAMES, **numbers, "label": LABELS})
     if ending == "parquet":
         table.to_parquet("wide.parquet")
     else:
         table.to_csv(f"wide.{ending}", index=False, sep="," if ending == "csv" else "\t")
-    found = nearfar.search_images(f"wide.{ending}", NAMES[30], k=1, console=quiet)
+    found = nearfar.search(f"wide.{ending}", NAMES[30], k=1)
     assert found["name"] == [NAMES[29]]
-    assert nearfar.check(f"wide.{ending}", console=quiet)["classes"]["label"] == ["left", "right"]
+    assert nearfar.check(f"wide.{ending}").classes["label"] == ["left", "right"]
 
 
-def test_what_embed_writes_as_csv_are_vectors(here, quiet):
-    from nearfar.commands.embed import write_embeddings
+def test_what_embed_writes_as_csv_are_vectors(here):
+    from nearfar.embeddings.saving import write_embeddings
 
     write_embeddings(Path("own.csv"), NAMES, rows(), LABELS)
-    found = nearfar.search_images("own.csv", NAMES[30], k=1, console=quiet)
+    found = nearfar.search("own.csv", NAMES[30], k=1)
     assert found["name"] == [NAMES[29]]
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz", "datasets"])
-def test_labels_of_vectors_stand_in_the_column_that_is_named(form, here, quiet):
+def test_labels_of_vectors_stand_in_the_column_that_is_named(form, here):
     datasets = pytest.importorskip("datasets")
     columns = {"name": NAMES, "embedding": list(rows()), "label": LABELS, "kind": LABELS[::-1]}
     source = f"v.{form}"
@@ -458,17 +445,15 @@ def test_labels_of_vectors_stand_in_the_column_that_is_named(form, here, quiet):
         source = datasets.Dataset.from_dict(columns) if form == "datasets" else source
         pyarrow.parquet.write_table(pyarrow.table(columns), "v.parquet")
     for column, first in (("label", "left"), ("kind", "right")):
-        known = open_featured(
-            run_or_data(source), None, None, None, quiet, label_column=column
-        ).images
+        known = resolve(source).open(Opening(label_column=column)).images
         assert known.label_names[0] == first
     with pytest.raises(ValueError, match=r"no column 'sort' for labels; its columns: .*kind"):
-        nearfar.check(source, label_column="sort", console=quiet)
+        nearfar.check(source, label_column="sort")
     with pytest.raises(ValueError, match="vectors, which have no splits"):
-        nearfar.check(source, split="test", console=quiet)
+        nearfar.check(source, split="test")
 
 
-def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, here, quiet):
+def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, here):
     table = pandas.DataFrame({"embedding": list(rows()[:-2])})
     for name, changed in {
         "the index of pandas": table[::-1],
@@ -476,21 +461,21 @@ def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, 
     }.items():
         changed.to_parquet("sorted.parquet")
         with pytest.raises(ValueError, match=f"rename the right one of {name}"):
-            nearfar.search_images("sorted.parquet", NAMES[30], data="photos", console=quiet)
+            nearfar.search("sorted.parquet", NAMES[30], data="photos")
     table.to_parquet("whole.parquet")
-    found = nearfar.search_images("whole.parquet", NAMES[30], data="photos", k=1, console=quiet)
+    found = nearfar.search("whole.parquet", NAMES[30], data="photos", k=1)
     assert found["name"] == [f"left/{NAMES[29]}"]
 
 
-def test_rows_without_a_name_are_refused_and_zeros_are_said(here, quiet, caplog):
+def test_rows_without_a_name_are_refused_and_zeros_are_said(here, caplog):
     columns = {"name": [*NAMES[:-2], None, None], "embedding": list(rows())}
     pyarrow.parquet.write_table(pyarrow.table(columns), "lacking.parquet")
     with pytest.raises(ValueError, match="2 of 60 rows have no name, first row 58"):
-        nearfar.search_images("lacking.parquet", NAMES[0], console=quiet)
+        nearfar.search("lacking.parquet", NAMES[0])
     np.savez(
         "bytes.npz", names=np.array(NAMES, dtype=bytes), features=rows() * (ANGLES > 0.5)[:, None]
     )
     with caplog.at_level("INFO", logger="nearfar"):
-        found = nearfar.search_images("bytes.npz", NAMES[-1], k=1, console=quiet)
+        found = nearfar.search("bytes.npz", NAMES[-1], k=1)
     assert found["name"] == [NAMES[-2]]
     assert f"{(ANGLES <= 0.5).sum()} of 60 vectors of 'bytes.npz' are all zero" in caplog.text

@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 import nearfar
-from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_images
+from nearfar.embeddings.saving import write_embeddings
 from nearfar.evaluation import extract
 from nearfar.evaluation.results import sentence
 from nearfar.maps import Projector
 from nearfar.networks import save_encoder
+from nearfar.rendering import shown_on
 from nearfar.views import View, ViewPlan
 from tests.pictures import noise
 
@@ -91,7 +92,8 @@ def test_load_gives_the_encoder_with_its_preprocessing(run, images_file):
 
 def test_evaluate_compares_with_what_needs_no_training(run):
     console = Console(width=80, record=True, file=io.StringIO(), force_terminal=True)
-    results = nearfar.evaluate(run.path, console=console)
+    with shown_on(console):
+        results = nearfar.evaluate(run.path)
     shown = console.export_text(clear=False, styles=False)
     assert list(results) == [
         "largest_class",
@@ -117,14 +119,14 @@ def test_evaluate_compares_with_what_needs_no_training(run):
     assert run.results == [results]
 
 
-def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, quiet):
+def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path):
     """Without any training to speak of, the encoder is its starting weights, and the row says
     so.
     """
     options = dict(epochs=1, batch_size=64, held_out=16, encoder="small", method="simclr", lr=1e-12)
     start = run.path / "encoder.safetensors"
     again = nearfar.pretrain(images_file, out=tmp_path / "run", init=str(start), **options)
-    results = nearfar.evaluate(again, protocol=("knn",), console=quiet)
+    results = nearfar.evaluate(again, protocol=("knn",))
     assert list(results) == [
         "largest_class",
         "raw_pixels",
@@ -133,15 +135,12 @@ def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path, qu
         "starting_weights",
         "trained",
     ]
-    assert (
-        results["starting_weights"]
-        == nearfar.evaluate(run, protocol=("knn",), console=quiet)["trained"]
-    )
+    assert results["starting_weights"] == nearfar.evaluate(run, protocol=("knn",))["trained"]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "npz"])
-def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
-    path = nearfar.embed(run.path, out=str(tmp_path / f"rows.{ending}"), console=quiet)
+def test_embed_writes_a_row_for_each_image(run, tmp_path, ending):
+    path = nearfar.embed(run.path, out=str(tmp_path / f"rows.{ending}")).path
     if ending == "parquet":
         table = pyarrow.parquet.read_table(path)
         assert table.column_names == ["name", "label", "embedding"]
@@ -155,10 +154,10 @@ def test_embed_writes_a_row_for_each_image(run, tmp_path, quiet, ending):
         embeddings = np.load(path)["embedding"]
     assert embeddings.shape == (80, run.encoder.num_features)
     with pytest.raises(ValueError, match="exists already"):
-        nearfar.embed(run.path, out=str(path), console=quiet)
+        nearfar.embed(run.path, out=str(path))
 
 
-def test_data_that_has_moved_is_to_be_named_anew(run, tmp_path, quiet):
+def test_data_that_has_moved_is_to_be_named_anew(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "moved")
     config = tmp_path / "moved" / "config.yaml"
     config.write_text(
@@ -167,7 +166,7 @@ def test_data_that_has_moved_is_to_be_named_anew(run, tmp_path, quiet):
     with pytest.raises(
         FileNotFoundError, match=r"that is where the data of .*moved was: name it anew"
     ):
-        nearfar.embed(tmp_path / "moved", out=tmp_path / "rows.csv", console=quiet)
+        nearfar.embed(tmp_path / "moved", out=tmp_path / "rows.csv")
 
 
 def test_columns_that_numpy_has_arguments_for_are_renamed(tmp_path):
@@ -177,10 +176,8 @@ def test_columns_that_numpy_has_arguments_for_are_renamed(tmp_path):
     assert set(np.load(tmp_path / "rows.npz")) == named
 
 
-def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
-    path = nearfar.embed(
-        run, out=tmp_path / "mirrored.npz", split="all", mirrored=True, console=quiet
-    )
+def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path):
+    path = nearfar.embed(run, out=tmp_path / "mirrored.npz", split="all", mirrored=True).path
     encoder, images = (
         nearfar.load(run),
         open_images(run.settings.data, **run.settings.reading).pixels,
@@ -191,7 +188,7 @@ def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path, quiet):
         ).mean(0)
     np.testing.assert_allclose(np.load(path)["embedding"], expected.numpy(), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="leave out --mirrored"):
-        nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True, console=quiet)
+        nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True)
 
 
 def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path):
@@ -216,7 +213,7 @@ def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path):
     assert (run.path / "skipped.txt").read_text().startswith("broken.png\t")
 
 
-def test_load_sees_what_was_trained_on(tmp_path, quiet):
+def test_load_sees_what_was_trained_on(tmp_path):
     """The features of the files as they are, through `load`, are those that `embed` computes from
     the decoded cache.
     """
@@ -236,17 +233,13 @@ def test_load_sees_what_was_trained_on(tmp_path, quiet):
         method="simclr",
     )
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
-    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all", console=quiet))[
-        "embedding"
-    ]
+    embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz", split="all").path)["embedding"]
     with torch.no_grad():
         features = nearfar.load(run)(torch.from_numpy(pixels).permute(0, 3, 1, 2)).numpy()
     assert np.abs(features - embedded).max() < 0.02 * np.abs(embedded).max()
 
 
-def test_views_and_images_of_other_data_are_normalised_alike(
-    images_file, tmp_path, quiet, monkeypatch
-):
+def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_path, monkeypatch):
     """With views that change nothing a map of other, darker images gets the same features of views
     and of images.
     """
@@ -263,13 +256,11 @@ def test_views_and_images_of_other_data_are_normalised_alike(
 
     monkeypatch.setattr("nearfar.maps.layouts.fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
-    nearfar.map_images(
-        run, darker, out=tmp_path / "map.html", layout="projector", num_views=2, console=quiet
-    )
+    nearfar.map(run, darker, out=tmp_path / "map.html", layout="projector", num_views=2)
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999
 
 
-def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_path, quiet):
+def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_path):
     """A run at 8 px whose encoder is replaced by one that takes 24: all that reads images for it
     opens them at 24 px, and its features are those of images opened so.
     """
@@ -287,16 +278,16 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
     save_encoder(run.path, encoder)
     images = open_images(photos, image_size=24)
     expected = extract(encoder, images)
-    nearfar.embed(run, out=tmp_path / "all.npz", console=quiet)
+    nearfar.embed(run, out=tmp_path / "all.npz")
     assert np.allclose(np.load(tmp_path / "all.npz")["embedding"], expected, atol=1e-6)
-    found = nearfar.search_images(run, "a/0.png", k=3, console=quiet)
+    found = nearfar.search(run, "a/0.png", k=3)
     nearest = (normalize(expected, dim=1) @ normalize(expected, dim=1)[0]).argsort(descending=True)
     assert found["name"] == [images.names[row] for row in nearest[1:4]]
-    measured = nearfar.evaluate(run, protocol=["knn_3"], console=quiet)
+    measured = nearfar.evaluate(run, protocol=["knn_3"])
     assert measured.on.image_size == 24 and measured["trained"]["knn_3"] == 1.0
     assert list(measured)[-3:] == ["untrained", "trained_alone", "trained"]
     assert nearfar.export(run, to="torch").is_file()
-    assert nearfar.map_images(run, epochs=5, console=quiet).is_file()
+    assert nearfar.map(run, epochs=5).path.is_file()
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])

@@ -55,7 +55,7 @@ def test_the_title_says_what_the_page_shows(photos, tmp_path):
         assert f"<title>{title}</title>" in page and f"<h1>{title}</h1>" in page, options
 
 
-def test_every_page_names_the_splits(photos, tmp_path, quiet):
+def test_every_page_names_the_splits(photos, tmp_path):
     for number, image in enumerate(sorted(photos.iterdir())):
         place = photos / ("test" if number < 6 else "train")
         place.mkdir(exist_ok=True)
@@ -63,20 +63,19 @@ def test_every_page_names_the_splits(photos, tmp_path, quiet):
     one, out = f"{photos}, the split train of train, test", tmp_path / "page.html"
     whole = f"{photos}, the splits train, test"
     image = photos / "train" / "8.png"
-    nearfar.map_images(photos, out=out, console=quiet)
+    nearfar.map(photos, out=out)
     assert one in out.read_text(encoding="utf-8")
     out.unlink()
     for verb, given, said in (
-        (nearfar.search_images, [image], f"among 14 images of {one}"),
-        (nearfar.select_images, [], f"14 images of {one}"),
-        (nearfar.cluster_images, [], f"{one}: 14 images in"),
-        (nearfar.find_duplicates, [], f"among 20 images of {whole}"),
+        (nearfar.search, [image], f"among 14 images of {one}"),
+        (nearfar.select, [], f"14 images of {one}"),
+        (nearfar.cluster, [], f"{one}: 14 images in"),
+        (nearfar.duplicates, [], f"among 20 images of {whole}"),
         (nearfar.check, [], f"20 images of {whole}"),
         (nearfar.show_views, [], "the split train of train, test"),
     ):
         page = tmp_path / f"{verb.__name__}.html"
-        shown = {} if verb is nearfar.show_views else {"console": quiet}
-        verb(photos, *given, out=page, **shown)
+        verb(photos, *given, out=page)
         assert said in page.read_text(encoding="utf-8"), verb.__name__
 
 

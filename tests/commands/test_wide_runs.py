@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.data import open_images
@@ -32,7 +31,7 @@ def trained(data, tmp_path, **options):
 
 
 def embedded(run, data, path):
-    nearfar.embed(run, str(data), out=path, console=Console(quiet=True))
+    nearfar.embed(run, str(data), out=path)
     with np.load(path) as written:
         return {
             str(name): row for name, row in zip(written["name"], written["embedding"], strict=True)
@@ -63,9 +62,7 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, said):
     np.testing.assert_allclose(
         [found[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3
     )
-    rows = nearfar.search_images(
-        run, str(tmp_path / "dark" / "03.png"), k=1, console=Console(quiet=True)
-    )
+    rows = nearfar.search(run, str(tmp_path / "dark" / "03.png"), k=1)
     assert len(rows["name"]) == 1
 
 
@@ -83,7 +80,7 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path, said):
     )
     images = open_images(str(tmp_path / "bands"), **run.settings.reading)
     assert images.shown == [2, 1, 0] and images.value_range == run.settings.value_range
-    nearfar.map_images(run, out=tmp_path / "map.html", epochs=1, console=Console(quiet=True))
+    nearfar.map(run, out=tmp_path / "map.html", epochs=1)
     assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
     settings = Run(run.path).settings
     assert plan_resumed(settings, {}).images.value_range == settings.value_range

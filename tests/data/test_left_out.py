@@ -156,7 +156,7 @@ def test_every_verb_says_what_was_left_out(tmp_path, monkeypatch, capsys):
         assert main(words) == 0
         out, err = capsys.readouterr()
         assert (out + err).count("in: 11 images read, 34 left out: 20 .dng and 9 .cr2") == 1, words
-    rows = nearfar.check("in", out="again.html")["problems"]
+    rows = nearfar.check("in", out="again.html")
     assert rows["problem"].count("unreadable") == 3 and rows["problem"].count("left out") == 31
 
 
@@ -165,7 +165,7 @@ def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, capsys, monke
     for number in range(6):
         paint(tmp_path / "in" / "train" / f"{number}.png", number, 32)
         paint(tmp_path / "in" / "test" / f"{number}.png", 3 + number, 32)
-    found = nearfar.find_duplicates("in")
+    found = nearfar.duplicates("in")
     assert found["kind"].count("same file") == 3
     out = capsys.readouterr().out
     assert "in, the splits train, test: 12 images read" in out

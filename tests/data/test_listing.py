@@ -6,8 +6,8 @@ import socket
 import numpy as np
 import pytest
 
-from nearfar.commands.embed import write_embeddings
 from nearfar.data import open_images
+from nearfar.embeddings.saving import write_embeddings
 
 LATIN = os.fsdecode(b"caf\xe9")  # a name that is not UTF-8
 

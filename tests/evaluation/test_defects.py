@@ -5,8 +5,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from nearfar.data import open_images
-from nearfar.evaluation import find_defects
-from nearfar.evaluation.defects import measures
+from nearfar.tools.check.image_issues import find_image_issues, measures
 from tests.pictures import write_dicom
 
 
@@ -49,7 +48,7 @@ def test_only_what_differs_from_the_set_is_a_defect(tmp_path):
             tmp_path / f"{number:02d}.png"
         )  # all of them dark
     Image.fromarray(texture(99)).filter(ImageFilter.GaussianBlur(6)).save(tmp_path / "blurred.png")
-    found = find_defects(open_images(tmp_path))
+    found = find_image_issues(open_images(tmp_path))
     assert found["dark"] == [] and found["odd size"] == [] and found["nearly uniform"] == []
     assert [row for row, _ in found["blurred"]] == [40]
 
@@ -57,7 +56,7 @@ def test_only_what_differs_from_the_set_is_a_defect(tmp_path):
 def test_arrays_have_no_files_and_are_measured_all_the_same():
     pixels = np.stack([texture(number, 32) for number in range(30)])
     pixels[4], pixels[9] = 77, pixels[9] // 10
-    found = find_defects(open_images(pixels))
+    found = find_image_issues(open_images(pixels))
     assert found["nearly uniform"] == [(4, 0.0)] and [row for row, _ in found["dark"]] == [9]
     assert "odd size" not in found
 
@@ -66,5 +65,5 @@ def test_images_that_pillow_does_not_read_are_measured(tmp_path):
     pytest.importorskip("pydicom")
     for number in range(12):
         write_dicom(tmp_path / f"{number:02d}.dcm", texture(number) // (5 if number == 7 else 1))
-    found = find_defects(open_images(tmp_path))
+    found = find_image_issues(open_images(tmp_path))
     assert [row for row, _ in found["dark"]] == [7]

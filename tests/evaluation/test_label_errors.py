@@ -10,9 +10,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
-from nearfar.evaluation import doubtful_labels
-from nearfar.evaluation.label_errors import label_probabilities, likelihood
 from nearfar.evaluation.linear import MAX_ITERATIONS, TOLERANCE, choose_strength
+from nearfar.tools.check.label_issues import find_label_issues, label_probabilities, likelihood
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def test_planted_errors_are_found_with_the_right_label_and_nothing_else(clusters
     rows, truth = clusters
     labels, wrong = truth.copy(), np.array([3, 50, 77, 121, 200, 299])
     labels[wrong] = (labels[wrong] + 2) % 6
-    found = doubtful_labels(rows, labels)
+    found = find_label_issues(rows, labels)
     assert sorted(found.row.tolist()) == wrong.tolist()
     assert (found.suggested == truth[found.row]).all()
     assert (np.diff(found.own / found.probability) >= 0).all() and (
@@ -42,17 +41,17 @@ def test_errors_are_found_between_two_classes_that_are_easy_to_tell_apart():
     rows = np.eye(2, 32)[truth] + chance.normal(0, 0.1, (200, 32))
     labels = truth.copy()
     labels[wrong] = 1 - labels[wrong]
-    assert set(doubtful_labels(rows, labels).row.tolist()) == set(wrong.tolist())
+    assert set(find_label_issues(rows, labels).row.tolist()) == set(wrong.tolist())
 
 
 def test_labels_of_any_kind_and_rare_classes(clusters):
     rows, truth = clusters
     labels = np.array(["abcdef"[one] for one in truth])
     labels[7], labels[20:23] = "c", "rare"
-    found = doubtful_labels(rows, labels)
+    found = find_label_issues(rows, labels)
     assert found.row.tolist() == [7] and found.suggested.tolist() == ["b"]
-    assert len(doubtful_labels(rows, np.zeros(300, int)).row) == 0
-    assert len(doubtful_labels(rows[:8], np.arange(8)).row) == 0
+    assert len(find_label_issues(rows, np.zeros(300, int)).row) == 0
+    assert len(find_label_issues(rows[:8], np.arange(8)).row) == 0
 
 
 def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_classifier(clusters):
@@ -96,10 +95,10 @@ def planted(truth, share, seed):
 def test_most_of_what_is_listed_is_wrong_whether_classes_are_easy_or_hard(spread):
     """Precision and recall of planted errors, 5 to 20 %; of right labels next to none is listed."""
     rows, truth = overlapping(0, spread)
-    assert len(doubtful_labels(rows, truth).row) <= 0.01 * len(truth)
+    assert len(find_label_issues(rows, truth).row) <= 0.01 * len(truth)
     for share, least in ((0.05, 0.5), (0.1, 0.6), (0.2, 0.65)):
         labels, wrong = planted(truth, share, 1)
-        found = doubtful_labels(rows, labels).row
+        found = find_label_issues(rows, labels).row
         hits = np.isin(found, wrong).sum()
         assert hits >= least * len(found)
         assert hits >= (0.8 if spread == 0.2 else 0.25) * len(wrong)
@@ -109,17 +108,17 @@ def test_most_of_what_is_listed_is_wrong_whether_classes_are_easy_or_hard(spread
 def test_features_that_cannot_tell_the_classes_apart_list_next_to_nothing(spread, most):
     """As clothing by colours and edges: half of the labels are contradicted, and all are right."""
     rows, truth = overlapping(0, spread)
-    found = doubtful_labels(rows, truth)
+    found = find_label_issues(rows, truth)
     assert found.predicted.skill < 0.5 and len(found.row) <= most * len(truth)
     noise = torch.randn(600, 16, generator=torch.Generator().manual_seed(0))
-    assert len(doubtful_labels(noise, np.arange(600) % 3).row) == 0
+    assert len(find_label_issues(noise, np.arange(600) % 3).row) == 0
 
 
 def test_how_well_labels_are_predicted_stands_beside_the_largest_class():
     rows, truth = overlapping(0, 0.2)
     keep = (truth != 3) | (np.arange(len(truth)) % 5 == 0)
-    found = doubtful_labels(rows[torch.from_numpy(keep)], truth[keep]).predicted
+    found = find_label_issues(rows[torch.from_numpy(keep)], truth[keep]).predicted
     assert found.largest == pytest.approx(150 / keep.sum()) and found.skill > 0.8
     assert 0.9 < found.accuracy <= 1 and found.balanced != found.accuracy
-    one_class = doubtful_labels(rows, np.zeros(len(truth), int))
+    one_class = find_label_issues(rows, np.zeros(len(truth), int))
     assert one_class.predicted is None

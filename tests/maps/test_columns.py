@@ -20,7 +20,7 @@ from nearfar.maps.columns import (
     read_table,
 )
 from nearfar.neighbours import nearest_rows
-from nearfar.pages.lists import write_table
+from nearfar.tools.result import write_table
 
 NAMES = ["b.png", "c.png", "a.png"]
 

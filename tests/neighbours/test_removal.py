@@ -19,12 +19,12 @@ from tests.commands.test_copies import photographs
 from tests.pictures import png16
 
 
-def listed(folder, tmp_path, quiet, **options):
+def listed(folder, tmp_path, **options):
     """The table of duplicates, and the files that are listed for removal, by their names in the
     folder.
     """
     out = tmp_path / "page.html"
-    found = pandas.DataFrame(nearfar.find_duplicates(folder, out=out, console=quiet, **options))
+    found = pandas.DataFrame(nearfar.duplicates(folder, out=out, **options))
     files = out.with_suffix(".list").read_bytes().decode().split("\0")[:-1]
     assert sorted(files) == sorted(found.path[~found.kept])
     return found, sorted(file.removeprefix(f"{folder}/") for file in files)
@@ -40,7 +40,7 @@ def drawing(seed):
 
 
 @pytest.mark.parametrize("masks", ["masks/{}.png", "{}_mask.png", "beside/{}_seg_1.png"])
-def test_of_77_empty_masks_none_is_listed_and_copies_are(masks, tmp_path, quiet):
+def test_of_77_empty_masks_none_is_listed_and_copies_are(masks, tmp_path):
     folder = tmp_path / "set"
     (folder / "masks").mkdir(parents=True)
     (folder / "beside").mkdir()
@@ -48,7 +48,7 @@ def test_of_77_empty_masks_none_is_listed_and_copies_are(masks, tmp_path, quiet)
         image.save(folder / f"{number:03d}.jpg")
         Image.new("L", (40, 40)).save(folder / masks.format(f"{number:03d}"))
     shutil.copy(folder / "005.jpg", folder / "holiday.jpg")
-    found, gone = listed(folder, tmp_path, quiet)
+    found, gone = listed(folder, tmp_path)
     # 005.jpg has a mask, which its shorter name keeps
     assert gone == ["holiday.jpg"]
     same = found[found.kind == "same file"]
@@ -56,7 +56,7 @@ def test_of_77_empty_masks_none_is_listed_and_copies_are(masks, tmp_path, quiet)
     assert set(same.why[~same.kept]) == {""}
 
 
-def test_masks_that_show_something_and_sidecars_belong_to_their_images(tmp_path, quiet):
+def test_masks_that_show_something_and_sidecars_belong_to_their_images(tmp_path):
     folder = tmp_path / "set"
     (folder / "masks").mkdir(parents=True)
     image = list(photographs(12, 40, 40))
@@ -71,12 +71,12 @@ def test_masks_that_show_something_and_sidecars_belong_to_their_images(tmp_path,
         (folder / f"{name}.png.json").write_text("{}")
     for name in ("third", "third copy"):
         image[9].save(folder / f"{name}.png")  # of one name, and copies of each other
-    found, gone = listed(folder, tmp_path, quiet)
+    found, gone = listed(folder, tmp_path)
     assert gone == ["third copy.png"]
     assert found.why.value_counts()["belongs to another file of that name"] == 5 + 1 + 1
 
 
-def test_a_file_in_another_class_or_split_than_the_first_is_not_listed(tmp_path, quiet):
+def test_a_file_in_another_class_or_split_than_the_first_is_not_listed(tmp_path):
     folder = tmp_path / "set"
     for place in ("train/cat", "train/dog", "test/cat"):
         (folder / place).mkdir(parents=True)
@@ -86,14 +86,14 @@ def test_a_file_in_another_class_or_split_than_the_first_is_not_listed(tmp_path,
     for name in ("train/cat/again.png", "train/dog/other.png", "test/cat/tested.png"):
         shutil.copy(folder / "train/cat/image0.png", folder / name)
     shutil.copy(folder / "train/cat/image0.png", folder / "train/cat/i.png")  # the first
-    found, gone = listed(folder, tmp_path, quiet)
+    found, gone = listed(folder, tmp_path)
     assert gone == ["train/cat/again.png", "train/cat/image0.png"]
     why = dict(zip(found.name, found.why, strict=True))
     assert why["train/dog/other.png"] == "in another class"
     assert why["test/cat/tested.png"] == "in another split"
 
 
-def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path, quiet):
+def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     for number in range(6):
@@ -108,7 +108,7 @@ def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path, 
         palette.save(folder / f"p{number}.png", transparency=0)
     drawing(0).save(folder / "again.png", compress_level=0)
     drawing(1).save(folder / "again.webp", lossless=True, exact=True)
-    found, gone = listed(folder, tmp_path, quiet)
+    found, gone = listed(folder, tmp_path)
     copies = found[found.kind != "alike"]
     groups = [sorted(group.name) for _, group in copies.groupby("group")]
     assert sorted(groups) == [["again.png", "rgba0.png"], ["again.webp", "rgba1.png"]]
@@ -168,7 +168,7 @@ def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
-def test_animations_with_one_first_frame_are_copies_by_that_alone(ending, tmp_path, quiet):
+def test_animations_with_one_first_frame_are_copies_by_that_alone(ending, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     frames = [image.convert("P") if ending == "gif" else image for image in photographs(9)]
@@ -178,7 +178,7 @@ def test_animations_with_one_first_frame_are_copies_by_that_alone(ending, tmp_pa
     for number in (6, 7, 8):
         frames[number].save(folder / f"{number}.{ending}", **options)
     shutil.copy(folder / f"two.{ending}", folder / f"two again.{ending}")
-    found, gone = listed(folder, tmp_path, quiet)
+    found, gone = listed(folder, tmp_path)
     copies = found[found.kind != "alike"]
     assert sorted(copies.kind) == ["first", "first frame alone", "first frame alone", "same file"]
     assert gone == [f"two again.{ending}"]
@@ -241,12 +241,12 @@ def test_the_columns_of_the_table_are_taken_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("distance", [0.0, 2.0])
-def test_groups_of_more_than_a_fifth_of_the_images_are_folded(distance, tmp_path, quiet):
+def test_groups_of_more_than_a_fifth_of_the_images_are_folded(distance, tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     for number, image in enumerate(photographs(12, 40, 40)):
         image.save(folder / f"{number}.png")
-    found, _ = listed(folder, tmp_path, quiet, distance=distance)
+    found, _ = listed(folder, tmp_path, distance=distance)
     many = (found.kind == "alike").sum()
     page = (tmp_path / "page.html").read_text()
     assert page.index('id="copies"') < page.index('id="alike"')

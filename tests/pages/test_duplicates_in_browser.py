@@ -11,8 +11,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import nearfar
+from nearfar.embeddings import Opening, resolve
 from nearfar.neighbours.duplicates import ALIKE, find_links, groups_at
-from nearfar.run_features import open_featured
 from tests.pages.conftest import browser  # noqa: F401
 
 
@@ -38,11 +38,11 @@ def run(tmp_path_factory):
     return nearfar.pretrain(folder, out=tmp_path_factory.mktemp("runs") / "run", **options)
 
 
-def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_path, quiet):  # noqa: F811
-    known = open_featured(run, None, None, None, quiet)
+def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_path):  # noqa: F811
+    known = resolve(run).open(Opening())
     farthest = max(link.distance for link in find_links(known.images, known.features, 2.0))
     usual = 0.5 * farthest * (1 + 1e-6)  # so that rounding does not leave the last link out
-    run.duplicates(distance=usual, out=tmp_path / "page.html", console=quiet)
+    run.duplicates(distance=usual, out=tmp_path / "page.html")
     links = find_links(known.images, known.features, 2 * usual)
     likenesses = [link.distance for link in links if link.kind == ALIKE]
     browser.console()
@@ -103,10 +103,8 @@ def copies(tmp_path):
     return folder
 
 
-def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser, tmp_path, quiet):  # noqa: F811
-    found = nearfar.find_duplicates(
-        copies, orientations=True, out=tmp_path / "page.html", console=quiet
-    )
+def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser, tmp_path):  # noqa: F811
+    found = nearfar.duplicates(copies, orientations=True, out=tmp_path / "page.html")
     kinds = dict(zip(map(os.path.basename, found["path"]), found["kind"], strict=True))
     assert sum(kind in ("turned", "mirrored") for kind in kinds.values()) == 7
     browser.console()
@@ -154,9 +152,9 @@ def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser
     assert browser.console() == []
 
 
-def test_the_picture_of_a_difference_shows_where_it_is(copies, browser, tmp_path, quiet):  # noqa: F811
-    options = dict(orientations=True, distance=2, console=quiet)
-    nearfar.find_duplicates(copies, out=tmp_path / "page.html", **options)
+def test_the_picture_of_a_difference_shows_where_it_is(copies, browser, tmp_path):  # noqa: F811
+    options = dict(orientations=True, distance=2)
+    nearfar.duplicates(copies, out=tmp_path / "page.html", **options)
     browser.visit(tmp_path / "page.html")
     browser.run("document.querySelectorAll('img').forEach((one) => { one.loading = 'eager'; })")
     browser.wait("[...document.querySelectorAll('canvas')].every((one) => one.width > 1)")

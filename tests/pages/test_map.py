@@ -13,8 +13,7 @@ from PIL import Image
 
 from nearfar.atomic import replacing
 from nearfar.data import Images
-from nearfar.pages import write_map_page
-from nearfar.pages.map import levels, square_around, z_order_keys
+from nearfar.tools.map.page import levels, square_around, write_map_page, z_order_keys
 
 COUNT = 700
 TYPES = {"u2": "<u2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nearfar.data import Images
-from nearfar.pages import write_map_page
 from nearfar.pages.report import write_report
+from nearfar.tools.map.page import write_map_page
 
 COUNT = 60
 NAMES = [f"ring/{i:02}, <b>{i % 3}.png" for i in range(COUNT)]

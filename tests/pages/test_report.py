@@ -15,10 +15,11 @@ from PIL import Image
 from nearfar.data import Images, open_images
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.networks import Encoder, build_backbone
-from nearfar.pages import report, write_map_page
+from nearfar.pages import report
 from nearfar.pages.report import write_report
 from nearfar.pages.template import number
 from nearfar.run import Run
+from nearfar.tools.map.page import write_map_page
 
 SETTINGS = dict(
     data="some/where/photos", out="runs/<out>", method="saclr", encoder="small", init=None

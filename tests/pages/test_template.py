@@ -17,10 +17,10 @@ HOSTILE = "\"'</script><script>x</script>&"
 
 
 def test_a_page_runs_nothing_but_the_scripts_that_it_names():
-    own = script("duplicates.js")
+    own = script("duplicates/duplicates.js")
     digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
     text = page(
-        "duplicates.html",
+        "duplicates/duplicates.html",
         title=HOSTILE,
         about=HOSTILE,
         data={HOSTILE: HOSTILE, "links": []},

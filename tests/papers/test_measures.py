@@ -84,9 +84,7 @@ def test_the_projector_of_a_run_is_that_of_its_last_step(run):
 
 
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
-    monkeypatch.setattr(
-        "nearfar_papers.measures.map_images", partial(nearfar.map_images, epochs=2, num_views=2)
-    )
+    monkeypatch.setattr("nearfar.map", partial(nearfar.map, epochs=2, num_views=2), raising=False)
     (run.path / "plane.html").write_text("left by a measurement that was stopped")
     found = MEASURES["plane"]({}, run.path)
     numbers = json.loads((run.path / "plane.json").read_text())

@@ -20,10 +20,10 @@ EXCEPTIONS = {
     "annotated images are read, drawn and counted as all others are": """
         data.decoding.whole_planes data.describe data.formats.formats data.images.sample
         data.left_out.Count data.left_out.NO_OBJECT maps.thumbnails.data_url
-        run_features.sampled_shown training.progress.say_read views.eight_bits views.unit
+        embeddings.sources.sampled training.progress.say_read views.eight_bits views.unit
     """,
     "transfer is evaluate with other protocols: the same sets, rows, baselines and results": """
-        evaluation.evaluate.largest_class evaluation.results.Measurement rendering.current_console run_evaluation.Encoders
+        evaluation.evaluate.largest_class evaluation.results.Measurement run_evaluation.Encoders
         run_evaluation.Labelled run_evaluation.LabelledSets run_evaluation.add_to_results
         run_evaluation.encoders_by_row run_evaluation.measured_on run_evaluation.measurement
         run_evaluation.open_labelled run_evaluation.show_results
@@ -44,7 +44,7 @@ EXCEPTIONS = {
     """,
     "parts of a training step, and the projector of a run, are measured by themselves": """
         evaluation.extract_view networks.OWN_NETS networks.backbone.with_grid
-        rendering.shown_nowhere run_features.open_shown training.budget.training_speed
+        rendering.shown_nowhere embeddings.sources.read_images training.budget.training_speed
         training.plan.chosen_views training.plan.views_at training.run_folder.CHECKPOINT
         training.run_folder.load_checkpoint training.seeding.stream training.start.plan_resumed
     """,

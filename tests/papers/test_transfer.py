@@ -26,8 +26,8 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_every_rival_has_a_row_beside_earlier_results(run, quiet, threads):
-    before = nearfar.evaluate(run, protocol=("knn",), console=quiet)
+def test_every_rival_has_a_row_beside_earlier_results(run, threads):
+    before = nearfar.evaluate(run, protocol=("knn",))
     with use_threads(
         threads
     ):  # on two, MKL's eigenvalues of features that are mostly zero did not converge

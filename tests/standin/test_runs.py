@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 import nearfar
 from nearfar.data import open_images
@@ -16,7 +15,6 @@ from nearfar.maps import LAYOUTS, load_map
 from tests.standin.conftest import REAL
 from tests.steps import at_step, same_runs
 
-QUIET = Console(quiet=True)
 PROTOCOLS = ["knn", "knn_3", "linear", "few", "linear-sgd", "finetune-50"]
 # a momentum encoder and a queue; numbers of each image and a loss that learns; what else a
 # checkpoint holds
@@ -154,10 +152,10 @@ def trained(images_file, tmp_path_factory):
 
 def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device, tolerance):
     """`embed` with and without a GPU, and `load` there as a module of one's own."""
-    there = np.load(trained.embed(out=trained.path / "there.npz", console=QUIET))
+    there = np.load(trained.embed(out=trained.path / "there.npz").path)
     (trained.path / "features.safetensors").unlink()
     with without_gpu():
-        here = np.load(trained.embed(out=trained.path / "here.npz", console=QUIET))
+        here = np.load(trained.embed(out=trained.path / "here.npz").path)
     key = next(name for name in here if here[name].ndim == 2)
     np.testing.assert_allclose(
         there[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"]
@@ -172,9 +170,9 @@ def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device,
 
 def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
     monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 10)
-    there = trained.evaluate(protocol=PROTOCOLS, console=QUIET)
+    there = trained.evaluate(protocol=PROTOCOLS)
     with without_gpu():
-        here = trained.evaluate(protocol=PROTOCOLS, console=QUIET)
+        here = trained.evaluate(protocol=PROTOCOLS)
     assert there.keys() == here.keys() and len(there["trained"]) == 9
     for (
         row,
@@ -188,9 +186,9 @@ def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
 
     def found():
         (trained.path / "features.safetensors").unlink(missing_ok=True)
-        near = trained.search(names, k=5, console=QUIET)
-        copies = trained.duplicates(distance=0.05, console=QUIET)
-        chosen = trained.select(n=6, console=QUIET)
+        near = trained.search(names, k=5)
+        copies = trained.duplicates(distance=0.05)
+        chosen = trained.select(n=6)
         return near["name"], copies["name"], chosen["name"], near["distance"]
 
     *images, distances = found()
@@ -206,7 +204,7 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
         monkeypatch.setattr(f"nearfar.maps.projector.{stage}", 20)
 
     def drawn(name):
-        page = trained.map(out=tmp_path / f"{name}.html", layout=layout, epochs=3, console=QUIET)
+        page = trained.map(out=tmp_path / f"{name}.html", layout=layout, epochs=3).path
         return load_map(page.with_suffix(".safetensors")).coordinates
 
     there = drawn("there")
@@ -215,8 +213,7 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
         out=tmp_path / "new.html",
         onto=tmp_path / "there.html",
         limit=20,
-        console=QUIET,
-    )
+    ).path
     assert new.is_file()
     with without_gpu():
         here = drawn("here")

@@ -54,7 +54,7 @@ def run(tmp_path_factory):
         )
         run = nearfar.pretrain(str(folder / "data"), out=str(folder / "run"), **options)
         nearfar.evaluate(run, protocol=["knn"])
-        nearfar.map_images(run, epochs=1)
+        nearfar.map(run, epochs=1)
         nearfar.find_duplicates(run, distance=0.5)
         nearfar.cluster_images(run, clusters=2)
         nearfar.select_images(run, n=3, by="outlier", out=run.path / "selected.html")

@@ -89,9 +89,7 @@ def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_pa
         )  # head and 4 blocks
 
 
-def test_stopped_and_resumed_without_the_weights_is_uninterrupted(
-    weights, images_file, tmp_path, quiet
-):
+def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path):
     whole = run(images_file, tmp_path / "whole", init=str(weights), adapt=True)
     with at_step(5), pytest.raises(nearfar.TrainingStopped):
         run(images_file, tmp_path / "parts", init=str(weights), adapt=True)
@@ -99,7 +97,7 @@ def test_stopped_and_resumed_without_the_weights_is_uninterrupted(
     (tmp_path / "parts").rename(tmp_path / "moved")
     parts = nearfar.resume(tmp_path / "moved")
     same_runs(parts, whole)
-    nearfar.evaluate(parts, protocol=("knn",), console=quiet)  # starts from the copy in the run too
+    nearfar.evaluate(parts, protocol=("knn",))  # starts from the copy in the run too
 
 
 def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path):

@@ -95,7 +95,7 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     torch.testing.assert_close(torch.tensor(one), torch.tensor(two), rtol=1e-4, atol=1e-5)
 
 
-def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path, quiet):
+def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path):
     asked = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
     options = dict(method="simclr", epochs=6, limit=800, encoder="tiny")
     runs = [
@@ -115,7 +115,7 @@ def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path, qu
     assert (exact - fast).abs().max() < (exact - other).abs().max()
     assert abs(exact[-1] - fast[-1]) < 0.02 * exact[-1]
     exact, fast = (
-        nearfar.evaluate(run, protocol=["knn"], baselines=False, console=quiet)["trained"]["knn"]
+        nearfar.evaluate(run, protocol=["knn"], baselines=False)["trained"]["knn"]
         for run in runs[::2]
     )
     assert exact > 0.8 and abs(exact - fast) < 0.03

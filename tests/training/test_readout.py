@@ -80,16 +80,16 @@ def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
     torch.testing.assert_close(start["conv.weight"], before[f"{first}conv.weight"])
 
 
-def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_path, quiet):
+def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_path):
     labels = np.arange(40) % 2
     pixels = nearfar.views.resize_square(images, 32)
     data = nearfar.data.Images(pixels, names=[f"{i:02d}" for i in range(40)], labels=labels)
     run = nearfar.pretrain(data, out=tmp_path / "run", beside="edges", **FEW)
-    found = nearfar.evaluate(run, data, protocol=["knn"], console=quiet)
+    found = nearfar.evaluate(run, data, protocol=["knn"])
     assert {"hog", "untrained", "trained_alone", "trained"} <= found.keys()
     assert "alone" not in found.summary()["sentence"]
     other = nearfar.pretrain(data, out=tmp_path / "other", **FEW)
-    assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"], console=quiet)
+    assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"])
 
 
 def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path):

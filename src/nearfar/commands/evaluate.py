@@ -12,9 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
-
 from nearfar.atomic import check_folder, replacing
 from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 @isolated()
 def evaluate(
-    run: Any,
+    target: Any,
     data: Any = None,
     *,
     protocol: Sequence[str] = ("knn", "linear", "few"),
@@ -42,13 +39,12 @@ def evaluate(
     labels: str | None = None,
     label_column: str | None = None,
     encoder: str | nn.Module | None = None,
-    console: Console | None = None,
 ) -> Measurement:
     """Evaluate the encoder against untrained baselines, on labelled images.
 
     Args:
-        run: run folder; or, without one, labelled images, for which the best features at hand are
-            evaluated (docs/starting-weights.md) and nothing is written.
+        target: run folder; or, without one, labelled images, for which the best features at hand
+            are evaluated (docs/starting-weights.md) and nothing is written.
         data: labelled images; without a train and a test split, a share is used for the test. Of
             several sources all must have labels. Default: the data of the run.
         protocol: "knn" (20 neighbours), "knn_K" for other numbers, "linear" (L-BFGS), "few" (1 and
@@ -74,7 +70,6 @@ def evaluate(
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
             a folder. Default: the best features at hand. In Python also the trained module of a
             run, if it was an object of your own, with its weights before training.
-        console: console for progress and the table.
 
     Returns:
         A mapping of results 0..1 by "largest_class" (always that answer), "raw_pixels",
@@ -99,16 +94,16 @@ def evaluate(
     from nearfar.data.sources.files import special
     from nearfar.data.text import lines_of, text_of
     from nearfar.device import find_device
+    from nearfar.embeddings.sources import OfRun, resolve
     from nearfar.evaluation import check_protocols, evaluate_features, percent_of, probe_settings
     from nearfar.evaluation.evaluate import largest_class
     from nearfar.networks import Encoder
     from nearfar.pages.report import write_report
-    from nearfar.progress import waiting
-    from nearfar.run import PREDICTIONS, Run
-    from nearfar.run_features import run_or_data
+    from nearfar.progress import log, waiting
+    from nearfar.run import PREDICTIONS
 
-    target, console = run_or_data(run), console or Console()
-    run = target if isinstance(target, Run) else None
+    source = resolve(target)
+    run = source.run if isinstance(source, OfRun) else None
     row_judged = "at_hand" if run is None else "trained"
     protocol = [protocol] if isinstance(protocol, str) else protocol
     check_range("--limit", limit, 1)
@@ -137,12 +132,12 @@ def evaluate(
     where: dict[str, Any] = dict(
         share=test_share, seed=seed, limit=limit, held_out=held_out, label_column=label_column
     )
-    opened = run_evaluation.open_evaluated(target, data, encoder, baselines, console, **where)
+    opened = run_evaluation.open_evaluated(source, data, encoder, baselines, **where)
     sets, encoders = opened[0]
     judged = encoders[row_judged]
     assert isinstance(judged, Encoder)
     train_y, test_y = sets.splits["train"].labels, sets.splits["test"].labels
-    on = run_evaluation.measured_on(target, judged, sets, train_y, test_y, seed)
+    on = run_evaluation.measured_on(run, judged, sets, train_y, test_y, seed)
     settings = None if run is None else run.settings
     usual = run_evaluation.usual_probe_of(settings, judged.image_size)
     chosen = probe_settings(probe or usual, probe_lr)
@@ -153,7 +148,7 @@ def evaluate(
     results: dict[str, dict[str, float]] = {row: {} for _, rows in opened for row in rows}
     predictions: dict[str, np.ndarray] = {}
     leaks = ""
-    features = chain(*(images.features(rows, console) for images, rows in opened))
+    features = chain(*(images.features(rows) for images, rows in opened))
     for row, splits in features if frozen else ():
         kept = predictions if row == row_judged else None
         both = *splits["train"], *splits["test"]
@@ -172,7 +167,7 @@ def evaluate(
         if step is not None:
             name, percent = step
             for row, found in run_evaluation.finetuned(
-                encoders, sets, bfloat16, percent, listed, seed, console
+                encoders, sets, bfloat16, percent, listed, seed
             ).items():
                 results[row] |= found.named(name)
         if baselines:
@@ -182,7 +177,7 @@ def evaluate(
             run_evaluation.add_to_results(run, measured)
     if run is not None:
         write_report(run.path)
-    run_evaluation.show_results(measured, console)
+    run_evaluation.show_results(measured)
     if leaks:
-        console.print(Text(leaks))
+        log.warning(leaks)
     return measured

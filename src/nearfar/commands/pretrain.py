@@ -22,9 +22,9 @@ from nearfar.training.settings import Settings, arguments_of
 if TYPE_CHECKING:
     from torch import nn
 
+    from nearfar.embeddings.teacher import FoundTeacher
     from nearfar.methods import Method
     from nearfar.run import Run
-    from nearfar.run_teacher import FoundTeacher
     from nearfar.training.job import Job
     from nearfar.views import Views
 
@@ -44,12 +44,12 @@ def pretrain(settings: Settings) -> Run:
     >>> run.settings.method
     'simclr'
     """
+    from nearfar.embeddings.teacher import find_teacher
     from nearfar.evaluation import are_gray
     from nearfar.evaluation.results import gray_words
     from nearfar.pages.report import write_report
     from nearfar.pages.views import write_views
     from nearfar.run import Run
-    from nearfar.run_teacher import find_teacher
     from nearfar.threads import use_threads
     from nearfar.training.budget import choose_threads, usual_precision
     from nearfar.training.job import follow, launch
@@ -169,13 +169,12 @@ def _resumable(folder: Path) -> Iterator[None]:
 def _taught(folder: Path, job: Job, teacher: FoundTeacher) -> Job:
     """Write the teacher's features of the training images; the job has that much less time left."""
     from nearfar.data import Images
-    from nearfar.rendering import current_console
     from nearfar.training.teacher import save_teacher
 
     began = time.perf_counter()
     images, _ = job.sets
     assert isinstance(images, Images)  # no stream has a teacher
-    save_teacher(folder, teacher.features(images, job.shown, current_console()), images)
+    save_teacher(folder, teacher.features(images, job.shown), images)
     if job.seconds is None:
         return job
     return replace(job, seconds=max(job.seconds / 2, job.seconds - time.perf_counter() + began))

@@ -56,10 +56,10 @@ def run_demo(
     'demo'
     """
     import nearfar
-    from nearfar.rendering import current_console, shown_nowhere
+    from nearfar.rendering import shown_nowhere
     from nearfar.training.plan import open_data
 
-    started, shown = time.perf_counter(), current_console()
+    started = time.perf_counter()
     if minutes is None and data == "digits":  # the same numbers on every machine
         run = nearfar.pretrain(data, out=out, seed=seed, epochs=EPOCHS, precision="32-true")
     else:
@@ -68,8 +68,8 @@ def run_demo(
     with shown_nowhere():
         images = open_data(run.settings)
     if getattr(images, "labels", None) is not None:  # a stream has none
-        run.evaluate(console=shown)
-    run.map(console=shown)
+        run.evaluate()
+    run.map()
     for name in ("report.html", "map.html", "results.json"):
         if (run.path / name).is_file():
             log.info("  %s", Path(out) / name)

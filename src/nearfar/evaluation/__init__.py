@@ -1,6 +1,5 @@
 """Evaluation of features: kNN, linear probes, few-shot classification, and fine-tuning."""
 
-from nearfar.evaluation.defects import find_defects
 from nearfar.evaluation.evaluate import PROTOCOLS, check_protocols, evaluate_features, result_names
 from nearfar.evaluation.features import (
     are_gray,
@@ -15,7 +14,6 @@ from nearfar.evaluation.finetune import (
     tuning,
 )
 from nearfar.evaluation.knn import Score, few_shot_accuracy, knn_accuracy, knn_predict
-from nearfar.evaluation.label_errors import doubtful_labels
 from nearfar.evaluation.labelled import Accuracies
 from nearfar.evaluation.linear import (
     PROBES,

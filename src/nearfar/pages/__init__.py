@@ -1,7 +1,1 @@
-"""Pages: templates, the style sheet and scripts in `templates/`, and the functions that fill
-them.
-"""
-
-from nearfar.pages.map import write_map_page
-
-__all__ = ["write_map_page"]
+"""Templates, the style sheet and scripts that several pages share, and what fills them."""

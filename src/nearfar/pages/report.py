@@ -38,8 +38,7 @@ from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
 from nearfar.messages import first_line
 from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder
-from nearfar.pages.map import map_scripts
-from nearfar.pages.template import in_channels, policy, section, words, write_page
+from nearfar.pages.template import in_channels, map_scripts, policy, section, words, write_page
 from nearfar.plugins import report_sections
 from nearfar.run import Run
 from nearfar.training.readout import beside_words

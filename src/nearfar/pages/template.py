@@ -19,6 +19,16 @@ from nearfar.evaluation.results import capital
 
 # the address of an image in the page itself
 IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"
+MAP_SCRIPTS = (
+    (
+        "map/store.js",
+        "map/painters.js",
+        "map/map.js",
+        "saving.js",
+        "map/selection.js",
+    ),
+    ("map/panel.js", "map/table.js", "map/controls.js"),
+)
 NOTHING = "'none'"
 PACKAGE = "nearfar.pages"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
@@ -121,7 +131,12 @@ def number(value: float) -> str:
 def templates(package: str = PACKAGE) -> Environment:
     """The templates of a package, and those of nearfar, with their filters; HTML is escaped."""
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys([package, PACKAGE])]),
+        loader=ChoiceLoader(
+            [
+                *(PackageLoader(name) for name in dict.fromkeys([package, PACKAGE])),
+                PackageLoader("nearfar", "tools"),
+            ]
+        ),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -137,4 +152,11 @@ def templates(package: str = PACKAGE) -> Environment:
 
 @cache
 def _asset(name: str) -> Markup:
-    return Markup((resources.files(PACKAGE) / "templates" / name).read_text(encoding="utf-8"))
+    """Return a file of a page: TOOL/NAME of a tool's folder, else NAME of all pages."""
+    package, path = ("nearfar.tools", name) if "/" in name else (PACKAGE, f"templates/{name}")
+    return Markup((resources.files(package) / path).read_text(encoding="utf-8"))
+
+
+def map_scripts() -> list[str]:
+    """Return the scripts of a map's page, as they stand between their tags."""
+    return [script(*names) for names in MAP_SCRIPTS]

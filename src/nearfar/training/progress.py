@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from importlib.util import find_spec
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from math import inf
 from time import perf_counter
 from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
-from rich.text import Text
 
 from nearfar.messages import READ
 from nearfar.progress import Bar, log, progress
 
 _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
-INTERVAL = 15.0  # seconds between plain lines
 
 
 class Pace:
@@ -152,53 +146,16 @@ class TrainingProgress:
         self.bar.update(position, total, text=text, now=is_first or is_last)
 
 
-@contextmanager
-def shown(console: Console | None, title: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (done, total) that moves a progress bar; there is one on a terminal and in a
-    notebook.
-
-    Elsewhere a plain line is printed every 15 seconds.
-    """
-    live = console is not None and shows_bars(console)
-    last = perf_counter()
-
-    def report(done: int, total: int | None) -> None:
-        nonlocal last
-        bar.update(task, completed=done, total=total)
-        if console is not None and not live and perf_counter() - last > INTERVAL:
-            console.print(Text(f"{title}: {done}" + ("" if total is None else f" of {total}")))
-            last = perf_counter()
-
-    with Progress(console=console, transient=True, disable=not live) as bar:
-        task = bar.add_task(title, total=None)
-        yield report
-
-
-def say_read(images: Any, console: Console | None = None) -> None:
+def say_read(images: Any) -> None:
     """Log the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
     left out; a warning where some were left out.
     """
     level = logging.WARNING if getattr(images, "left_out", {}) else logging.INFO
-    if console is None:
-        log.log(level, "%s", images.line)
-    else:
-        console.print(Text(images.line), soft_wrap=True)
+    log.log(level, "%s", images.line)
     if (read := READ.get()) is not None:
         splits = {"split": images.split, "splits": getattr(images, "splits", [])}
         counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}
         read.append({"data": images.source, **splits, **counted, "line": images.line})
-
-
-def shows_bars(console: Console) -> bool:
-    """Whether a bar can move on a console: that of a terminal, or of a notebook that has
-    ipywidgets.
-    """
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-
-
-def waiting(console: Console, words: str) -> AbstractContextManager[object]:
-    """Show that something is going on whose length is not known; nothing where no bar can move."""
-    return console.status(words) if shows_bars(console) else nullcontext()
 
 
 def duration(seconds: float) -> str:

@@ -1,6 +1,4 @@
-"""What `check` finds in a data set: problems of single images, the sizes of the classes, and what
-to do first.
-"""
+"""Problems of single images in a data set, the sizes of the classes, and what to do first."""
 
 from __future__ import annotations
 
@@ -15,10 +13,9 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
-from nearfar.evaluation import doubtful_labels, find_defects
-from nearfar.evaluation.defects import USUAL
-from nearfar.evaluation.label_errors import WEAK, Predicted
 from nearfar.neighbours import Link, groups_at, same_proportions
+from nearfar.tools.check.image_issues import USUAL, find_image_issues
+from nearfar.tools.check.label_issues import WEAK, Predicted, find_label_issues
 
 # a near leak is no farther than so much of the distance to the next image: others are like many
 # images
@@ -62,7 +59,7 @@ class Problem(NamedTuple):
     other: int = -1
 
 
-def repeated(
+def repeated_problems(
     links: Sequence[Link],
     near: float,
     features: Float[Tensor, "images dim"],
@@ -136,7 +133,7 @@ def repeats_words(links: Sequence[Link], near: float, images: int) -> list[str]:
     return [f"{count} of {images} images repeat another one: nearfar duplicates lists them"]
 
 
-def doubtful(
+def label_problems(
     images: Images,
     features: Float[Tensor, "images dim"],
     labels: Sequence[str],
@@ -152,8 +149,9 @@ def doubtful(
         return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
-    x, own = features[torch.from_numpy(rows)], images.labels[rows]
-    found = doubtful_labels(x, own, seed, approximate=approximate)
+    found = find_label_issues(
+        features[torch.from_numpy(rows)], images.labels[rows], seed, approximate=approximate
+    )
     problems = []
     for place, own, other, chance in zip(*(one.tolist() for one in found[:4]), strict=True):
         row = int(rows[place])
@@ -187,7 +185,7 @@ def remedy(run: bool) -> str:
     return f"check a run of nearfar pretrain on these images, or try {timm}"
 
 
-def defective(images: Images) -> tuple[list[Problem], list[str]]:
+def image_problems(images: Images) -> tuple[list[Problem], list[str]]:
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot
     be read.
 
@@ -199,7 +197,7 @@ def defective(images: Images) -> tuple[list[Problem], list[str]]:
         for name, why in images.skipped
     ]
     usual = []
-    for problem, rows in find_defects(images).items():
+    for problem, rows in find_image_issues(images).items():
         if len(rows) > USUAL * len(images):
             usual.append(
                 f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so "

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import torch.nn.functional as F
 from jaxtyping import Float
-from rich.console import Console
-from rich.text import Text
 from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.names import match
 from nearfar.data.sources.files import TEXT_TABLES
+from nearfar.embeddings.embeddings import compute_features
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.neighbours import paths_of
 from nearfar.networks import Encoder, fitting_size, load_encoder, named_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.networks.joined import SIDE
 from nearfar.networks.starting import StartingWeights, named_weights
-from nearfar.run_features import features_shown
+from nearfar.progress import log
 
 VECTOR_FILES = (".npy", ".npz", ".parquet", *TEXT_TABLES)
 
@@ -34,9 +33,7 @@ class FoundTeacher:
     given: str
     source: StartingWeights | Encoder | Vectors
 
-    def features(
-        self, images: Images, whole: Images, console: Console
-    ) -> Float[Tensor, "images dim"]:
+    def features(self, images: Images, whole: Images) -> Float[Tensor, "images dim"]:
         """Its features of the training images, less their mean over these, as rows of unit length.
 
         Without the mean, which all images share, similarities tell more of them apart. whole: the
@@ -45,10 +42,10 @@ class FoundTeacher:
         finite.
         """
         if isinstance(self.source, Vectors):
-            features = self._vectors_of(self.source, images, whole, console)
+            features = self._vectors_of(self.source, images, whole)
         else:
             encoder, title = self._encoder_for(self.source, images), f"features of {self.given}"
-            features = features_shown(encoder, images, console, title)
+            features = compute_features(encoder, images, title)
         return F.normalize(features - features.mean(0), dim=1)
 
     def _encoder_for(self, source: StartingWeights | Encoder, images: Images) -> Encoder:
@@ -68,7 +65,7 @@ class FoundTeacher:
         return encoder
 
     def _vectors_of(
-        self, vectors: Vectors, images: Images, whole: Images, console: Console
+        self, vectors: Vectors, images: Images, whole: Images
     ) -> Float[Tensor, "images dim"]:
         """The vector of each image, by its name among the whole, or in the order of the whole."""
         if vectors.names is not None:
@@ -93,7 +90,7 @@ class FoundTeacher:
                 f"training images, such as {missing[0]!r:.300}{first}"
             )
         if how:
-            console.print(Text(how))
+            log.info("%s", how)
         return vectors.features[found]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
 import torch
 from jaxtyping import Float, Int, UInt
 from numpy.typing import ArrayLike
@@ -30,11 +29,9 @@ from nearfar.atomic import replacing
 from nearfar.data import Images
 from nearfar.data.memory import usable_cores
 from nearfar.maps import Map, MapQuality, save_map
-from nearfar.maps.columns import GREY, described, label_column, packed
+from nearfar.maps.columns import GREY, Column, described, label_column, packed
 from nearfar.maps.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails
-from nearfar.neighbours import Nearest, find_nearest
-from nearfar.pages.lists import ENLARGED, GATHERED, SIZE
-from nearfar.pages.template import script, write_page
+from nearfar.pages.template import map_scripts, write_page
 from nearfar.progress import progress
 
 # Pixels of a thumbnail for at most so many images. A full page stays below about 30 MB.
@@ -45,16 +42,7 @@ BLOCK = 4096  # images to a part of names or neighbours
 PER_ROW = 16  # thumbnails to a side of a sheet
 COARSEST, FINEST = 2, 12  # depths of the quadtree; a depth of d has 2**d cells on a side
 BESIDE = (".png", ".json", ".safetensors")  # files beside a page
-IMAGE, NEIGHBOURS = "image", 15  # of a table
-SCRIPTS = (
-    ("store.js", "painters.js", "map.js", "saving.js", "selection.js"),
-    ("panel.js", "table.js", "controls.js"),
-)
-
-
-def map_scripts() -> list[str]:
-    """Return the scripts of a map's page, as they stand between their tags."""
-    return [script(*names) for names in SCRIPTS]
+NEIGHBOURS = 15  # of an image on the page
 
 
 def write_map(
@@ -99,44 +87,6 @@ def write_map(
         )
 
 
-def table_columns(
-    images: Images,
-    features: Float[Tensor, "images dim"],
-    coordinates: Float[Tensor, "images 2"],
-) -> dict[str, pyarrow.Array]:
-    """A map as columns of a table, as embedding-atlas and Hugging Face datasets read them.
-
-    x and y; image {bytes, path}, a thumbnail of at most 128 px; neighbors {ids, distances}, the 15
-    nearest rows by the features, counted from 0, and 1 - cos.
-    """
-    tiles = (
-        tile
-        for rows in torch.arange(len(images)).split(GATHERED)
-        for tile in thumbnails(images.pictures(rows), SIZE)
-    )
-    files = [
-        {"bytes": encoded(tile, lossless=tile.shape[-1] < ENLARGED), "path": name}
-        for tile, name in zip(tiles, images.names, strict=True)
-    ]
-    k = min(NEIGHBOURS, len(images) - 1)
-    near = (
-        find_nearest(features, k=k) if k else Nearest(torch.zeros(1, 0), torch.zeros(1, 0).long())
-    )
-    starts = pyarrow.array(k * np.arange(len(images) + 1, dtype=np.int32))
-    lists = [
-        pyarrow.ListArray.from_arrays(starts, pyarrow.array(numbers.flatten().numpy()))
-        for numbers in (near.index, near.distance)
-    ]
-    return {
-        "x": pyarrow.array(coordinates[:, 0].numpy()),
-        "y": pyarrow.array(coordinates[:, 1].numpy()),
-        IMAGE: pyarrow.array(
-            files, pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
-        ),
-        "neighbors": pyarrow.StructArray.from_arrays(lists, ["ids", "distances"]),
-    }
-
-
 def write_map_page(
     path: str | os.PathLike[str],
     points: Float[Tensor, "images 2"],
@@ -166,7 +116,59 @@ def write_map_page(
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> write_map_page("plane.html", torch.rand(len(images), 2), images)
     """
-    total, path = len(points), Path(path)
+    coordinates = _checked(points, images, neighbours)
+    drawn = described(columns, len(points))
+    if images.labels is not None:
+        drawn.insert(0, label_column(images.labels, images.class_names))
+    path = Path(path)
+    one_file = path.suffix == ".html"
+    order: np.ndarray = np.arange(len(points))
+    if one_file and len(order) > MOST_IMAGES:
+        order = np.sort(np.random.default_rng(0).choice(len(order), MOST_IMAGES, replace=False))
+    square = square_around(coordinates[order])
+    if not one_file:
+        order = np.argsort(z_order_keys(coordinates, square), kind="stable")
+    regions = levels(coordinates[order], square)
+    parts = _parts(order, coordinates, images.names, drawn, neighbours, regions)
+    limits = THUMBNAIL_SIZES if one_file else FOLDER_SIZES
+    size = min(images.image_size, next(size for most, size in limits if len(order) <= most))
+    ending = "png" if size <= LOSSLESS else "jpg"
+    sheets = {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": ending}
+    data = {
+        "block": BLOCK,
+        "count": len(order),
+        "total": len(points),
+        "grey": GREY,
+        "columns": [column.description() for column in drawn],
+        "neighbours": None if neighbours is None else {"k": neighbours.shape[1]},
+        "square": square._asdict(),
+        "levels": [{"depth": depth} for depth in regions],
+        "sheets": sheets,
+    }
+    if one_file:
+        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size)]
+        data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
+    else:
+        sets = {str(depth): order[chosen] for depth, (chosen, _) in regions.items()}
+        _write_parts(path, parts)
+        _write_sheets(path, images, {"all": order} | sets, size, ending)
+    write_page(
+        path if one_file else path / "index.html",
+        "map/map.html",
+        title="Map of the images",
+        about=images.where,
+        note=note,
+        data=data,
+        scripts=map_scripts(),
+        beside=not one_file,
+    )
+
+
+def _checked(
+    points: Float[Tensor, "images 2"], images: Images, neighbours: np.ndarray | None
+) -> Float[np.ndarray, "images 2"]:
+    """Return the points as an array; ValueError for what no page can show."""
+    total = len(points)
     if total == 0 or len(images) != total:
         raise ValueError(
             f"a map page needs one image for each point, not {len(images)} for {total}"
@@ -178,77 +180,51 @@ def write_map_page(
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     if not np.isfinite(coordinates).all():
         raise ValueError("a map page needs finite points")
-    drawn = described(columns, total)
-    if images.labels is not None:
-        drawn.insert(0, label_column(images.labels, images.class_names))
-    one_file = path.suffix == ".html"
-    order: np.ndarray = np.arange(total)
-    if one_file and total > MOST_IMAGES:
-        order = np.sort(np.random.default_rng(0).choice(total, MOST_IMAGES, replace=False))
-    square = square_around(coordinates[order])
-    if not one_file:
-        order = np.argsort(z_order_keys(coordinates, square), kind="stable")
-    coordinates = coordinates[order]
-    position = np.full(
-        total + 1, -1, dtype=np.int32
-    )  # of each image on the page; the last is for -1, no neighbour
-    position[order] = np.arange(len(order))
-    regions = levels(coordinates, square)
+    return coordinates
 
-    parts: dict[str, Any] = {"points": packed(coordinates.astype(np.float32))}
-    parts |= {
-        f"column-{number}": packed(column.values[order]) for number, column in enumerate(drawn)
-    }
+
+def _parts(
+    order: np.ndarray,
+    coordinates: np.ndarray,
+    names: Sequence[str],
+    drawn: Sequence[Column],
+    neighbours: np.ndarray | None,
+    regions: Mapping[int, tuple[np.ndarray, np.ndarray]],
+) -> dict[str, Any]:
+    """Return what a page reads, by the names of its parts, in the order of the page."""
+    position = np.full(len(coordinates) + 1, -1, dtype=np.int32)  # the last: of no neighbour, -1
+    position[order] = np.arange(len(order))
+    parts: dict[str, Any] = {"points": packed(coordinates[order].astype(np.float32))}
+    for number, column in enumerate(drawn):
+        parts[f"column-{number}"] = packed(column.values[order])
     for depth, (chosen, counts) in regions.items():
         parts[f"level-{depth}"] = {"points": packed(chosen), "counts": packed(counts)}
     for block, start in enumerate(range(0, len(order), BLOCK)):
         rows = order[start : start + BLOCK]
-        parts[f"names-{block}"] = [images.names[row] for row in rows]
+        parts[f"names-{block}"] = [names[row] for row in rows]
         if neighbours is not None:
             parts[f"neighbours-{block}"] = packed(position[neighbours[rows]])
+    return parts
 
-    limit = next(
-        size for most, size in (THUMBNAIL_SIZES if one_file else FOLDER_SIZES) if len(order) <= most
-    )
-    size = min(images.image_size, limit)
-    sheets = {
-        "size": size,
-        "cell": cell_of(size),
-        "perRow": PER_ROW,
-        "ending": "png" if size <= LOSSLESS else "jpg",
-    }
-    data = {
-        "block": BLOCK,
-        "count": len(order),
-        "total": total,
-        "grey": GREY,
-        "columns": [column.description() for column in drawn],
-        "neighbours": None if neighbours is None else {"k": neighbours.shape[1]},
-        "square": square._asdict(),
-        "levels": [{"depth": depth} for depth in regions],
-        "sheets": sheets,
-    }
-    page = path
-    if one_file:
-        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size)]
-        data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
-    else:
-        page = path / "index.html"
-        (path / "parts").mkdir(parents=True)
-        for key, value in parts.items():
-            text = ",".join(
-                json.dumps(one, allow_nan=False, separators=(",", ":")) for one in (key, value)
-            )
-            (path / "parts" / f"{key}.js").write_text(f"nearfarPart({text})", encoding="ascii")
-        sets = {"all": order} | {
-            str(depth): order[chosen] for depth, (chosen, _) in regions.items()
-        }
-        for name in sets:
-            (path / "pictures" / name).mkdir(parents=True)
-        for key, sheet in _sheets(images, sets, size):
-            (path / "pictures" / f"{key}.{sheets['ending']}").write_bytes(sheet)
-    head = {"title": "Map of the images", "about": images.where, "note": note}
-    write_page(page, "map.html", **head, data=data, scripts=map_scripts(), beside=not one_file)
+
+def _write_parts(folder: Path, parts: Mapping[str, Any]) -> None:
+    """Write each part as a script that hands it over."""
+    (folder / "parts").mkdir(parents=True)
+    for name, value in parts.items():
+        text = ",".join(
+            json.dumps(part, allow_nan=False, separators=(",", ":")) for part in (name, value)
+        )
+        (folder / "parts" / f"{name}.js").write_text(f"nearfarPart({text})", encoding="ascii")
+
+
+def _write_sheets(
+    folder: Path, images: Images, sets: Mapping[str, np.ndarray], size: int, ending: str
+) -> None:
+    """Write the thumbnails of sets of images, a folder for each."""
+    for name in sets:
+        (folder / "pictures" / name).mkdir(parents=True)
+    for name, sheet in _sheets(images, sets, size):
+        (folder / "pictures" / f"{name}.{ending}").write_bytes(sheet)
 
 
 def _sheets(

@@ -49,7 +49,7 @@ class Predicted(NamedTuple):
         return (self.accuracy - self.largest) / max(1 - self.largest, 1e-12)
 
 
-class Doubtful(NamedTuple):
+class LabelIssues(NamedTuple):
     """Rows whose labels are in doubt, most of all first: their own label's probability, another
     label and its own.
 
@@ -64,13 +64,13 @@ class Doubtful(NamedTuple):
     predicted: Predicted | None = None
 
 
-def doubtful_labels(
+def find_label_issues(
     x: Features,
     labels: Shaped[np.ndarray, " images"],
     seed: int = 0,
     *,
     approximate: bool = False,
-) -> Doubtful:
+) -> LabelIssues:
     """Find the labels that are more likely wrong than right; x [images, dim], each image with its
     label.
 
@@ -84,7 +84,7 @@ def doubtful_labels(
     known = np.flatnonzero(counts[number] >= FOLDS)
     classes, number = np.unique(labels[known], return_inverse=True)
     if len(classes) < 2:
-        return Doubtful(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
+        return LabelIssues(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
     chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate)
     found = likely_wrong(chance, number)
     return found._replace(row=known[found.row], suggested=classes[found.suggested])
@@ -92,7 +92,7 @@ def doubtful_labels(
 
 def likely_wrong(
     chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
-) -> Doubtful:
+) -> LabelIssues:
     """Find the same in probabilities of the classes; number: the label of each, a class 0..n-1."""
     every = np.arange(len(chance))
     own, others = chance[every, number], chance.copy()
@@ -103,7 +103,7 @@ def likely_wrong(
     likely = precisions(chance, number) >= LEAST
     rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
     rows = rows[np.argsort(ratio[rows], kind="stable")]
-    return Doubtful(rows, own[rows], best[rows], other[rows], predicted)
+    return LabelIssues(rows, own[rows], best[rows], other[rows], predicted)
 
 
 def predictability(

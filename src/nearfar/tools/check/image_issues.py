@@ -62,7 +62,7 @@ def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, f
     )
 
 
-def find_defects(images: Images) -> dict[str, list[tuple[int, float]]]:
+def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
     """Find the images of a set that have a defect: by its name in `LIMITS` their positions and
     measures, worst first.
 

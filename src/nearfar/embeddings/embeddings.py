@@ -1,0 +1,172 @@
+"""`Embeddings`: images with their features, and the encoder that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torchvision.transforms.v2 import RandomHorizontalFlip
+
+import nearfar
+from nearfar.data import Images
+from nearfar.data.images import sample
+from nearfar.device import find_device
+from nearfar.embeddings.saving import check_format, save_embeddings
+from nearfar.embeddings.store import FeatureStore
+from nearfar.embeddings.untrained import encoder_for
+from nearfar.evaluation import extract
+from nearfar.neighbours import copy_distance, paths_of
+from nearfar.networks import Encoder
+from nearfar.progress import log, waiting
+from nearfar.run import Run
+from nearfar.training.seeding import stream
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Images with their features, perhaps with the encoder that made them.
+
+    `nearfar.embed(target)` makes them: of a run, of data, or of vectors made elsewhere. Every tool
+    is a method: `photos.search("cat.jpg")`, `photos.duplicates()`, `photos.map(out="map.html")`.
+    Features are computed when they are first asked for.
+
+    - `images`: the images, which are grey stand-ins where there are vectors alone
+    - `encoder`: None for vectors that were made elsewhere
+    - `name`: the run, the data or the file that they were made from, in a word
+    - `source`: the images as they were named: a path, several, an array
+    - `split`: the part of the source that was asked for
+    - `label_column`: the column of the source that was asked for
+    - `run`: the run whose encoder it is, whose folder keeps features and takes pages; None without
+    - `has_pixels`: whether the images can be looked at
+    - `path`: the file that `nearfar.embed` wrote; None without one
+    - `for_copies`: whether the features are those that find copies, where others tell kinds better
+
+    >>> photos = nearfar.embed("photos")
+    >>> photos.features.shape == (len(photos), photos.encoder.num_features)
+    True
+    """
+
+    images: Images
+    encoder: Encoder | None
+    name: str = "images"
+    source: Any = None
+    split: str | None = None
+    label_column: str | None = None
+    run: Run | None = None
+    vectors: Float[Tensor, "images dim"] | None = None
+    has_pixels: bool = True
+    for_copies: bool = False
+    path: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a tool as a method."""
+        return nearfar.tool_method(self, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *nearfar.tool_names()})
+
+    def summary(self) -> dict[str, Any]:
+        """Return in plain values what they are, for --json."""
+        return {
+            "path": None if self.path is None else str(self.path),
+            "name": self.name,
+            "images": len(self),
+            "numbers": self.features.shape[1],
+        }
+
+    @cached_property
+    def features(self) -> Float[Tensor, "images dim"]:
+        """The features, float32 on the CPU; ValueError where they are not finite."""
+        if self.vectors is not None:
+            return self.vectors
+        assert self.encoder is not None
+        if self.run is None:
+            return compute_features(self.encoder, self.images)
+        return FeatureStore(self.run.path, self.images).features(self.encoder, compute_features)
+
+    @cached_property
+    def paths(self) -> list[str] | None:
+        """The images' files; None where they are not files of their own."""
+        paths = [path for path in paths_of(self.images) if path is not None]
+        return paths if paths and len(paths) == len(self.images) else None
+
+    def columns(self, rows: Sequence[int] | None = None) -> dict[str, list[Any]]:
+        """Return the names of the images at these rows (default: all) and, where they are files,
+        their paths, as columns "name" and "path" of a result.
+        """
+        rows = range(len(self)) if rows is None else rows
+        names = {"name": [self.images.names[row] for row in rows]}
+        return names if self.paths is None else {**names, "path": [self.paths[row] for row in rows]}
+
+    def subset(self, rows: Sequence[int] | Tensor) -> Embeddings:
+        """Return the images at these rows, with their features."""
+        chosen = [int(row) for row in rows]
+        known = self.__dict__.get("features", self.vectors)  # computed by now, or given
+        vectors = None if known is None else known[chosen]
+        return replace(self, images=self.images.subset(chosen), vectors=vectors)
+
+    def sampled(self, count: int, seed: int) -> Embeddings:
+        """Return at most `count` random images; a line says so where it is a sample."""
+        if count >= len(self):
+            return self
+        log.info("--limit: %d of %d images, a random sample (seed %d)", count, len(self), seed)
+        return self.subset(sample(len(self), count, seed).tolist())
+
+    def for_labels(self) -> Embeddings:
+        """Return the same images with the features that tell their kinds best."""
+        if not self.for_copies:
+            return self
+        return replace(self, encoder=encoder_for(self.images, None), for_copies=False)
+
+    def mirrored(self) -> Embeddings:
+        """Return the same images with the mean of the features of each and its mirror image; not
+        for text and other images whose left and right differ. ValueError for vectors alone.
+        """
+        if self.encoder is None:
+            raise ValueError(f"--mirrored needs an encoder, and {self.name} holds vectors")
+        turned = nn.Sequential(RandomHorizontalFlip(1.0), self.encoder)
+        other = compute_features(turned, self.images, "features of mirror images")
+        return replace(self, vectors=(self.features + other) / 2)
+
+    def copy_distance(self) -> float:
+        """Return the distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder
+        can measure it.
+        """
+        if self.encoder is None:
+            return 0.0
+        compute = partial(extract, self.encoder)
+        return copy_distance(compute, self.images, self.features, stream(0, "altered"))
+
+    def save(self, out: str | Path) -> Path:
+        """Write one row for each image, its name, label, columns and embedding, to a .parquet, .csv
+        or .npz file that does not exist yet; returns its path.
+        """
+        check_format(out)
+        return save_embeddings(Path(out), self.images, self.features)
+
+
+def compute_features(
+    encoder: nn.Module | Callable[[Tensor], Tensor],
+    images: Images,
+    title: str = "computing features",
+) -> Tensor:
+    """Compute the features of all images [images, dim], on a GPU if there is one, with a bar.
+
+    Raises ValueError for features that are not finite.
+    """
+    with waiting(title):
+        features = extract(encoder, images, device=find_device())
+    if bad := int((~features.isfinite()).any(1).sum()):
+        raise ValueError(
+            f"the features of {bad} of {len(images)} images are not finite: the encoder's "
+            f"weights are bad"
+        )
+    return features

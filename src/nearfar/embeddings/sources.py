@@ -1,0 +1,421 @@
+"""What a user can name as the target of a tool: a run, data, vectors, or embeddings that exist.
+
+`resolve(target)` is the only place that asks which one it is; each kind opens as `Embeddings`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import nn
+
+from nearfar.data import Images, describe, open_images
+from nearfar.data.images import joined
+from nearfar.data.labels import numbered
+from nearfar.data.names import file_identity, match
+from nearfar.data.sources.rows import HUB
+from nearfar.data.table import USUAL, printable
+from nearfar.data.value_range import EIGHT_BITS
+from nearfar.embeddings.embeddings import Embeddings
+from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
+from nearfar.evaluation import Vectors, find_vectors
+from nearfar.networks.encoder import WEIGHTS
+from nearfar.progress import log
+from nearfar.run import Run, load
+from nearfar.training.progress import say_read
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a target is opened.
+
+    data: other images than those of a run, further data, or the images of vectors. split: part of
+    them; None: that of the run, the training split of other data. encoder: weights by name for data
+    without a run, or a module. label_column: of the data. copies: take the features that find the
+    most copies where there is no run. fewest: images that are needed, else ValueError.
+    """
+
+    data: Any = None
+    split: str | None = None
+    encoder: nn.Module | str | None = None
+    label_column: str | None = None
+    copies: bool = False
+    fewest: int = 2
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A target of a tool."""
+
+    @property
+    def name(self) -> str:
+        """The target in a word."""
+        ...
+
+    def page(self, name: str) -> Path | None:
+        """Return where a page of this name goes if nobody says where; None: nowhere."""
+        ...
+
+    def open(self, how: Opening) -> Embeddings:
+        """Open the images, with what gives their features."""
+        ...
+
+
+@dataclass(frozen=True)
+class OfRun:
+    """A run: its encoder, its data, its folder."""
+
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.run.path)
+
+    def page(self, name: str) -> Path:
+        """Return a file in the run folder, which is replaced."""
+        return self.run.path / f"{name}.html"
+
+    def open(self, how: Opening) -> Embeddings:
+        """Open the data of the run, or other data, with its encoder."""
+        if isinstance(how.encoder, str):
+            raise ValueError(
+                f"--encoder {how.encoder} is for data without a run: {self.name} has its own"
+            )
+        settings, trained = self.run.settings, load(self.run, encoder=how.encoder)
+        source = settings.given("data") if how.data is None else how.data
+        split = how.split or (settings.split if how.data is None else None)
+        try:
+            images = read_images(
+                source,
+                split=split,
+                label_column=how.label_column,
+                **settings.reading_for(trained.image_size),
+            )
+        except FileNotFoundError as error:
+            if how.data is not None:
+                raise
+            raise FileNotFoundError(
+                f"{error}; that is where the data of {self.name} was: name it anew"
+            ) from error
+        found = Embeddings(images, trained, self.name, source, split, how.label_column, self.run)
+        return checked(found, how.fewest)
+
+
+@dataclass(frozen=True)
+class OfData:
+    """Images without a run: features at hand, or those of weights that are named."""
+
+    source: Any
+
+    @property
+    def name(self) -> str:
+        """The source in a word."""
+        return describe(self.source)
+
+    def page(self, name: str) -> Path:
+        """Return SOURCE-NAME.html in the working directory, which is replaced."""
+        return in_working_directory(self.name, name)
+
+    def open(self, how: Opening) -> Embeddings:
+        """Open the images; further data joins them."""
+        source = joined_sources(self.source, how.data)
+        size = size_untrained(source) if how.encoder is None else USUAL
+        images = read_images(
+            source, split=how.split, label_column=how.label_column, image_size=size
+        )
+        for_copies = how.copies and how.encoder is None
+        net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
+        found = Embeddings(images, net, self.name, source, how.split, for_copies=for_copies)
+        return checked(found, how.fewest)
+
+
+@dataclass(frozen=True)
+class OfVectors:
+    """Features that were made elsewhere, with or without their images."""
+
+    source: Any
+    vectors: Vectors
+
+    @property
+    def name(self) -> str:
+        """The file or object in a word."""
+        return describe(self.source)
+
+    def page(self, name: str) -> Path:
+        """Return SOURCE-NAME.html in the working directory, which is replaced."""
+        return in_working_directory(self.name, name)
+
+    def open(self, how: Opening) -> Embeddings:
+        """Join the vectors with the images of `data`, by their names or in their order; without
+        data they have grey stand-ins.
+        """
+        if how.encoder is not None:
+            raise ValueError(f"{self.name} holds vectors: no encoder is needed")
+        if how.data is None and how.split not in (None, "all"):
+            raise ValueError(f"{self.name} holds vectors, which have no splits: leave --split out")
+        vectors, column = self._labelled(how.label_column, how.data)
+        if how.data is None:
+            return checked(self._alone(vectors), how.fewest)
+        images = read_images(
+            how.data,
+            split=how.split or "all",
+            label_column=column,
+            image_size=size_untrained(how.data),
+        )
+        of = self._matched(vectors, images)
+        kept, rows = map(list, zip(*sorted(of.items()), strict=True))
+        images = images.subset(kept)
+        if images.labels is None or how.label_column != column:
+            images.labels, images.class_names = _numbered(vectors.labels, rows)
+        elif vectors.labels is not None:
+            log.info("labels are those of %s, not those of %s", images.source, self.name)
+        found = Embeddings(images, None, self.name, how.data, vectors=vectors.features[rows])
+        return checked(found, how.fewest)
+
+    def _labelled(self, label_column: str | None, data: Any) -> tuple[Vectors, str | None]:
+        """Return the vectors with the labels in a column, if it is one of theirs, and None; else
+        the column that the images are to have.
+        """
+        if label_column is None or label_column not in self.vectors.columns:
+            if label_column is not None and data is None:
+                columns = ", ".join(self.vectors.columns) or "none"
+                raise ValueError(
+                    f"{self.name} has no column '{label_column}' for labels; its columns: {columns}"
+                )
+            return self.vectors, label_column
+        vectors = find_vectors(self.source, label_column)
+        assert vectors is not None
+        return vectors, None
+
+    def _alone(self, vectors: Vectors) -> Embeddings:
+        """Return the vectors with grey stand-ins for images."""
+        count, names = len(vectors.features), vectors.names
+        numbers, classes = _numbered(vectors.labels, list(range(count)))
+        images = Images(
+            torch.full((1, 1, 8, 8), 128, dtype=torch.uint8).expand(count, -1, -1, -1),
+            names=[f"{row:06d}" for row in range(count)]
+            if names is None
+            else list(map(printable, names)),
+            labels=numbers,
+            class_names=classes,
+            source=vectors.source,
+        )
+        return Embeddings(
+            images, None, self.name, self.source, vectors=vectors.features, has_pixels=False
+        )
+
+    def _matched(self, vectors: Vectors, images: Images) -> dict[int, int]:
+        """Return the vector of each image, by their positions; ValueError where none has one."""
+        count, names = len(vectors.features), vectors.names
+        if names is None:
+            if texts := vectors.texts:
+                raise ValueError(
+                    f"{self.name} has no column of a usual name, such as 'path', with the names "
+                    f"of its images: rename the right one of {', '.join(texts)}, or give the "
+                    "vectors alone, in the order of the images"
+                )
+            if len(images) != count:
+                raise ValueError(
+                    f"{count} vectors without names cannot be those of {len(images)} images"
+                )
+            log.info("the vectors have no names: they are taken in the order of %s", images.source)
+            return {row: row for row in range(count)}
+        of, how = match(names, images.names, Embeddings(images, None).paths)
+        if not of:
+            raise ValueError(
+                f"no name in {self.name} is that of an image in {images.source}: first "
+                f"{names[0]!r:.300}, and {images.names[0]!r:.300} there (folder and file must "
+                "agree)"
+            )
+        if how:
+            log.info("%s", how)
+        if len(of) < max(len(images), count):
+            log.warning(
+                "%d of %d images have one of the %d vectors; the others are left out",
+                len(of),
+                len(images),
+                count,
+            )
+        return of
+
+
+@dataclass(frozen=True)
+class OfEmbeddings:
+    """Embeddings that are open already."""
+
+    embeddings: Embeddings
+
+    @property
+    def name(self) -> str:
+        """What they were made from."""
+        return self.embeddings.name
+
+    def page(self, name: str) -> None:
+        """Return None: a program says where its pages go."""
+        return None
+
+    def open(self, how: Opening) -> Embeddings:
+        """Return them as they are; ValueError for options that ask for others."""
+        if any(one is not None for one in (how.data, how.split, how.encoder, how.label_column)):
+            raise ValueError(
+                "these embeddings are open already: name data, split, encoder and label column "
+                "where they are made, as in nearfar.embed('photos', split='all')"
+            )
+        return checked(self.embeddings, how.fewest)
+
+
+def resolve(target: Any) -> Source:
+    """Return what a target is: embeddings, the run in a folder, a file or an array of vectors, or
+    data of any kind.
+
+    Raises FileNotFoundError for a path that is not there.
+    """
+    if isinstance(target, Embeddings):
+        return OfEmbeddings(target)
+    if isinstance(target, Run):
+        return OfRun(target)
+    if isinstance(target, Source):
+        return target
+    if isinstance(target, (str, os.PathLike)):
+        path = Path(target)
+        if any((path / name).exists() for name in ("config.yaml", WEIGHTS, "metrics.jsonl")):
+            return OfRun(Run(path))
+        if not path.exists() and str(target) != "digits" and not str(target).startswith(HUB):
+            raise FileNotFoundError(
+                f"there is no {path}: name a run folder, images or a file of vectors"
+            )
+    vectors = find_vectors(target)
+    return OfData(target) if vectors is None else OfVectors(target, vectors)
+
+
+def read_images(source: Any, **options: Any) -> Images:
+    """Open images as `nearfar.data.open_images` does, and log what was read and left out."""
+    images = open_images(source, **options)
+    say_read(images)
+    return images
+
+
+def sampled(images: Any, limit: int, seed: int) -> Any:
+    """Return at most `limit` of the images, or of others that can be sampled, and log a line where
+    it is a sample.
+    """
+    if limit < len(images):
+        log.info("--limit: %d of %d images, a random sample (seed %d)", limit, len(images), seed)
+    return images.sampled(limit, seed)
+
+
+def checked(found: Embeddings, fewest: int) -> Embeddings:
+    """Return the embeddings; ValueError for fewer images than are needed."""
+    if len(found) < fewest:
+        raise ValueError(
+            f"there are only {len(found)} images in {found.images.source}, and {fewest} are needed"
+        )
+    return found
+
+
+def in_working_directory(source: str, name: str) -> Path:
+    """Return SOURCE-NAME.html, with the source as one plain word."""
+    stem = Path(source).resolve().stem.replace(".", "-")
+    return Path(f"{stem}-{name}.html")
+
+
+def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
+    """Open an archive, and put its images before those to compare with it; returns both, and the
+    number of the former.
+
+    Its files that are also among the others are left out: they are no second copy. ValueError if no
+    other is left.
+    """
+    others = photos.images
+    if photos.encoder is None:
+        raise ValueError("--against needs an encoder, and there are vectors alone")
+    images = read_images(
+        archive,
+        split="all",
+        value_range=others.value_range or EIGHT_BITS,
+        image_size=others.image_size,
+        channels=others.channels,
+    )
+    own = {file_identity(path) for path in photos.paths or [] if not os.path.islink(path)}
+    files = map(file_identity, replace(photos, images=images).paths or [])
+    if shared := {row for row, identity in enumerate(files) if identity in own}:
+        log.warning(
+            "%d files of %s are also among the others, and left out there",
+            len(shared),
+            images.source,
+        )
+        if len(shared) == len(images):
+            raise ValueError(
+                f"every file of {images.source} is one of {others.source}: name another archive"
+            )
+        images = images.subset([row for row in range(len(images)) if row not in shared])
+    both = joined([images, others], [images.source, others.source], labelled=False)
+    both.names = images.names + others.names
+    return replace(photos, images=both), len(images)
+
+
+def each_file_once(photos: Embeddings) -> Embeddings:
+    """Return the same with each file once: one that is seen twice would be a copy of itself.
+
+    Files are told apart by device and inode, so that hard links, symbolic links, bind mounts and
+    names that differ in case count as one file; of these a name that is no link comes first.
+    """
+    paths = photos.paths or []
+    order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
+    rows = sorted({file_identity(paths[row]): row for row in reversed(order)}.values())
+    if len(rows) == len(paths):
+        return photos
+    log.warning(
+        "%d files are named more than once (links count too), and count once",
+        len(paths) - len(rows),
+    )
+    return photos.subset(rows)
+
+
+def joined_sources(source: Any, data: Any) -> Any:
+    """Return data and further data, None for none, as one source; ValueError for what is no
+    path.
+    """
+    if data is None:
+        return source
+    first, others = (
+        list(part) if isinstance(part, (list, tuple)) else [part] for part in (source, data)
+    )
+    if not all(isinstance(part, (str, os.PathLike)) for part in first + others):
+        raise ValueError(
+            f"{describe(source)} is neither a run nor a file of vectors, so that it is the data: "
+            f"leave {describe(data)} out"
+        )
+    return first + others
+
+
+def _numbered(
+    labels: list[str | None] | None, rows: Sequence[int]
+) -> tuple[np.ndarray | None, list[str] | None]:
+    """Return the labels of some rows as numbers, and the names of the classes."""
+    if labels is None:
+        return None, None
+    numbers, classes = numbered(labels)
+    if numbers.null_count == len(numbers):
+        return None, None
+    return numbers.fill_null(-1).to_numpy()[list(rows)], classes
+
+
+def folders_apart(images: Any) -> tuple[Any, Any]:
+    """Return queries and further data, None for none: folders among the queries are data."""
+    if not isinstance(images, (list, tuple)):
+        return images, None
+    folders = [
+        place for place in images if isinstance(place, (str, os.PathLike)) and os.path.isdir(place)
+    ]
+    if not folders:
+        return images, None
+    words = [word for word in images if not any(word is folder for folder in folders)]
+    return words, folders[0] if len(folders) == 1 else folders

@@ -1,0 +1,162 @@
+"""A whole check of a data set: its problems in columns, in words and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from torch.nn.functional import normalize
+
+from nearfar.embeddings import Embeddings
+from nearfar.neighbours import alike_distance, find_links
+from nearfar.pages.sheet import Figure, Group, figures_of
+from nearfar.pages.template import page
+from nearfar.progress import Table
+from nearfar.tools.check.problems import (
+    ADVICE,
+    Problem,
+    class_counts,
+    image_problems,
+    label_problems,
+    next_step,
+    predicted_words,
+    remedy,
+    repeated_problems,
+    repeats_words,
+)
+from nearfar.tools.result import Columns, Result
+from nearfar.training.seeding import stream
+
+BEYOND = 2.0  # times the distance of images that are alike: pairs up to there are compared
+SHOWN = 60  # images or pairs of one problem on the page
+
+
+def check_images(photos: Embeddings, approximate: bool, seed: int) -> Checked:
+    """Look for all kinds of problems; see `nearfar.check`."""
+    images, features = photos.images, normalize(photos.features, dim=1)
+    splits, labels = images.split_names, images.label_names
+    near = alike_distance(features, stream(0, "pairs"))
+    links = find_links(
+        images,
+        features,
+        max(photos.copy_distance(), BEYOND * near),
+        approximate=approximate,
+        pictured=photos.has_pixels,
+    )
+    problems = repeated_problems(links, near, features, images.names, splits, labels)
+    if photos.for_copies and images.labels is not None:
+        features = normalize(photos.for_labels().features, dim=1)
+    doubts, predicted = label_problems(images, features, labels, seed, approximate)
+    lines = []
+    if predicted is not None:
+        lines.append(predicted_words(predicted, len(doubts), remedy(photos.run is not None)))
+    defects, usual = image_problems(images) if photos.has_pixels else ([], [])
+    noted = repeats_words(links, near, len(images)) + usual
+    problems += doubts + defects
+    problems.sort(key=lambda problem: list(ADVICE).index(problem.problem))
+    return Checked(photos, problems, lines + noted, bool(noted))
+
+
+class Section(NamedTuple):
+    """One problem on the page: how many images, how many of them not as a pair again, and those
+    shown.
+    """
+
+    problem: str
+    images: int
+    distinct: int
+    figures: Sequence[Figure]
+    pairs: Sequence[Group]
+    lines: Sequence[str]
+
+
+class Checked(Result):
+    """The problems of a data set, its classes, and what to do next."""
+
+    def __init__(
+        self, photos: Embeddings, problems: Sequence[Problem], said: Sequence[str], noted: bool
+    ) -> None:
+        """said: lines on the set as a whole. noted: whether these say more of the images than the
+        problems do.
+        """
+        images = photos.images
+        self.problems, self.said = problems, said
+        self.classes: Columns = class_counts(images.label_names, images.split_names)
+        self.next = next_step(problems, self.classes, noted)
+        columns = _columns(photos, problems)
+        leaks = zip(columns["problem"], columns.get("path", ()), strict=False)
+        super().__init__(
+            photos,
+            columns,
+            title="Check of the data",
+            about=f"{len(images)} images of {images.where}",
+            files=[path for problem, path in leaks if problem == "leak"],
+        )
+        self.lines = [*self._table(), *said]
+        if images.labels is None:
+            self.lines.append("the images have no labels, which are needed to find wrong ones")
+        self.lines += [self.next, "nothing was moved or removed"]
+
+    def _table(self) -> list[Table]:
+        """Return how many images have each problem, with the first of them; none without any."""
+        table = Table("problem", "images", "first")
+        for name in dict.fromkeys(self["problem"]):
+            first = self["problem"].index(name)
+            words = f"{self['name'][first]}: {self['words'][first]}"
+            table.add(name, self["problem"].count(name), words)
+        return [table] if self.problems else []
+
+    def summary(self) -> Mapping[str, Any]:
+        """Return problems, classes and the next step."""
+        return {"problems": dict(self), "classes": self.classes, "next": self.next}
+
+    def page(self) -> str:
+        """Return the page: what to do next, the problems with a few images of each, the classes."""
+        by_kind = groupby(self.problems, key=lambda problem: problem.problem)
+        return page(
+            "check/check.html",
+            title=self.title,
+            about=self.about,
+            sections=[self._section(name, list(those)) for name, those in by_kind],
+            classes=self.classes,
+            labelled=self.photos.images.labels is not None,
+            following=self.next,
+            said=self.said,
+        )
+
+    def _section(self, name: str, those: Sequence[Problem]) -> Section:
+        """Return one problem with those of its images that are shown, a pair only once."""
+        once = {
+            frozenset((problem.row, problem.other, problem.name * (problem.row < 0))): problem
+            for problem in reversed(those)
+        }
+        some = list(once.values())[::-1][:SHOWN]
+        seen = [problem for problem in some if problem.row >= 0]
+        figures = figures_of(
+            self.photos, [problem.row for problem in seen], [problem.words for problem in seen]
+        )
+        repeats = [problem.other for problem in seen if problem.other >= 0]
+        before = figures_of(self.photos, repeats, [""] * len(repeats))
+        pairs = [Group(pair) for pair in zip(before, figures, strict=True)] if repeats else []
+        lines = [f"{problem.name}: {problem.words}" for problem in some if problem.row < 0]
+        return Section(name, len(those), len(once), [] if pairs else figures, pairs, lines)
+
+
+def _columns(photos: Embeddings, problems: Sequence[Problem]) -> Columns:
+    """Return a row for each problem."""
+    images, rows = photos.images, [problem.row for problem in problems]
+    splits, labels = images.split_names, images.label_names
+    columns: Columns = {
+        "problem": [problem.problem for problem in problems],
+        "name": [problem.name for problem in problems],
+        "split": ["" if row < 0 else splits[row] for row in rows],
+        "label": ["" if row < 0 else labels[row] for row in rows],
+        "suggested": [problem.suggested for problem in problems],
+        "other": ["" if problem.other < 0 else images.names[problem.other] for problem in problems],
+        "measure": [problem.measure for problem in problems],
+        "words": [problem.words for problem in problems],
+    }
+    if photos.paths is not None:
+        columns["path"] = ["" if row < 0 else photos.paths[row] for row in rows]
+    return columns

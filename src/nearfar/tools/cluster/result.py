@@ -1,0 +1,60 @@
+"""What `cluster` found: groups, each shown by images at its centre and at its edge."""
+
+from __future__ import annotations
+
+from nearfar.embeddings import Embeddings
+from nearfar.maps.clusters import Clusters
+from nearfar.pages.sheet import Group, contact_sheet, figures_of
+from nearfar.progress import Table
+from nearfar.tools.result import Result
+
+CENTRES = (
+    "The images nearest to the centre of each group, then those farthest from it, "
+    "with their distances to it."
+)
+TYPICAL, EDGE = 12, 4  # images of a group on the page: from its centre, and from its edge
+
+
+class Groups(Result):
+    """Images in groups."""
+
+    def __init__(self, photos: Embeddings, found: Clusters, wanted: int | None) -> None:
+        """wanted: the number of groups that was asked for."""
+        self.found, self.count = found, int(found.number.max()) + 1
+        columns = {
+            "name": list(photos.images.names),
+            "cluster": (found.number + 1).tolist(),
+            "distance": found.distance.tolist(),
+        }
+        about = f"{len(photos)} images in {self.count} group{'s' * (self.count > 1)}"
+        if self.count < (wanted or 0):
+            about += f" and not {wanted}, since no more of them are distinct"
+        elif wanted is None and found.scores:
+            about += (
+                f", the number of {min(found.scores)} to {max(found.scores)} with the largest "
+                f"silhouette ({max(found.scores.values()):.2f})"
+            )
+        table = Table("group", "images", "at its centre")
+        for number in range(self.count):
+            members = found.members(number)
+            table.add(number + 1, len(members), photos.images.names[members[0]])
+        super().__init__(
+            photos,
+            columns | photos.columns(),
+            title="Groups of images",
+            about=f"{photos.images.where}: {about}",
+            note=CENTRES,
+            lines=[table, about],
+        )
+
+    def page(self) -> str:
+        """Return a contact sheet with a part for each group."""
+        groups = []
+        for number in range(self.count):
+            members = self.found.members(number)
+            centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
+            lines = [f"{self.found.distance[row]:.3f}" for row in centre]
+            lines += [f"{self.found.distance[row]:.3f}, at the edge" for row in edge]
+            figures = figures_of(self.photos, centre + edge, lines)
+            groups.append(Group(figures, f"Group {number + 1}", f"{len(members)} images"))
+        return contact_sheet(self.title, self.about, self.note, groups=groups)

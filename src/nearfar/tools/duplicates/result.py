@@ -1,0 +1,258 @@
+"""Copies and look-alikes among images: what was found, in columns, in words and on a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from nearfar.embeddings import Embeddings
+from nearfar.embeddings.sources import checked, each_file_once, with_archive
+from nearfar.neighbours import (
+    FRAME,
+    KINDS,
+    Facts,
+    Link,
+    Member,
+    Staying,
+    alike_distance,
+    facts_of,
+    find_links,
+    members_at,
+)
+from nearfar.pages.sheet import figures_of
+from nearfar.pages.template import page, script
+from nearfar.progress import log
+from nearfar.tools.result import FILES, Columns, Result, archive_and_delete_command
+from nearfar.training.seeding import stream
+
+CHOSEN = "to-remove.list"  # saved from the page
+MOST_IMAGES = 1500  # on the page, in the nearest pairs: about 10 MB
+BEYOND = 2.0  # times the distance: end of the slider on the page
+FOLDED = 0.2  # of the images: where more are merely alike, their groups are folded
+ALIKE = len(KINDS) - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Images compared with each other, or with those of an archive that come before them.
+
+    archive: so many of the first images are of an archive. near: the distance up to which images
+    count as alike. links: nearest first, those beyond that distance as well. facts: by position,
+    what is said of an image: width, height, bytes and whether it is a link.
+    """
+
+    features: Float[Tensor, "images dim"]
+    archive: int
+    near: float
+    links: Sequence[Link]
+    members: Sequence[Member]
+    facts: dict[int, Facts]
+
+
+def find_duplicates(
+    photos: Embeddings,
+    against: Any,
+    orientations: bool,
+    distance: float | None,
+    approximate: bool,
+) -> Duplicates:
+    """Compare images with each other, or with an archive; see `nearfar.duplicates`."""
+    photos = each_file_once(checked(photos, 2 if against is None else 1))
+    where, of_splits, archive = photos.images.where, photos.images.of_splits, 0
+    if against is not None:
+        photos, archive = with_archive(photos, against)
+    images, features = photos.images, normalize(photos.features, dim=1)
+    near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
+    if not photos.has_pixels:
+        log.warning(
+            "copies are confirmed by pixels: name the images of these vectors; without, all are "
+            "alike"
+        )
+    links = find_links(
+        images,
+        features,
+        max(photos.copy_distance(), BEYOND * near),
+        approximate=approximate,
+        archive=archive,
+        orientations=orientations,
+        pictured=photos.has_pixels,
+    )
+    facts = facts_of(images, sorted({row for link in links for row in link[1:3]}))
+    stays = Staying(images, links, archive)
+    members = members_at(links, facts, images.names, near, archive, stays.why)
+    compared = Comparison(features, archive, near, links, members, facts)
+    return Duplicates(photos, compared, where, of_splits, orientations)
+
+
+class Duplicates(Result):
+    """Images that repeat others."""
+
+    def __init__(
+        self,
+        photos: Embeddings,
+        compared: Comparison,
+        where: str,
+        of_splits: str,
+        orientations: bool,
+    ) -> None:
+        """where, of_splits: the data and its splits in words, without the archive."""
+        self.compared, self.orientations, self.of_splits = compared, orientations, of_splits
+        columns = _columns(photos, compared)
+        kept = zip(columns.get("path", ()), columns["kept"], strict=False)
+        count = len(photos) - compared.archive
+        about = f"among {count} images of {where}"
+        about += f", against {compared.archive} of an archive" if compared.archive else ""
+        super().__init__(
+            photos,
+            columns,
+            title="Near-duplicates",
+            about=about,
+            files=[path for path, keep in kept if not keep],
+        )
+        self.lines += self._lines()
+
+    def _lines(self) -> list[str]:
+        """Say how many images repeat others, and how."""
+        archive, kinds = self.compared.archive, self["kind"]
+        counts = [kinds.count(kind) for kind in KINDS]
+        same, pixels, again, turned, mirrored, stretched, alike = counts
+        frames = kinds.count(FRAME)
+        said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
+        said += f", {turned} turned, {mirrored} mirrored" if self.orientations else ""
+        said += f", {stretched} stretched to other proportions" if stretched else ""
+        said += f", {frames} by their first frame alone" if frames else ""
+        total = sum(counts) - alike + frames
+        what = "in the archive" if archive else "copies of others"
+        of = f" of {self.of_splits}" if self.of_splits else ""
+        groups = {member.group for member in self.compared.members if member.kind == KINDS[ALIKE]}
+        others = f"{alike}" if archive else f"{len(groups)} groups of"
+        lines = [
+            f"{total} of {len(self.photos) - archive} images{of} are {what}: {said}",
+            f"{others} others are nearly alike, at a distance of up to {self.compared.near:.3g}",
+        ]
+        if stay := [why for why in self["why"] if why]:
+            reasons = ", ".join(f"{count} {why}" for why, count in Counter(stay).most_common())
+            lines.append(
+                f"{len(stay)} that are the same file are not listed for removal: {reasons}"
+            )
+        return [*lines, "nothing was removed"]
+
+    def after(self, path: Path) -> Sequence[str]:
+        """Return the command that archives and then removes what is the same file."""
+        if not self.files or self.photos.paths is None:
+            return ()
+        command = archive_and_delete_command(path.with_suffix(FILES))
+        return [f"to archive and then remove what is the same file, byte for byte: {command}"]
+
+    def piped(self) -> list[str]:
+        """Return the files, or names, with the same bytes as one that is kept."""
+        names = self["path" if "path" in self else "name"]
+        return [name for name, keep in zip(names, self["kept"], strict=True) if not keep]
+
+    def page(self) -> str:
+        """Return the page: groups at a distance that a slider sets, copies apart from images that
+        are merely alike.
+        """
+        place, near = _nearest_pairs(self.compared.links)
+        count = len(self.photos) - self.compared.archive
+        data = {
+            "images": self._described(list(place)),
+            "links": near,
+            "alike": ALIKE,
+            "distance": self.compared.near,
+            "command": self.command,
+            "files": CHOSEN,
+            "removing": archive_and_delete_command(Path(CHOSEN)),
+        }
+        alike = {
+            member.row
+            for member in self.compared.members
+            if member.kind == KINDS[ALIKE] and member.row >= self.compared.archive
+        }
+        return page(
+            "duplicates/duplicates.html",
+            title=self.title,
+            about=self.about,
+            data=data,
+            left=len(self.compared.links) - len(near),
+            folded=len(alike) if len(alike) > FOLDED * count else 0,
+            images=count,
+            scripts=[script("saving.js", "duplicates/duplicates.js")],
+        )
+
+    def _described(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what the page shows of each image."""
+        copies = {
+            member.row: member for member in self.compared.members if member.kind != KINDS[ALIKE]
+        }
+        described = []
+        for row, figure in zip(rows, figures_of(self.photos, rows, [""] * len(rows)), strict=True):
+            member = copies.get(row, Member(0, row, "", True))
+            described.append(
+                {
+                    "name": figure.name,
+                    "url": figure.url,
+                    "href": figure.href,
+                    "kind": member.kind,
+                    "kept": member.kept,
+                    "turn": member.turn,
+                    "why": member.why,
+                    "archived": row < self.compared.archive,
+                    "stretched": member.stretched,
+                    **self.compared.facts[row]._asdict(),
+                }
+            )
+        return described
+
+
+def _columns(photos: Embeddings, compared: Comparison) -> Columns:
+    """Return a row for each image that repeats another one, or that an archive has."""
+    archive, features = compared.archive, compared.features
+    first = {member.group: member.row for member in reversed(compared.members)}
+    listed = [member for member in compared.members if member.row >= archive]
+    rows, beside = [member.row for member in listed], [first[member.group] for member in listed]
+    apart = (features[beside] - features[rows]).square().sum(1) / 2
+
+    def described(rows: Sequence[int]) -> Columns:
+        known, facts = photos.columns(rows), [compared.facts[row] for row in rows]
+        return {
+            "name": known.pop("name"),
+            "width": [fact.width for fact in facts],
+            "height": [fact.height for fact in facts],
+            "bytes": [fact.bytes for fact in facts],
+            **known,
+        }
+
+    columns: Columns = {} if archive else {"group": [member.group for member in listed]}
+    columns |= {
+        "kind": [member.kind for member in listed],
+        "kept": [member.kept for member in listed],
+        "why": [member.why for member in listed],
+        "name": [],
+        "distance": apart.tolist(),
+        **described(rows),
+    }
+    if archive:
+        columns |= {f"archive_{field}": values for field, values in described(beside).items()}
+    return columns
+
+
+def _nearest_pairs(links: Sequence[Link]) -> tuple[dict[int, int], list[list[Any]]]:
+    """Return the place of each image on the page, and its pairs by these, copies first; as many as
+    the page holds.
+    """
+    place: dict[int, int] = {}
+    near: list[list[Any]] = []
+    for link in sorted(links, key=lambda link: link.kind == ALIKE):
+        if len(place.keys() | {link.first, link.second}) > MOST_IMAGES:
+            break
+        pair = [place.setdefault(row, len(place)) for row in (link.first, link.second)]
+        near.append([link.distance, *pair, link.kind])
+    return place, near

@@ -1,0 +1,210 @@
+"""A map that was drawn: the place of each image, and the files that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from nearfar.data import Images
+from nearfar.data.opening import shown_positions
+from nearfar.device import find_device
+from nearfar.embeddings import Embeddings
+from nearfar.maps import Map, MapQuality, digests_of, lay_out, map_quality, origin
+from nearfar.maps.cluster_embedding import ATTRACTING
+from nearfar.maps.columns import columns_of, neighbour_columns, retrieval_column
+from nearfar.neighbours import Nearest, find_nearest
+from nearfar.pages.report import write_report
+from nearfar.progress import log
+from nearfar.threads import fastest_threads, use_threads
+from nearfar.tools.map.page import MOST_IMAGES, write_map
+from nearfar.tools.result import Result
+from nearfar.training.plan import chosen_views, lasting
+from nearfar.training.settings import Described
+from nearfar.views import Views
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How a map is laid out; see `nearfar.map`."""
+
+    layout: str
+    num_views: int | None
+    epochs: int | None
+    seed: int
+    approximate: bool
+    views: Any
+
+
+class DrawnMap(Result):
+    """Images on a plane: `write` gives an interactive page, a figure, numbers and the map as a
+    function.
+    """
+
+    def __init__(
+        self,
+        photos: Embeddings,
+        coordinates: Float[Tensor, "images 2"],
+        *,
+        images: Images | None = None,
+        quality: MapQuality | None,
+        numbers: Mapping[str, Any],
+        note: str,
+        columns: Mapping[str, ArrayLike],
+        near: Int[Tensor, "images k"] | None,
+        saved: Map | None = None,
+    ) -> None:
+        """images: those of the page; default: those of `photos`. numbers: for the .json. columns:
+        that colour the page. near: the nearest images of each. saved: the map as a function.
+        """
+        self.images = photos.images if images is None else images
+        places = coordinates[-len(photos) :].tolist()
+        x, y = ([place[axis] for place in places] for axis in (0, 1))
+        own = photos.columns()
+        table = {"name": own.pop("name"), "x": x, "y": y, **own}
+        super().__init__(
+            photos, table, title="Map of the images", note=note, lines=[note] * bool(note)
+        )
+        self.coordinates, self.quality, self.numbers = coordinates, quality, numbers
+        self.colours, self.near, self.saved = columns, near, saved
+
+    def summary(self) -> Any:
+        """Return the page that was written."""
+        return {"path": None if self.path is None else str(self.path)}
+
+    def page(self) -> str:
+        """Return the page in one file, which shows at most 20 000 images."""
+        with TemporaryDirectory() as folder:
+            self._write(Path(folder) / "map.html")
+            return (Path(folder) / "map.html").read_text(encoding="utf-8")
+
+    def write(self, path: Path) -> None:
+        """Write the page and what lies beside it; a folder without the ending .html."""
+        self._write(path)
+        run = self.photos.run
+        if run is not None and path.parent == run.path and path.stem == "map":
+            if not path.suffix:
+                (run.path / "map.html").unlink(missing_ok=True)  # of fewer images, and older
+            write_report(run.path)
+        self.path = path / "index.html" if path.is_dir() else path
+        log.info("map -> %s", self.path)
+
+    def _write(self, path: Path) -> None:
+        write_map(
+            path,
+            self.images,
+            self.coordinates,
+            self.quality,
+            numbers=self.numbers,
+            note=self.note,
+            saved=self.saved,
+            columns=self.colours,
+            near=self.near,
+        )
+
+    def default_page(self, page: Path) -> Path:
+        """Return the page, as a folder where one file cannot hold the images; images that were
+        added to a map get a page of their own.
+        """
+        if self.saved is None:
+            return page.with_stem(f"{page.stem}-new")
+        return page if len(self.images) <= MOST_IMAGES else page.with_suffix("")
+
+
+def draw(
+    whole: Embeddings,
+    photos: Embeddings,
+    how: Drawing,
+    table: pyarrow.Table | None,
+    show_channels: Sequence[int] | None,
+) -> DrawnMap:
+    """Lay images out on a plane; photos: those of the whole that are drawn. table: columns by the
+    names of images.
+    """
+    images = photos.images
+    if show_channels is not None:
+        images = copy(images)
+        images.shown = shown_positions(list(show_channels), images.channels)
+    plan = _views(photos, how.views)
+    near, found = _neighbours(photos, images, plan, how)
+    with use_threads(fastest_threads()):
+        made = lay_out(
+            how.layout,
+            photos.encoder if photos.run is not None else None,
+            images,
+            photos.features,
+            plan,
+            neighbours=near,
+            num_views=how.num_views,
+            epochs=how.epochs,
+            seed=how.seed,
+        )
+    index = None if near is None else near.index
+    quality = map_quality(
+        photos.features, made.coordinates, images.labels, near=index, seed=how.seed
+    )
+    labelled = images.labels is not None
+    colours = columns_of(images.columns, table, images.names, labelled, photos.paths)
+    return DrawnMap(
+        photos,
+        made.coordinates,
+        images=images,
+        quality=quality,
+        numbers={"layout": how.layout},
+        note="" if quality is None else f"The map {quality.words}",
+        columns=colours | found,
+        near=index,
+        saved=replace(
+            made, about={**made.about, **_about(whole, photos, how)}, digests=digests_of(images)
+        ),
+    )
+
+
+def _views(photos: Embeddings, views: Any) -> Views | None:
+    """Return the views of the run, or others; None without a run."""
+    if photos.run is None:
+        return None
+    settings = photos.run.settings
+    return chosen_views(settings.given("views") if views is None else views, settings)
+
+
+def _neighbours(
+    photos: Embeddings, images: Images, plan: Views | None, how: Drawing
+) -> tuple[Nearest | None, dict[str, Any]]:
+    """Return the nearest images of each, and what these say of it, as columns of the page."""
+    if len(images) < 2:
+        return None, {}
+    k = min(ATTRACTING, len(images) - 1)
+    near = find_nearest(photos.features, k=k, approximate=how.approximate)
+    found: dict[str, Any] = dict(neighbour_columns(near))
+    if photos.run is not None and photos.encoder is not None and plan is not None:
+        found["positive-pair retrieval"] = retrieval_column(
+            photos.encoder,
+            images,
+            plan,
+            how.seed,
+            partial(find_nearest, approximate=how.approximate),
+            device=find_device(),
+        )
+    return near, found
+
+
+def _about(whole: Embeddings, photos: Embeddings, how: Drawing) -> dict[str, Any]:
+    """Return what the map as a function notes of its images."""
+    known = lasting(photos.source)
+    about: dict[str, Any] = {
+        "data": None if isinstance(known, Described) else known,
+        "split": photos.split,
+    }
+    if photos.run is not None:
+        about |= origin(photos.run.path, photos.images)
+    return about | ({"sample": how.seed} if len(photos) < len(whole) else {})

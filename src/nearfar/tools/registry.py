@@ -1,0 +1,287 @@
+"""A tool: a function of embeddings, from which its command, its method and its place are made.
+
+    @tool(page="brightest")
+    def brightest(photos: Embeddings, *, n: int = 10) -> Result:
+        ...
+
+is `photos.brightest(n=5)` for `Embeddings` and for a `Run`, and `nearfar.brightest("photos/", n=5)`
+and `nearfar brightest photos/ --n 5` for a run, a folder or a file of vectors.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+from nearfar.isolation import isolated
+from nearfar.messages import LARGEST_SEED, as_words, check_range
+
+COMMON = {
+    "target": "run folder; or, without one, the data itself, or a file of vectors made elsewhere "
+    "(docs/neighbours.md). In Python also `Embeddings`.",
+    "out": "page to write, .html, with {beside} beside it; none may exist. Default: {default}.",
+    "encoder": "for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar "
+    "or a folder. Default: {features}. In Python also the trained module of a run, if it was an "
+    "object of your own.",
+    "label_column": "column of the data with the labels. Default: one of a usual name, such as "
+    "label.",
+}
+KINDS = {
+    "target": (Any, Parameter.empty),
+    "data": (Any, None),
+    "split": (str | None, None),
+    "label_column": (str | None, None),
+    "encoder": ("str | nn.Module | None", None),
+    "out": (str | Path | None, None),
+}
+
+
+class Between(NamedTuple):
+    """The range of an option, in its annotation: `k: Annotated[int | None, Between(1)] = None`."""
+
+    least: float
+    most: float = math.inf
+
+
+Seed = Annotated[int, Between(0, LARGEST_SEED)]
+
+
+class Tool:
+    """A function of embeddings, as a command on any target."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        page: str | None = None,
+        beside: Sequence[str] = (".csv",),
+        folder: bool = False,
+        data: str = "images",
+        split: str | None = None,
+        labels: bool = False,
+        copies: bool = False,
+        fewest: int = 2,
+        lists: bool = False,
+    ) -> None:
+        """Args:
+        page: name of the page that a run folder takes; None: no page unless `out` says where.
+        beside: endings of the files beside the page.
+        folder: whether the page may be a folder.
+        data: what the argument `data` is, in words.
+        split: the part of the data that is opened by default.
+        labels: whether the tool takes `label_column`.
+        copies: whether it wants the features that find copies.
+        fewest: images that it needs.
+        lists: whether paths go to a pipe.
+        """
+        self.function, self.name = function, function.__name__
+        self.default_page, self.beside, self.folder, self.data = page, tuple(beside), folder, data
+        self.split, self.labels, self.copies = split, labels, copies
+        self.fewest, self.lists = fewest, lists
+        self.ranges: dict[str, Between] = {}
+        self.command = self._command()
+
+    @property
+    def named(self) -> list[str]:
+        """The names of the arguments of the function, without the embeddings."""
+        return list(inspect.signature(self.function).parameters)[1:]
+
+    def place(self, source: Any, out: str | Path | None) -> Path | None:
+        """Return the page to write, None for none; raises ValueError where one of its files exists
+        that the user named, OSError where nothing can be written.
+        """
+        from nearfar.atomic import PAGES, check_folder, check_output
+
+        if out is not None:
+            endings = ("",) if self.folder and not Path(out).suffix else PAGES
+            check_output(Path(out), endings, beside=self.beside)
+            return Path(out)
+        page = None if self.default_page is None else source.page(self.default_page)
+        if page is not None:
+            check_folder(page.parent)
+        return page
+
+    def call(self, target: Any, given: dict[str, Any]) -> Any:
+        """Open a target, compute the result, log it, and write it where it belongs."""
+        from nearfar.embeddings.sources import OfRun, Opening, folders_apart, resolve
+        from nearfar.progress import log
+
+        self.check(given)
+        source = resolve(target)
+        page = self.place(source, given["out"])
+        if "images" in self.named and not isinstance(source, OfRun) and given["data"] is None:
+            given["images"], given["data"] = folders_apart(given["images"])
+        options = {name: given[name] for name in self.named}
+        how = Opening(
+            data=given["data"],
+            split=given["split"] if source.page("") is None else given["split"] or self.split,
+            encoder=given["encoder"],
+            label_column=given.get("label_column"),
+            copies=self.copies,
+            fewest=self.fewest,
+        )
+        result = self.function(source.open(how), **options)
+        result.command = self._words(source.name, given, page)
+        if page is not None:
+            result.write(page if given["out"] is not None else result.default_page(page))
+        for line in result.lines:
+            log.info(line)
+        return result
+
+    def _command(self) -> Callable[..., Any]:
+        """Return the function behind the command and the public name."""
+        names = [*KINDS] if self.labels else [name for name in KINDS if name != "label_column"]
+        own = list(self._options())
+        placed = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        options = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
+        taken = {one.name for one in (*placed, *options)}
+        shared = [self._shared(name, bool(placed)) for name in names if name not in taken]
+        ordered = sorted([*shared[:1], *placed, *shared[1:], *options], key=lambda one: one.kind)
+        signature = inspect.Signature(ordered)
+
+        @functools.wraps(self.function)
+        def command(*given: Any, **named: Any) -> Any:
+            bound = signature.bind(*given, **named)
+            bound.apply_defaults()
+            with isolated():
+                return self.call(bound.arguments.pop("target"), dict(bound.arguments))
+
+        del command.__wrapped__
+        command.__signature__ = signature  # type: ignore[attr-defined]
+        command.__doc__ = self._documentation([one.name for one in shared])
+        return command
+
+    def _options(self) -> Iterator[Parameter]:
+        """Yield the arguments of the function with their types, and note their ranges."""
+        known = inspect.unwrap(self.function).__globals__
+        for one in list(inspect.signature(self.function).parameters.values())[1:]:
+            kind = eval(one.annotation, known) if type(one.annotation) is str else one.annotation
+            if get_origin(kind) is Annotated:
+                kind, *further = get_args(kind)
+                for between in further:
+                    if isinstance(between, Between):
+                        self.ranges[one.name] = between
+            yield one.replace(annotation=kind)
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raise ValueError for an option beyond its range, before anything is opened."""
+        for name, (least, most) in self.ranges.items():
+            check_range(f"--{name.replace('_', '-')}", given[name], least, most)
+
+    def _shared(self, name: str, placed: bool) -> Parameter:
+        annotation, default = KINDS[name]
+        by_place = name == "target" or (name == "data" and not placed)
+        kind = Parameter.POSITIONAL_OR_KEYWORD if by_place else Parameter.KEYWORD_ONLY
+        return Parameter(name, kind, default=default, annotation=annotation)
+
+    def _documentation(self, shared: Sequence[str]) -> str:
+        """Return the docstring of the function, with the arguments that all tools have."""
+        written = inspect.getdoc(self.function) or ""
+        meanings = {
+            name: COMMON[name].format(
+                beside=" and ".join(f"a {ending}" for ending in self.beside),
+                default="none"
+                if self.default_page is None
+                else f"{self.default_page}.html in the run folder, which is replaced",
+                features="colours and edges for copies, the best features at hand for the rest"
+                if self.copies
+                else "the best features at hand",
+            )
+            for name in shared
+            if name in COMMON
+        }
+        meanings["data"] = f"{self.data}. Default: the data of the run."
+        meanings["split"] = (
+            'part of the data; "all" for everything. Default: that of the run, of other data its '
+            "training split."
+            if self.split is None
+            else "part of the data. Default: all, since images of one split can be copies of those "
+            "of another."
+        )
+        first = f"    target: {meanings['target']}"
+        others = [f"    {name}: {meanings[name]}" for name in shared if name != "target"]
+        head, args, tail = _parts(written)
+        lines = ["Args:", first, *args, *others]
+        return "\n\n".join(filter(None, [head, "\n".join(lines), tail]))
+
+    def _words(self, source: str, given: dict[str, Any], page: Path | None) -> str:
+        """Return the command that makes the same again, as a shell takes it."""
+        data = given["data"]
+        placed = [
+            word
+            for word in (data if isinstance(data, (list, tuple)) else [data])
+            if isinstance(word, (str, os.PathLike))
+        ]
+        options = {
+            name: value
+            for name, value in given.items()
+            if name not in ("data", "out") and isinstance(value, (str, os.PathLike, bool)) and value
+        }
+        if given["out"] is not None and page is not None:
+            options["out"] = page.with_stem(f"{page.stem}-new")
+        words = ["nearfar", self.name, source, *placed, *as_words(options)]
+        return shlex.join(map(str, words))
+
+
+def _parts(written: str) -> tuple[str, list[str], str]:
+    """Return a docstring before its "Args:", the lines of these, and what follows."""
+    found = re.search(r"\n\nArgs:\n((?:    .*\n?)+)", written + "\n")
+    if found is None:
+        head, _, tail = written.partition("\n\nReturns:")
+        return head, [], f"Returns:{tail}" if tail else ""
+    return written[: found.start()], found[1].rstrip().split("\n"), written[found.end() :].strip()
+
+
+_MODULES = {  # of the tools that come with nearfar, in the order of the overview
+    "map": "nearfar.tools.map",
+    "search": "nearfar.tools.search",
+    "duplicates": "nearfar.tools.duplicates",
+    "select": "nearfar.tools.select",
+    "cluster": "nearfar.tools.cluster",
+    "check": "nearfar.tools.check",
+}
+_TOOLS: dict[str, Tool] = {}
+
+
+def tool(**about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function of `Embeddings` a tool, with a command of its name; see `Tool` for the
+    arguments.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _TOOLS[function.__name__] = Tool(function, **about)
+        return function
+
+    return register
+
+
+def tool_names() -> list[str]:
+    """Return the names of all tools: those of nearfar, then those that other packages declare as
+    entry points of the group "nearfar.tools", then those of this program.
+    """
+    return list(dict.fromkeys([*_MODULES, *_of_packages(), *_TOOLS]))
+
+
+def find_tool(name: str) -> Tool:
+    """Return a tool by its name; KeyError for others."""
+    if name not in _TOOLS and name in _MODULES:
+        import_module(_MODULES[name])
+    elif name not in _TOOLS and name in _of_packages():
+        _of_packages()[name].load()
+    return _TOOLS[name]
+
+
+def _of_packages() -> dict[str, EntryPoint]:
+    """Return what other packages declare; a name of nearfar's own stays its own."""
+    found = entry_points(group="nearfar.tools")
+    return {point.name: point for point in found if point.name not in _MODULES}

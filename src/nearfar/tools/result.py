@@ -1,0 +1,152 @@
+"""What a tool returns: columns, lines for a person, a page; and the only place where it is written.
+
+Nothing here moves or removes an image: a command that could is shown, for a person to decide.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nearfar.atomic import replacing, write_file
+from nearfar.data.table import printable
+from nearfar.embeddings import Embeddings
+from nearfar.pages.sheet import contact_sheet, figures_of
+from nearfar.progress import Table, log
+
+Columns = dict[str, list[Any]]
+TABLE, FILES = ".csv", ".list"
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+ON_PAGE = 1000  # images, at most
+
+
+class Result(dict[str, list[Any]]):
+    """What a tool found about images: a dictionary of columns, each a list, as pandas takes it.
+
+    The columns are returned and written as CSV; `lines` are what a person is told; `page()`
+    is the page. Shown without more, the page has the images at `rows` with a line on each:
+    `captions`, by default their values in the last column.
+    """
+
+    def __init__(
+        self,
+        photos: Embeddings,
+        columns: Columns,
+        *,
+        rows: Sequence[int] = (),
+        title: str = "Images",
+        about: str = "",
+        note: str = "",
+        captions: Sequence[str] | None = None,
+        lines: Sequence[str | Table] = (),
+        files: Sequence[str] | None = None,
+    ) -> None:
+        """rows: positions of the images on the page. about, note: what the page says of all.
+        files: those that the .list beside the page names; None: the tool has no list.
+        """
+        super().__init__(columns)
+        self.photos, self.rows = photos, list(rows)
+        self.title, self.note, self.captions = title, note, captions
+        self.about = about or f"{len(self.rows)} of {len(photos)} images of {photos.images.where}"
+        self.lines, self.files = list(lines), files
+        self.command = ""  # that makes the same again
+        self.path: Path | None = None  # of the page, once it is written
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines))
+
+    def summary(self) -> Any:
+        """Return what --json prints."""
+        return dict(self)
+
+    def page(self) -> str:
+        """Return the page as HTML: a contact sheet."""
+        rows = self.rows[:ON_PAGE]
+        captions = self.captions
+        if captions is None:
+            captions = [_caption(value) for value in list(self.values())[-1]]
+        figures = figures_of(self.photos, rows, captions[: len(rows)])
+        return contact_sheet(self.title, self.about, self.note, figures=figures)
+
+    def write(self, path: Path) -> None:
+        """Write the page, the columns beside it as .csv, and the files as .list if there are any;
+        log where.
+        """
+        write_file(path, self.page())
+        write_table(path.with_suffix(TABLE), self)
+        if self.files is not None and self.photos.paths is not None:
+            write_files(path.with_suffix(FILES), self.files)
+        self.path = path
+        log.info("look -> %s and %s", path, path.with_suffix(TABLE).name)
+        for line in self.after(path):
+            log.info("%s", line)
+
+    def default_page(self, page: Path) -> Path:
+        """Return where the page goes if nobody says where: where the tool has it, or near."""
+        return page
+
+    def after(self, path: Path) -> Sequence[str]:
+        """Return lines on what to do with the files that were written."""
+        return ()
+
+    def piped(self) -> list[str]:
+        """Return what another program gets: the files of the images, or names without any."""
+        return self["path" if "path" in self else "name"]
+
+
+def _caption(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns as CSV; a text that a spreadsheet would take for a formula begins with '
+    then.
+    """
+    with (
+        replacing(path) as unfinished,
+        unfinished.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow(
+                "'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell
+                for cell in row
+            )
+
+
+def write_files(path: Path, files: Sequence[str]) -> None:
+    """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read
+    them.
+    """
+    write_file(path, b"".join(os.fsencode(file) + b"\0" for file in files))
+
+
+def tar_command(files: Path) -> str:
+    """Return the command that packs the files of a list into an archive beside it."""
+    archive = shlex.quote(str(files.with_suffix(".tar")))
+    return f"tar -cf {archive} --null -T {shlex.quote(str(files))}"
+
+
+def archive_and_delete_command(files: Path) -> str:
+    """Return the command that packs the files of a list into an archive, and removes them if that
+    went well.
+    """
+    return f"{tar_command(files)} && xargs -0 rm -- < {shlex.quote(str(files))}"
+
+
+def for_pipes(names: Sequence[str], separator: str) -> bytes:
+    """Return what a command gives to another program: each name once, a separator behind each.
+
+    A name with a line break is exact before a zero byte, else escaped.
+    """
+    lines = (
+        printable(name) if separator == "\n" and "\n" in name else name
+        for name in dict.fromkeys(names)
+    )
+    return b"".join(os.fsencode(line + separator) for line in lines)

@@ -1,0 +1,54 @@
+"""The tool that finds the images most similar to given ones.
+
+nearfar search runs/photos beach.jpg --k 20 --out beach.html
+nearfar search runs/photos beach.jpg --null | xargs -0 ls -l
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from nearfar.messages import check_range
+from nearfar.tools.registry import Between, tool
+
+if TYPE_CHECKING:
+    from nearfar.embeddings import Embeddings
+    from nearfar.tools.search.result import Found
+
+FEW = 10  # images, where nobody says how many
+
+
+@tool(data="images to search", lists=True)
+def search(
+    photos: Embeddings, images: Any = (), *, k: Annotated[int | None, Between(1)] = None
+) -> Found:
+    """Find the images most similar to given ones: a table, a contact sheet, paths for other
+    commands.
+
+    Args:
+        images: query images: names in the data, files, or text files with one name per line. In
+            Python also pixels.
+        k: number of images to find for each query. Default: 10, or all others where they are fewer.
+
+    Returns:
+        Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies)
+        and, for images in files, "path". An image of the data does not find itself.
+
+    Raises:
+        ValueError: for images that are missing or unreadable, and a k above the number of other
+            images.
+
+    >>> found = nearfar.search("runs/photos", "photos/cat/copy.png", k=1)
+    >>> found["name"], found["distance"]
+    (['cat/3.png'], [0.0])
+    """
+    from nearfar.embeddings.queries import resolve_queries
+    from nearfar.neighbours import find_nearest
+    from nearfar.tools.search.result import Found
+
+    others = len(photos) - 1
+    k = min(FEW, others) if k is None else k
+    check_range("--k", k, 1, others)
+    queries = resolve_queries(images, photos)
+    near = find_nearest(photos.features, queries.features, k, own=queries.own)
+    return Found(photos, queries, near)

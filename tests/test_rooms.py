@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "networks": {"views"},
     "data": {"views"},
     "losses": {"pairs"},
+    "testing": set(),
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs", "rendering"},
     "neighbours": {"pairs", "views", "data"},
@@ -140,7 +141,7 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
     ("library", "homes"),
     [
         ("lightning_fabric", {"training"}),
-        ("torch.distributed", {"training", "pairs"}),
+        ("torch.distributed", {"training", "pairs", "testing"}),
         ("matplotlib", {"maps", "pages"}),
         (
             "rich",
@@ -247,6 +248,7 @@ HEAVY = [
     [
         ("import nearfar", ["torch", *HEAVY]),
         ("import nearfar.losses", HEAVY),
+        ("import nearfar.testing", HEAVY),
         *(
             (f"from nearfar.cli import main; main({words})", ["torch", "numpy", *HEAVY[:-2]])
             for words in (

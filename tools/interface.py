@@ -21,6 +21,7 @@ from nearfar.run import Run, Verb
 ROOMS = {  # in the order of the page
     "losses": "One `nn.Module` for each paper's loss, used alone "
     "([reference](reference/losses.md)).",
+    "testing": "A contract for any loss on embeddings, needing torch alone ([guide](conformance.md)).",
     "pairs": "The reductions behind the losses, for writing your own "
     "([reference](reference/pairs.md)).",
     "views": "Augmentations of batches ([guide](views.md)).",

@@ -1,0 +1,229 @@
+"""`check_loss` finds what is wrong: for each check a loss with one mistake, and a loss with none."""
+
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import references as plain
+from nearfar.losses import SimCLR
+from nearfar.testing import CHECKS, TOGETHER, Case, check_loss, check_losses
+
+
+def simclr(z1, z2, temperature=0.2):
+    return plain.simclr(z1, z2, temperature)
+
+
+class Plain(nn.Module):
+    """SimCLR by its whole matrix, in float32 at least; correct, but for memory and processes."""
+
+    def exact(self, *views):
+        kind = torch.promote_types(views[0].dtype, torch.float32)
+        return [view.to(kind) for view in views]
+
+    def forward(self, z1, z2):
+        with torch.autocast("cpu", enabled=False):
+            return simclr(*self.exact(z1, z2))
+
+
+class OneSided(Plain):
+    def forward(self, z1, z2):
+        return super().forward(z1, z2.detach())
+
+
+class ByPosition(Plain):
+    def forward(self, z1, z2):
+        return super().forward(z1, z2) + z1[0].sum().to(torch.float32)
+
+
+class Rounded(Plain):
+    def exact(self, *views):
+        return [view + (view.bfloat16().to(view.dtype) - view).detach() for view in views]
+
+
+class Coarse(Plain):
+    """Full precision for float64 alone."""
+
+    def exact(self, *views):
+        kind = views[0].dtype
+        return [view if kind == torch.float64 else view + (view + 1).sin() / 99 for view in views]
+
+
+class Half(Plain):
+    def exact(self, *views):
+        return views
+
+
+class Autocast(Plain):
+    def forward(self, z1, z2):
+        return simclr(*self.exact(z1, z2))
+
+
+class Divided(Plain):
+    def exact(self, *views):
+        return [view / view.norm(dim=1, keepdim=True) for view in super().exact(*views)]
+
+
+class Standardised(Plain):
+    def exact(self, *views):
+        return [view / view.std(0) for view in super().exact(*views)]
+
+
+class Averaged(Plain):
+    """With a running mean, which nothing shields."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, z1, z2):
+        value = super().forward(z1, z2)
+        if self.training:
+            self.mean.lerp_(value.detach().float(), 0.1)
+        return value + self.mean
+
+
+class Unsaved(Averaged):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()), persistent=False)
+
+
+class Restless(Averaged):
+    def forward(self, z1, z2):
+        self.mean += 1
+        return super().forward(z1, z2)
+
+
+class Learned(Plain):
+    """With a learned temperature, whose gradient is twice the true one."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(0.2)))
+
+    def forward(self, z1, z2):
+        scale = 2 * self.log_scale - self.log_scale.detach()
+        with torch.autocast("cpu", enabled=False):
+            return simclr(*self.exact(z1, z2), (-scale).exp())
+
+
+class Unpicklable(Plain):
+    def __init__(self):
+        super().__init__()
+        self.function = lambda: None
+
+    def __deepcopy__(self, memo):
+        return Unpicklable()
+
+
+class WhereCompiled(Plain):
+    def forward(self, z1, z2):
+        value = super().forward(z1, z2)
+        return 1.01 * value if torch.compiler.is_compiling() else value
+
+
+WRONG = {
+    "reference": (SimCLR(0.3), r"step 1: the value is \S+ instead of \S+"),
+    "gradcheck": (Rounded(), r"along its own direction the gradient is \S+ and the slope"),
+    "gradients": (OneSided(), r"argument 2 \(view\) gets no gradient"),
+    "permutation": (ByPosition(), r"step 1: the value is"),
+    "float32": (Coarse(), r"the (value|gradient)"),
+    "half": (Half(), r"the value is in torch.bfloat16, \S+ from"),
+    "autocast": (Autocast(), r"inside the value is"),
+    "zero_rows": (Divided(), r"one row of zeros: the value is nan"),
+    "equal_rows": (Standardised(), r"all rows equal: the value is nan"),
+    "bad_batch": (Averaged(), r"after a row of nan mean is not finite"),
+    "learned_temperature": (Learned(), r"the gradient of log_scale is \S+, and the slope"),
+    "memory": (Plain(), r"a batch of 2100 makes a tensor \[4200, 4200\]"),
+    "pickling": (Unpicklable(), r"raised \w+: .*pickle"),
+    "state_dict": (Unsaved(), r"step 1 afterwards: the value"),
+    "evaluation": (Restless(), r"a call in evaluation moves the state: mean is"),
+    "processes": (SimCLR(), r"after 3 steps on rank 0 the weight 0.weight is off by"),
+    "unequal_parts": (SimCLR(), r"after 3 steps on rank 0 the weight 0.weight is off by"),
+    "compiled": (WhereCompiled(), r"step 1: a value is"),
+}
+
+
+def only(check):
+    return {other: "not asked for" for other in CHECKS if other != check}
+
+
+def test_every_check_can_fail():
+    assert {*WRONG} == {*CHECKS}
+
+
+@pytest.mark.parametrize("check", WRONG)
+def test_a_mistake_is_found_and_said_in_one_line(check):
+    loss, words = WRONG[check]
+    report = check_loss(loss, reference=simclr, skip=only(check))
+    assert not report and [*report.failures] == [check]
+    assert "\n" not in report.failures[check]
+    assert re.match(words, report.failures[check]), report.failures[check]
+    with pytest.raises(AssertionError, match=f"{check} +FAILS"):
+        report.raise_for_failures()
+
+
+def test_a_correct_loss_has_no_failure_but_those_that_it_means():
+    skip = {"memory": "it is the plain form", **dict.fromkeys(TOGETHER, "below")}
+    report = check_loss(Plain(), reference=simclr, skip=skip)
+    report.raise_for_failures()
+    assert report and report["memory"].skipped and report["memory"].words == "it is the plain form"
+    assert str(report).count("holds") == len(CHECKS) - 4
+    assert str(report).splitlines()[0] == "Plain"
+
+
+def test_losses_share_processes_and_each_has_its_own_report():
+    cases = {
+        "gathers": Case(SimCLR(gather=True)),
+        "raises": Case(Refuses()),
+        "cannot be sent": Case(Unpicklable()),
+    }
+    found = check_losses(cases, dict.fromkeys(cases, only("unequal_parts")))
+    assert [report.loss for report in found] == [*cases]
+    assert found[0] and not found[1] and not found[2]
+    assert found[1]["unequal_parts"].words == "raised ValueError: no batch of 12 rows"
+    assert found[2]["unequal_parts"].words.startswith("it cannot be pickled for another process")
+
+
+class Refuses(Plain):
+    def forward(self, z1, z2):
+        if len(z1) == 12:
+            raise ValueError("no batch of 12 rows")
+        return super().forward(z1, z2)
+
+
+def test_the_state_of_torchs_generator_is_left_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    check_loss(Plain(), skip=dict.fromkeys(TOGETHER, "slow"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_names_that_do_not_exist_are_said():
+    with pytest.raises(ValueError, match="there is no input 'rows'; choose among view, views, key"):
+        check_loss(Plain(), ("rows", "view"))
+    with pytest.raises(ValueError, match="there is no check 'speed'; choose among reference, "):
+        check_loss(Plain(), skip={"speed": "slow"})
+    with pytest.raises(ValueError, match="one input must be a view or views"):
+        check_loss(Plain(), ("key", "queue"))
+
+
+def test_any_kind_of_input_is_made():
+    """A loss of all kinds, whose index and queue are within their ranges."""
+
+    class Everything(nn.Module):
+        def forward(self, view, views, key, keys, queue, index):
+            assert view.shape == key.shape and view.shape in ((12, 6), (8, 6))
+            assert views.shape == keys.shape == (3, *view.shape)
+            assert index.min() >= 0 and index.max() < 40 and len(index.unique()) == len(view)
+            torch.testing.assert_close(queue.norm(dim=1), torch.ones(40, dtype=queue.dtype))
+            rows = torch.cat([view[None], views, key.detach()[None], keys.detach()])
+            return -F.cosine_similarity(rows[:4], rows[4:], dim=2).mean()
+
+    kinds = ("view", "views", "key", "keys", "queue", "index")
+    skip = {check: "not asked for" for check in CHECKS if check not in ("gradients", "gradcheck")}
+    check_loss(Everything(), kinds, skip=skip).raise_for_failures()

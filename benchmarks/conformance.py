@@ -285,7 +285,7 @@ def saved(found: dict[str, Report]) -> dict[str, Any]:
     packages = {*(PEERS[name].package for name in found), "torch"}
     lines = {name: {one.check: _cell(one) for one in found[name].outcomes} for name in found}
     about = {
-        "made_by": "python benchmarks/conformance.py",
+        "command": "python benchmarks/conformance.py",
         "date": time.strftime("%Y-%m-%d"),
         "versions": {package: version(package) for package in sorted(packages)},
     }

@@ -63,6 +63,10 @@ class Case:
     processes of `processes` and `unequal_parts`. strict: each of two processes has the
     value of the joined batch, not only their mean, and a bad batch leaves the state exactly as
     it was.
+
+    >>> case = Case(torch.nn.CosineEmbeddingLoss(), ("view", "key"), batch=4)
+    >>> [list(x.shape) for x in case.inputs()]
+    [[4, 6], [4, 6]]
     """
 
     loss: nn.Module
@@ -91,7 +95,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found. words: what is wrong, or why the check was skipped, or empty."""
+    """What a check found. words: what is wrong, or why the check was skipped, or empty.
+
+    >>> Outcome("memory", passed=False, skipped=True, words="a plain form").check
+    'memory'
+    """
 
     check: str
     passed: bool
@@ -101,7 +109,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcomes of all checks of one loss; `str` gives a table, `bool` whether none failed."""
+    """The outcomes of all checks of one loss; `str` gives a table, `bool` whether none failed.
+
+    >>> report = Report("Mine", (Outcome("half", passed=False, words="the value is nan"),))
+    >>> bool(report), report.failures
+    (False, {'half': 'the value is nan'})
+    """
 
     loss: str
     outcomes: tuple[Outcome, ...] = field(default=())
@@ -190,6 +203,11 @@ def check_loss(
 
     Raises:
         ValueError: for a kind of input or a name in `skip` that does not exist.
+
+    >>> slow = dict.fromkeys(("processes", "unequal_parts", "compiled"), "they start processes")
+    >>> report = check_loss(nearfar.losses.SimCLR(gather=True), skip=slow)
+    >>> bool(report), report["memory"].passed, report["compiled"].words
+    (True, True, 'they start processes')
     """
     made = Case(
         loss,
@@ -220,6 +238,9 @@ def check_losses(
 
     Raises:
         ValueError: as for `check_loss`.
+
+    >>> check_losses({})
+    []
     """
     reasons = {name: dict((skip or {}).get(name, {})) for name in cases}
     for name, case in cases.items():
@@ -289,6 +310,9 @@ def make_inputs(
 
     Embeddings are three times a normal sample; those of another step differ by a tenth of that, an
     index names other images, and a queue stays.
+
+    >>> [list(x.shape) for x in make_inputs(["views", "queue", "index"], batch=8)]
+    [[3, 8, 6], [40, 6], [8]]
     """
     made, noise = [], torch.Generator().manual_seed(step)
     for position, kind in enumerate(kinds):

@@ -335,15 +335,16 @@ USUAL = ("half", "autocast", "memory", "unequal_parts")
 TWO = """
 import torch, torch.distributed as dist
 {imports}
-dist.init_process_group("gloo")
 torch.manual_seed(0)
 rows = torch.randn(2, 20, 6, requires_grad=True)
+joint = torch.autograd.grad({loss}()(*rows), rows)[0]  # before there are two processes
+dist.init_process_group("gloo")
 own = slice(0, 10) if dist.get_rank() == 0 else slice(10, 20)
-{loss}(gather_distributed=True)(*rows[:, own]).backward()
+{loss}({gather})(*rows[:, own]).backward()
 dist.all_reduce(rows.grad)  # the sum over the processes; DistributedDataParallel takes the mean
-joint = torch.autograd.grad({loss}()(*rows), rows)[0]
-print(f"off by {{(rows.grad / 2 - joint).norm() / joint.norm():.1%}}")
+dist.get_rank() or print(f"off by {{(rows.grad / 2 - joint).norm() / joint.norm():.1%}}")
 """
+GATHER = "gather_distributed=True"
 BANK = """
 import torch
 from lightly.loss import NTXentLoss
@@ -387,18 +388,56 @@ for temperature in (0.1, 0.11):
     loss = NTXentLoss(temperature)
     print(f"{temperature}: {loss(*rows).item():.4f} for {loss(*rows.float()).item():.4f}; ", end="")
 """
+FROSSL = """
+import torch
+from lightly.loss import FroSSLLoss
+views = torch.zeros(2, 12, 6)
+print(FroSSLLoss()(list(views)))
+"""
+PICKLED = """
+import pickle, torch
+from libauc.losses.contrastive import GCLoss_v1
+device, index = torch.device("cpu"), torch.arange(12)
+loss = GCLoss_v1(N=40, tau=0.2, device=device, enable_isogclr=True)
+rows = torch.randn(2, 12, 6, requires_grad=True)
+loss(*rows, index)
+try:
+    pickle.loads(pickle.dumps(loss))(*rows, index)
+except RuntimeError as error:
+    print(error)
+"""
 SHOWN = [
     (
         "DCLWLoss on two processes",
         "The weights are a softmax over the positives of a process' own rows, not of all: about 2 % "
         "of the gradient with 10 rows each. DCLLoss, with the same program, is off by 0.0 %.",
-        TWO.format(imports="from lightly.loss import DCLWLoss", loss="DCLWLoss"),
+        TWO.format(imports="from lightly.loss import DCLWLoss", loss="DCLWLoss", gather=GATHER),
     ),
     (
         "BarlowTwinsLoss on two processes",
         "The cross-correlation is gathered, but rows are standardised by the mean and the deviation "
-        "of a process' own rows. Large batches differ less.",
-        TWO.format(imports="from lightly.loss import BarlowTwinsLoss", loss="BarlowTwinsLoss"),
+        "of a process' own rows.",
+        TWO.format(
+            imports="from lightly.loss import BarlowTwinsLoss",
+            loss="BarlowTwinsLoss",
+            gather=GATHER,
+        ),
+    ),
+    (
+        "BarlowTwinsLoss of stable-pretraining on two processes",
+        "It gathers without being asked, and standardises rows by a process' own rows too. Its "
+        "VICRegLoss, with the same program, is off by 0.0 %.",
+        TWO.format(
+            imports="from stable_pretraining.losses import BarlowTwinsLoss",
+            loss="BarlowTwinsLoss",
+            gather="",
+        ),
+    ),
+    (
+        "FroSSLLoss of zero rows",
+        "A batch whose rows are all zero has a norm of 0, and its logarithm is the loss. (Equal rows "
+        "that are not zero, as after a collapse, are finite.)",
+        FROSSL,
     ),
     (
         "NTXentLoss with a memory bank: state and a bad batch",
@@ -416,6 +455,12 @@ SHOWN = [
         "So are the averages of the images (and iSogCLR's temperatures). The authors' training "
         "scripts may save them apart; the module does not.",
         LIBAUC,
+    ),
+    (
+        "LibAUC's iSogCLR after pickling",
+        "The temperatures have a graph in the loss, and none in its copy, where they cannot be "
+        "changed in place.",
+        PICKLED,
     ),
     (
         "Rows in bfloat16",

@@ -16,6 +16,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -484,7 +485,8 @@ def show(snippet: str) -> str:
     if done.returncode:
         raise RuntimeError(done.stderr)
     lines = dict.fromkeys(done.stdout.strip().splitlines())  # of two processes, the same ones once
-    return f"```python\n{snippet.strip()}\n```\n\n```\n{chr(10).join(lines)}\n```\n"
+    program = re.sub(r"(\nfrom .*\n)(?!\n)", r"\1\n", snippet.strip())  # as ruff formats it
+    return f"```python\n{program}\n```\n\n```\n{chr(10).join(lines)}\n```\n"
 
 
 def write(results: dict[str, Any]) -> None:

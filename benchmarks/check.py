@@ -44,7 +44,7 @@ from nearfar.data import Images, open_images
 from nearfar.evaluation import colour_histogram, doubtful_labels, extract, hog, raw_pixels
 from nearfar.evaluation.knn import vote
 from nearfar.neighbours import nearest_rows
-from nearfar.neighbours.copies import altered
+from nearfar.neighbours.copies import perturb
 from nearfar.networks import Encoder, build_backbone, named_encoder, whiten_stem
 from nearfar.tools.check.label_issues import label_probabilities
 
@@ -136,7 +136,7 @@ def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
     )
     assert images.labels is not None
     copies = torch.arange(0, len(images), 10)
-    changed = torch.cat(altered(images.gather(copies)))
+    changed = torch.cat(perturb(images.gather(copies)))
     labels, wrong = planted(images.labels, 0.1, CHOSEN[0])
     found = {}
     for name, encoder in untrained_encoders(run, images).items():

@@ -55,7 +55,7 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.neighbours import COPY, LOCAL, local_difference, pixel_difference
-from nearfar.neighbours.copies import compared, differs, reduced
+from nearfar.neighbours.copies import compare_pixels, differs, reduced
 
 Chance = np.random.Generator
 TEXT = """\
@@ -677,7 +677,7 @@ def measure_time(images: list[Image.Image], size: tuple[int, int] = (1920, 1440)
     rows = [planes(image.resize(size, BICUBIC)) for image in images]
     pairs = list(itertools.pairwise(rows))
     began = time.process_time()
-    called = [compared(*pair) for pair in pairs]
+    called = [compare_pixels(*pair) for pair in pairs]
     at_full_size = time.process_time() - began
     began = time.process_time()
     small = [reduced(row) for row in rows]

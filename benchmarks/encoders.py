@@ -66,7 +66,7 @@ from nearfar.evaluation import (
 from nearfar.evaluation.evaluate import largest_class
 from nearfar.methods import LeJEPA, Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
-from nearfar.networks.starting import find_weights
+from nearfar.networks.pretrained import find_weights
 from nearfar.training.environment import hardware
 from nearfar.training.health import rankme
 from nearfar.training.plan import PHOTOGRAPH

@@ -18,7 +18,7 @@ from nearfar import cli
 from nearfar.arguments import GROUPS, REQUIRED, VERBS, examples_of, function_of, verb_app
 from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
-from nearfar.messages import as_words
+from nearfar.messages import to_argv
 
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
 
@@ -281,7 +281,7 @@ def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
     monkeypatch.setattr(
         "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
     )
-    words = as_words({name: value for name, value in settings.items() if name != "data"})
+    words = to_argv({name: value for name, value in settings.items() if name != "data"})
     assert main(["pretrain", settings["data"], *words]) == 0
     assert {name: given[name] for name in settings} == settings
 

@@ -15,11 +15,11 @@ from nearfar.messages import (
     did_you_mean,
     first_line,
     lacking,
-    of_arguments,
-    one_line,
-    plain,
+    parse_args_section,
+    raise_as_value_error,
+    to_plain,
 )
-from nearfar.networks.starting import read_tensors
+from nearfar.networks.pretrained import read_tensors
 from nearfar.training.run_folder import load_checkpoint
 
 
@@ -65,7 +65,7 @@ def test_what_a_machine_lacks_is_no_fault_of_what_is_read(what, error):
     if error is not None:
         assert is_passing(error) == (bool(what) or isinstance(error, FileNotFoundError))
         kept = type(error) if what else ValueError
-        with pytest.raises(kept) as caught, one_line("reading"):
+        with pytest.raises(kept) as caught, raise_as_value_error("reading"):
             raise error
         assert (caught.value is error) == bool(what)
 
@@ -89,13 +89,13 @@ def test_errors_of_the_kinds_given_become_one_line():
     assert first_line(ValueError("one\ntwo")) == "one" and first_line(ValueError()) == "ValueError"
     with (
         pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught,
-        one_line("cannot read it"),
+        raise_as_value_error("cannot read it"),
     ):
         raise RuntimeError("at byte 7\nand more")
     assert isinstance(caught.value.__cause__, RuntimeError)
-    with pytest.raises(RuntimeError), one_line("cannot read it", OSError, KeyError):
+    with pytest.raises(RuntimeError), raise_as_value_error("cannot read it", OSError, KeyError):
         raise RuntimeError("of another kind")
-    with pytest.raises(KeyboardInterrupt), one_line("cannot read it"):
+    with pytest.raises(KeyboardInterrupt), raise_as_value_error("cannot read it"):
         raise KeyboardInterrupt
 
 
@@ -105,8 +105,11 @@ def test_the_docstring_of_an_argument_is_one_line():
         "folder.\n    k: how many.\n"
     )
     docs += "\nReturns:\n    k: no."
-    assert of_arguments(docs) == {"data": "images, as one reads them: a folder.", "k": "how many."}
-    assert of_arguments("First line.") == {}
+    assert parse_args_section(docs) == {
+        "data": "images, as one reads them: a folder.",
+        "k": "how many.",
+    }
+    assert parse_args_section("First line.") == {}
 
 
 def test_every_kind_of_value_has_a_plain_form():
@@ -134,7 +137,7 @@ def test_every_kind_of_value_has_a_plain_form():
         "count": 7,
         "name": "caf\udce9",
     }
-    assert type(plain(np.int64(7))) is int
+    assert type(to_plain(np.int64(7))) is int
     assert as_json(Path("a")) == '{"path": "a"}' and as_json("b") == '{"result": "b"}'
 
 
@@ -146,7 +149,7 @@ def test_a_machine_without_memory_does_not_make_a_file_damaged(tmp_path, monkeyp
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"x")
     monkeypatch.setattr("torch.load", load)
-    monkeypatch.setattr("nearfar.networks.starting.load_state_dict", load)
+    monkeypatch.setattr("nearfar.networks.pretrained.load_state_dict", load)
     for read in (load_checkpoint, read_tensors):
         with pytest.raises(type(error)) as told:
             read(path)

@@ -52,7 +52,7 @@ def lean(unchecked, monkeypatch):
         "pages.report.write_report",
     ):
         monkeypatch.setattr(f"nearfar.{home}", lambda *_: None)
-    monkeypatch.setattr("nearfar.training.start.write_environment", lambda *_: None)
+    monkeypatch.setattr("nearfar.training.run_header.write_environment", lambda *_: None)
     monkeypatch.setattr("os.fsync", lambda _: None)
 
 

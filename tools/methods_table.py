@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from nearfar.commands.starting import list_methods
+from nearfar.commands.methods import list_methods
 from nearfar.methods import method_class
 
 HEAD = """# Methods

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from nearfar.commands.demo import run_demo as run_demo
     from nearfar.commands.doctor import doctor as doctor
     from nearfar.commands.embed import embed as embed
     from nearfar.commands.evaluate import evaluate as evaluate
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
+    from nearfar.commands.methods import list_methods as list_methods
     from nearfar.commands.pretrain import pretrain as pretrain
     from nearfar.commands.pretrain import resume as resume
-    from nearfar.commands.starting import list_methods as list_methods
-    from nearfar.commands.starting import run_demo as run_demo
     from nearfar.commands.views import show_views as show_views
     from nearfar.embeddings import Embeddings as Embeddings
     from nearfar.methods import register_method as register_method
@@ -40,7 +40,9 @@ _NAMES = {
     "commands.evaluate": ["evaluate"],
     "commands.export": ["export", "push"],
     "commands.pretrain": ["pretrain", "resume"],
-    "commands.starting": ["completion_script", "list_methods", "run_demo"],
+    "commands.completion": ["completion_script"],
+    "commands.demo": ["run_demo"],
+    "commands.methods": ["list_methods"],
     "commands.views": ["show_views"],
     "embeddings": ["Embeddings"],
     "methods": ["register_method"],

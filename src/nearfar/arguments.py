@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from cyclopts import App, CoercionError, Group, Parameter, Token, convert
 
 import nearfar
-from nearfar.messages import first_line, of_arguments, summary_of
+from nearfar.messages import first_line, parse_args_section, summary_of
 from nearfar.plugins import commands
 from nearfar.tools import find_tool
 
@@ -184,7 +184,7 @@ def _arguments(
     of.
     """
     meanings, names = (
-        of_arguments(inspect.getdoc(function) or ""),
+        parse_args_section(inspect.getdoc(function) or ""),
         inspect.unwrap(function).__globals__,
     )
     for name, one in inspect.signature(function).parameters.items():

@@ -42,7 +42,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     name = f".{path.stem}.{_machine()}-{os.getpid()}.partial{path.suffix}"
     unfinished = path.with_name(name)
     try:
-        with told_clearly(path):
+        with translate_errors(path):
             yield unfinished
             if unfinished.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -116,7 +116,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def told_clearly(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.
 
     Libraries raise errors of other kinds on top of that of the operating system: torch's says

@@ -219,9 +219,9 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     with shown_on(console):
         result = _result_of(verb, values)
     if piped:
-        from nearfar.tools.result import for_pipes
+        from nearfar.tools.result import paths_for_stdout
 
-        sys.stdout.write_bytes(for_pipes(result.piped(), end))  # type: ignore[union-attr]  # an `Outlet`
+        sys.stdout.write_bytes(paths_for_stdout(result.piped(), end))  # type: ignore[union-attr]  # an `Outlet`
     return result
 
 

@@ -118,7 +118,7 @@ def lacking(error: BaseException | None) -> str:
 
 
 @contextmanager
-def one_line(what: str, *kinds: type[BaseException]) -> Iterator[None]:
+def raise_as_value_error(what: str, *kinds: type[BaseException]) -> Iterator[None]:
     """Turn errors of these kinds into a ValueError of one line that begins with `what`.
 
     kinds: default: any, for decoders, networks and code of the user's, which raise anything. Errors
@@ -139,14 +139,14 @@ def summary_of(docs: str) -> str:
     return " ".join(docs.partition("\n\n")[0].split())
 
 
-def of_arguments(docs: str) -> dict[str, str]:
+def parse_args_section(docs: str) -> dict[str, str]:
     """Read the section "Args:" of a cleaned docstring: the text after each name, in one line."""
     block = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", docs, re.DOTALL | re.MULTILINE)
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def as_words(settings: Mapping[str, Any]) -> list[str]:
+def to_argv(settings: Mapping[str, Any]) -> list[str]:
     """Write settings as options of the command line."""
     words: list[str] = []
     for name, value in settings.items():
@@ -168,13 +168,13 @@ def as_json(result: Any, **also: Any) -> str:
     also: further names with values. Numbers that are not finite, which JSON does not have, are
     null.
     """
-    value = plain(result)
+    value = to_plain(result)
     if not isinstance(value, dict):
         value = {"path" if isinstance(result, PathLike) else "result": value}
-    return json.dumps(value | plain(also), allow_nan=False)
+    return json.dumps(value | to_plain(also), allow_nan=False)
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return a value in lists, dictionaries, strings, numbers, booleans and None; what has a
     summary gives that.
     """
@@ -187,12 +187,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return fspath(value)
     if hasattr(value, "summary"):
-        return plain(value.summary())
+        return to_plain(value.summary())
     if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): to_plain(one) for name, one in value.items()}
     if hasattr(value, "tolist"):  # of NumPy or torch
-        return plain(value.tolist())
-    return [plain(one) for one in value]
+        return to_plain(value.tolist())
+    return [to_plain(one) for one in value]
 
 
 class Outlet:

@@ -34,6 +34,7 @@ from nearfar.evaluation import (
     Probe,
     are_gray,
     colour_histogram,
+    default_probe,
     draw_labels,
     extract,
     finetune_accuracies,
@@ -42,7 +43,6 @@ from nearfar.evaluation import (
     percent_of,
     raw_pixels,
     tuning,
-    usual_probe,
 )
 from nearfar.evaluation.evaluate import FEW, largest_class
 from nearfar.evaluation.labelled import balanced_accuracy
@@ -61,7 +61,7 @@ from nearfar.evaluation.results import (
     sentence,
 )
 from nearfar.methods import method_class, method_names
-from nearfar.neighbours import copy_distance, find_leaks
+from nearfar.neighbours import duplicate_threshold, find_leaks
 from nearfar.networks import Encoder, first_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.progress import Bold, Table, log, quietly, waiting
@@ -235,7 +235,7 @@ def describe_leaks(
     accuracy without them.
     """
     train, test = sets.splits["train"], sets.splits["test"]
-    moved = copy_distance(partial(extract, encoder), train, train_x, stream(0, "altered"))
+    moved = duplicate_threshold(partial(extract, encoder), train, train_x, stream(0, "altered"))
     leaks, complete = find_leaks(train, test, train_x, test_x, moved)
     if not leaks and not complete:
         return (
@@ -373,7 +373,7 @@ def finetuned(
     return found
 
 
-def usual_probe_of(settings: Settings | None, image_size: int) -> str:
+def default_probe_of(settings: Settings | None, image_size: int) -> str:
     """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR without one,
     and for a method of one's own.
     """
@@ -381,7 +381,7 @@ def usual_probe_of(settings: Settings | None, image_size: int) -> str:
     if settings is not None and settings.method in method_names():
         recipes = method_class(settings.method).recipes
         protocol = recipes[settings.recipe].protocol if settings.recipe in recipes else ""
-    return usual_probe(protocol, image_size)
+    return default_probe(protocol, image_size)
 
 
 def measured_on(

@@ -26,12 +26,12 @@ from nearfar.data.value_range import EIGHT_BITS
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import read_images
 from nearfar.isolation import isolated
-from nearfar.maps.layouts import lay_out
+from nearfar.maps.layouts import fit_layout
 from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
 from nearfar.rendering import shown_if, shown_nowhere
 from nearfar.run import Run, load
-from nearfar.training.plan import chosen_views
+from nearfar.training.plan import resolve_views
 from nearfar.views import check_value_range
 
 
@@ -276,20 +276,20 @@ class ContrastiveMap(_Estimator):
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
         seeds = self.estimator_._seed(), self._seed()
         with isolated():
-            self._lay_out(X, *seeds)
+            self._fit_layout(X, *seeds)
         return self
 
-    def _lay_out(self, X: Any, of_encoder: int, seed: int) -> None:
+    def _fit_layout(self, X: Any, of_encoder: int, seed: int) -> None:
         with tempfile.TemporaryDirectory(prefix="nearfar-") as folder:
             run, images = self.estimator_._fit(X, folder, of_encoder)
-            plan = chosen_views(run.settings.given("views"), run.settings)
+            plan = resolve_views(run.settings.given("views"), run.settings)
         for name in (
             name for name in vars(self.estimator_) if name.endswith("_") and name != "encoder_"
         ):
             setattr(self, name, getattr(self.estimator_, name))
         with shown_if(self.verbose):
             features = compute_features(self.encoder_, images)
-            made = lay_out(
+            made = fit_layout(
                 "projector",
                 self.encoder_,
                 images,

@@ -24,7 +24,7 @@ from torchvision.ops import box_convert
 from nearfar.data.decoding import whole_planes
 from nearfar.data.formats import formats
 from nearfar.data.images import sample
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 from nearfar.views import unit
 
 BROKEN = (
@@ -159,7 +159,7 @@ def _read_coco(file: Path) -> AnnotatedImages:
         *(root / name for root in roots for name in (split, f"images/{split}", "images")),
         roots[1],
     ]
-    with one_line(f"cannot read {file} as COCO json", *BROKEN):
+    with raise_as_value_error(f"cannot read {file} as COCO json", *BROKEN):
         content = json.loads(file.read_bytes())
         categories = sorted(content["categories"], key=lambda one: one["id"])
         named = {tuple(map(str, one["keypoints"])) for one in categories if one.get("keypoints")}
@@ -226,7 +226,7 @@ def _read_voc(folder: Path) -> AnnotatedImages:
         )
     read = {}
     for file in files:
-        with one_line(f"cannot read {file} as VOC xml", *BROKEN):
+        with raise_as_value_error(f"cannot read {file} as VOC xml", *BROKEN):
             root = ElementTree.fromstring(
                 file.read_bytes(), ElementTree.XMLParser(target=_NoEntities())
             )
@@ -238,7 +238,7 @@ def _read_voc(folder: Path) -> AnnotatedImages:
     images = []
     for file, (about, objects) in read.items():
         names = f"{file.stem}.jpg", f"{file.stem}.png", str(about.get("filename"))
-        with one_line(f"cannot read {file} as VOC xml", *BROKEN):
+        with raise_as_value_error(f"cannot read {file} as VOC xml", *BROKEN):
             labelled = [{**one, "category_id": classes.index(one["name"]) + 1} for one in objects]
             paths = [
                 folder / place / name for place in ("JPEGImages", "images", ".") for name in names
@@ -270,7 +270,7 @@ def _image(
             f"nor around it"
         )
     width, height = int(about["width"]), int(about["height"])
-    with one_line(f"cannot read {path}"), Image.open(path, formats=formats()) as image:
+    with raise_as_value_error(f"cannot read {path}"), Image.open(path, formats=formats()) as image:
         size = image.size
     if sorted(size) != sorted((width, height)):  # EXIF may turn it
         raise ValueError(
@@ -278,7 +278,7 @@ def _image(
         )
     found = []
     for one in objects:
-        with one_line(f"annotation {one.get('id', one.get('name'))}", *BROKEN):
+        with raise_as_value_error(f"annotation {one.get('id', one.get('name'))}", *BROKEN):
             found += _inside(one, width, height, points)
     return AnnotatedImage(path, width, height, tuple(found))
 
@@ -368,7 +368,7 @@ class DetectionSet(Dataset):
 
 def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
     """Read an image whole, in 0..1."""
-    with one_line(f"cannot read {one.path}"):
+    with raise_as_value_error(f"cannot read {one.path}"):
         image = unit(whole_planes(str(one.path), channels, None))
     height, width = image.shape[1:]
     if (width, height) != (one.width, one.height):

@@ -22,7 +22,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
-from nearfar.messages import check_known, one_line
+from nearfar.messages import check_known, raise_as_value_error
 from nearfar.networks import Encoder, SmallNet
 from nearfar.networks.backbone import Backbone
 
@@ -159,7 +159,9 @@ class FeatureMaps(nn.Module):
             [widths[i] for i in self.taken],
         )
         with (
-            one_line(f"encoder {backbone.name!r} takes no images of other sizes ({HINT})"),
+            raise_as_value_error(
+                f"encoder {backbone.name!r} takes no images of other sizes ({HINT})"
+            ),
             torch.no_grad(),
         ):
             training = net.training

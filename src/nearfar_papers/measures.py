@@ -34,11 +34,11 @@ from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
 from nearfar.rendering import shown_nowhere
 from nearfar.training.budget import training_speed
-from nearfar.training.plan import chosen_method, chosen_views, views_at
+from nearfar.training.plan import resolve_method, resolve_views, views_at
 from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
+from nearfar.training.run_header import resume_plan
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
-from nearfar.training.start import plan_resumed
 from nearfar_papers.runs import PLANE
 
 MIB = 2**20
@@ -131,7 +131,7 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     reading = settings.reading_for(encoder.image_size)
     images = read_images(settings.data, split="test", **reading)
     images = images.subset(range(min(VIEWS_OF, len(images))))
-    plan = chosen_views(settings.given("views"), settings)
+    plan = resolve_views(settings.given("views"), settings)
     features = [
         extract_view(
             encoder,
@@ -152,14 +152,14 @@ def saved_projector(run: Path) -> nn.Module:
     width].
     """
     with shown_nowhere():
-        model = plan_resumed(Run(run).settings, {}).model()
+        model = resume_plan(Run(run).settings, {}).model()
     model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
     projector: nn.Module = model.online[1].eval()
     return projector
 
 
 def _method(numbers: Mapping[str, Any]) -> Any:
-    return chosen_method(
+    return resolve_method(
         Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}})
     )[0]
 

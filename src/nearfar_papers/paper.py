@@ -18,7 +18,7 @@ from nearfar.messages import (
     LARGEST_SEED,
     check_known,
     load_yaml,
-    one_line,
+    raise_as_value_error,
 )
 
 Size = Literal["full", "small"]
@@ -311,7 +311,9 @@ def read_paper(name: str | Path) -> Paper:
     if path.suffix not in (".yaml", ".yml"):
         check_known("paper", str(name), paper_names())
         path = Path(__file__).parent / f"{name}.yaml"
-    with one_line(path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
+    with raise_as_value_error(
+        path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError
+    ):
         whole = _named(load_yaml(path)) | {"name": check_plain_name("paper", path.stem)}
         common = _named(whole.pop("common", {}))
         tables: dict[str, Table] = {}
@@ -383,7 +385,7 @@ def _check_paths(cell: Cell, place: str) -> None:
     """Check what of a cell becomes a part of a path; ValueError, which names the cell, for what is
     no plain name.
     """
-    with one_line(f"{place}, row {cell.row}, column {cell.column}", ValueError):
+    with raise_as_value_error(f"{place}, row {cell.row}, column {cell.column}", ValueError):
         for name in (cell.row, cell.column):
             check_plain_name("row or column", name)
         for settings in (cell.settings, cell.evaluate):
@@ -511,7 +513,7 @@ Part = TypeVar("Part")
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
-    with one_line(place, TypeError):  # for a key that is missing
+    with raise_as_value_error(place, TypeError):  # for a key that is missing
         return cls(**_checked(get_type_hints(cls), place, given))
 
 
@@ -520,7 +522,7 @@ def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dic
     a list of one.
     """
     for name, value in given.items():
-        with one_line(place, ValueError):
+        with raise_as_value_error(place, ValueError):
             check_known("key", name, hints, "see docs/reproduce.md")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]

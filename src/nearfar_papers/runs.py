@@ -33,11 +33,11 @@ from nearfar import Run, evaluate
 from nearfar.atomic import write_file
 from nearfar.device import one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
-from nearfar.messages import as_words, check_known, first_line, one_line, read_json
+from nearfar.messages import check_known, first_line, raise_as_value_error, read_json, to_argv
 from nearfar.progress import log, progress
 from nearfar.training.environment import machine, software
 from nearfar.training.health import Health
-from nearfar.training.plan import chosen_method
+from nearfar.training.plan import resolve_method
 from nearfar.training.processes import handled
 from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
@@ -83,11 +83,13 @@ def check_cells(table: Table) -> None:
     not exist.
     """
     for cell in table.cells():
-        with one_line(f"{table.name}, row {cell.row}, column {cell.column}", ValueError, TypeError):
+        with raise_as_value_error(
+            f"{table.name}, row {cell.row}, column {cell.column}", ValueError, TypeError
+        ):
             if "method" not in cell.settings:
                 raise ValueError("method is missing in the settings")
             counted = {"images"} if cell.measure == "variables" else set()
-            chosen_method(
+            resolve_method(
                 Settings.of(
                     **{name: cell.settings[name] for name in cell.settings.keys() - counted}
                 )
@@ -208,7 +210,7 @@ def right_in(path: Path) -> dict[str, np.ndarray]:
 
     ValueError, one line, for a file that `evaluate` did not write so.
     """
-    with one_line(f"{path} is damaged; evaluate again", *DAMAGED_NPZ):
+    with raise_as_value_error(f"{path} is damaged; evaluate again", *DAMAGED_NPZ):
         if not path.is_file():
             raise ValueError("it is not a regular file")
         saved = np.load(path, allow_pickle=False)
@@ -447,7 +449,7 @@ def _pretrain_words(task: Task) -> list[str]:
     """Return the command line that makes the run of a task."""
     settings = {key: value for key, value in task.settings.items() if key != "data"}
     usual = PAPERS | (SMALL if settings.get("recipe") == "small" else {})
-    words = ["nearfar", "pretrain", str(task.source), *as_words(usual | settings)]
+    words = ["nearfar", "pretrain", str(task.source), *to_argv(usual | settings)]
     return [*words, "--seed", str(task.seed), "--out", str(task.folder)]
 
 
@@ -461,7 +463,7 @@ def _evaluation_words(cell: Cell, same: Sequence[Cell], task: Task) -> list[str]
         words += [other, "--root", str(task.data)] if standard else [str(task.data / other)]
     protocols = dict.fromkeys(name for one in same for name in one.protocol)
     words += ["--protocol", *protocols, "--no-baselines"]
-    return words + as_words({key: value for key, value in cell.evaluate.items() if key != "data"})
+    return words + to_argv({key: value for key, value in cell.evaluate.items() if key != "data"})
 
 
 def _measure_words(cell: Cell, task: Task) -> list[str]:

@@ -15,7 +15,7 @@ from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.neighbours import Link, find_leaks
 from nearfar.neighbours.duplicates import ALIKE, COPIED
-from nearfar.tools.check.problems import Problem, next_step, repeated_problems
+from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 
 
 def digit(number, side=48):
@@ -96,7 +96,7 @@ def test_copies_under_two_labels_contradict_each_other(checked):
 
 
 def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
-    found = named(checked, "doubtful label")
+    found = named(checked, "label issue")
     wrong = {"train/0/wrong-31.png", "train/1/wrong-32.png", "train/2/wrong-33.png"}
     assert len(wrong & set(found.name[:4])) >= 2 and found.measure.is_monotonic_increasing
     row = found[found.name == "train/1/wrong-32.png"].iloc[0]
@@ -250,8 +250,8 @@ def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monk
 
 
 def test_near_leaks_are_in_the_next_step_behind_what_is_graver():
-    names = ["leak", "copies disagree", "doubtful label", "near leak", "dark"]
-    problems = [Problem(name, row, f"{row}.png", "") for row, name in enumerate(names)]
+    names = ["leak", "copies disagree", "label issue", "near leak", "dark"]
+    problems = [Issue(name, row, f"{row}.png", "") for row, name in enumerate(names)]
     classes = {"label": ["a"], "images": [9]}
     said = next_step(problems, classes)
     assert said.count("; then ") == 2 and said.endswith("that nearly repeat a training image (1).")
@@ -272,7 +272,7 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
         [],
         [Link(0.0, 0, 2, COPIED)],
     ):  # 2 is as near as 0, so that neither stands out, unless it is its copy
-        found = repeated_problems(copies + links, 0.1, features, names, splits, [""] * 8)
+        found = duplicate_issues(copies + links, 0.1, features, names, splits, [""] * 8)
         assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][
             : len(copies)
         ]
@@ -326,7 +326,7 @@ def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_hel
     np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
     found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html")
     text = said.text
-    assert "doubtful label" not in found["problem"]
+    assert "label issue" not in found["problem"]
     assert f"(the largest class has {150 / 300:.1%})" in text and "balanced accuracy" in text
     assert "too few to tell wrong labels from hard images, so none is listed" in text
     assert "nearfar pretrain" in text and "resnet50" in text

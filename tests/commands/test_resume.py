@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar.cli import main
 from nearfar.training import loop
-from nearfar.training.run_folder import LOCK, owned
+from nearfar.training.run_folder import LOCK, lock_run_folder
 from tests.pictures import png
 from tests.steps import at_step, same_runs
 
@@ -153,7 +153,7 @@ def test_a_run_inside_its_data_goes_on(photos):
 def test_a_folder_has_one_owner(photos, tmp_path, monkeypatch):
     begin("photos", "run")
     before = contents(tmp_path / "run")
-    with owned(tmp_path / "run"):
+    with lock_run_folder(tmp_path / "run"):
         before |= {str(tmp_path / "run" / LOCK): (tmp_path / "run" / LOCK).read_bytes()}
         says = rf"run is being written by process {os.getpid()} on "
         with pytest.raises(ValueError, match=says):
@@ -168,18 +168,18 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     begun = FORK.Event()
 
     def hold():
-        with owned(tmp_path):
+        with lock_run_folder(tmp_path):
             begun.set()
             time.sleep(60)
 
     holder = FORK.Process(target=hold)
     holder.start()
     assert begun.wait(30)
-    with pytest.raises(ValueError, match=f"process {holder.pid} "), owned(tmp_path):
+    with pytest.raises(ValueError, match=f"process {holder.pid} "), lock_run_folder(tmp_path):
         pass
     holder.kill()
     holder.join()
-    with owned(tmp_path):
+    with lock_run_folder(tmp_path):
         pass
 
 
@@ -188,13 +188,13 @@ def test_workers_of_a_killed_process_are_waited_for(tmp_path):
     gone = FORK.Process(target=int)
     gone.start()
     gone.join()
-    with owned(tmp_path):
+    with lock_run_folder(tmp_path):
         host = (tmp_path / LOCK).read_text().split()[1]
     left = FileLock(tmp_path / LOCK, thread_local=False)
     left.acquire()
     (tmp_path / LOCK).write_text(f"{gone.pid} {host}\n")
     threading.Timer(0.5, left.release).start()
-    with owned(tmp_path):
+    with lock_run_folder(tmp_path):
         assert (tmp_path / LOCK).read_text().startswith(f"{os.getpid()} ")
 
 

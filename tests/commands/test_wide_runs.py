@@ -10,7 +10,7 @@ from PIL import Image
 import nearfar
 from nearfar.data import open_images
 from nearfar.run import Run
-from nearfar.training.start import plan_resumed
+from nearfar.training.run_header import resume_plan
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -83,7 +83,7 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path, said):
     nearfar.map(run, out=tmp_path / "map.html", epochs=1)
     assert (run.path / "report.html").is_file() and (run.path / "views.html").is_file()
     settings = Run(run.path).settings
-    assert plan_resumed(settings, {}).images.value_range == settings.value_range
+    assert resume_plan(settings, {}).images.value_range == settings.value_range
 
 
 def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path):

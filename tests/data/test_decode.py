@@ -8,13 +8,15 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearfar.data.decoding import decode, header, to_pil
 from nearfar.data.formats import raw, suffixes
-from nearfar.data.value_range import Form
+from nearfar.data.value_range import PixelFormat
 from tests.pictures import encoded
 
 
 def corner(image, form="PNG", channels=3, **options):
     """The pixel [0, 0] after decoding at the image's own size."""
-    return decode(encoded(image, form, **options), Form(image.size[0], channels))[:, 0, 0].tolist()
+    return decode(encoded(image, form, **options), PixelFormat(image.size[0], channels))[
+        :, 0, 0
+    ].tolist()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_modes_become_rgb(image, form, expected):
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
 def test_sixteen_bits_are_scaled_not_clipped(form):
     values = (np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)
-    image = decode(encoded(Image.fromarray(values), form), Form(16, 1))
+    image = decode(encoded(Image.fromarray(values), form), PixelFormat(16, 1))
     assert image.reshape(-1).tolist() == list(range(256))
 
 
@@ -61,7 +63,7 @@ def test_sixteen_bits_are_scaled_not_clipped(form):
 )
 def test_wide_greys_follow_the_documented_ranges(values, expected):
     assert (
-        decode(encoded(Image.fromarray(values), "TIFF"), Form(2, 1)).reshape(-1).tolist()
+        decode(encoded(Image.fromarray(values), "TIFF"), PixelFormat(2, 1)).reshape(-1).tolist()
         == expected
     )
 
@@ -96,7 +98,9 @@ def test_exif_orientation_is_applied_once(orientation, form):
     upright = np.asarray(
         ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     ).transpose(2, 0, 1)
-    np.testing.assert_allclose(decode(data, Form(32, 3)).astype(int), upright.astype(int), atol=1)
+    np.testing.assert_allclose(
+        decode(data, PixelFormat(32, 3)).astype(int), upright.astype(int), atol=1
+    )
 
 
 def test_resize_is_shorter_side_and_centre():
@@ -106,7 +110,7 @@ def test_resize_is_shorter_side_and_centre():
     expected = np.asarray(ImageOps.fit(square, (24, 24), Image.Resampling.BICUBIC)).transpose(
         2, 0, 1
     )
-    decoded = decode(encoded(image), Form(24, 3))
+    decoded = decode(encoded(image), PixelFormat(24, 3))
     assert header(encoded(image))[:2] == (60, 90)
     np.testing.assert_allclose(decoded.astype(int), expected.astype(int), atol=1)
 
@@ -119,7 +123,7 @@ def test_large_jpegs_are_decoded_small_with_the_same_result():
     data = encoded(image, "JPEG", quality=95)
     assert to_pil(data, 128).size == (200, 200)
     whole = np.asarray(image.resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
-    assert abs(decode(data, Form(64, 1))[0].astype(int) - whole).mean() < 1.5
+    assert abs(decode(data, PixelFormat(64, 1))[0].astype(int) - whole).mean() < 1.5
 
 
 def test_colour_to_grey_uses_the_luma_weights():
@@ -132,7 +136,7 @@ def test_postscript_is_never_handed_to_ghostscript():
     with pytest.raises(UnidentifiedImageError):
         decode(
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n",
-            Form(8, 3),
+            PixelFormat(8, 3),
         )
     assert not suffixes() & {".eps", ".ps", ".pdf", ".wmf", ".h5"}
 

@@ -16,7 +16,7 @@ from nearfar.data import list_splits, open_images, scan, scanning
 from nearfar.data.decoding import decode, raise_pixel_limit
 from nearfar.data.formats import PackageMissing, raw
 from nearfar.data.table import as_arrays
-from nearfar.data.value_range import Form
+from nearfar.data.value_range import PixelFormat
 from tests.pictures import png, tar, write_dicom
 
 
@@ -204,7 +204,7 @@ def test_an_error_that_passes_is_not_remembered(tmp_path, paint, monkeypatch, er
             assert len(images) == 3 and [name for name, _ in images.skipped] == ["2.png"]
     whole = open_images(tmp_path)
     assert len(whole) == 4 and whole.skipped == []
-    assert torch.equal(whole.pixels[2], torch.from_numpy(decode(bad, Form(8, 3)).copy()))
+    assert torch.equal(whole.pixels[2], torch.from_numpy(decode(bad, PixelFormat(8, 3)).copy()))
 
 
 def test_damage_is_remembered(tmp_path, paint, monkeypatch, decodes):
@@ -278,7 +278,7 @@ def test_colour_of_sixteen_bits_is_turned_upright_too(tmp_path, channels, orient
         found = raw(wide[:place] + chunk + wide[place:])
         planes = found.read() // 257
         assert found.native == planes.shape[:0:-1]
-        expected = decode(narrow.getvalue(), Form(6, len(planes)))
+        expected = decode(narrow.getvalue(), PixelFormat(6, len(planes)))
         top = (planes.shape[1] - 6) // 2
         left = (planes.shape[2] - 6) // 2
         assert (planes[:, top : top + 6, left : left + 6] == expected).all()

@@ -40,9 +40,9 @@ def looked(monkeypatch):
     written.
     """
     monkeypatch.setattr(scanning, "SETTLED", -(10**12))
-    seen, real = [], scanning.looked_at
+    seen, real = [], scanning.scan_image
     monkeypatch.setattr(
-        scanning, "looked_at", lambda one: seen.append(os.path.basename(one.data)) or real(one)
+        scanning, "scan_image", lambda one: seen.append(os.path.basename(one.data)) or real(one)
     )
     return seen
 

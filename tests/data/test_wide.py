@@ -12,7 +12,7 @@ from PIL import Image
 from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
 from nearfar.data.formats import raw
-from nearfar.data.value_range import Form
+from nearfar.data.value_range import PixelFormat
 from tests.pictures import png16, write_dicom
 
 tifffile = pytest.importorskip("tifffile")
@@ -255,7 +255,7 @@ def test_sixteen_bits_are_turned_upright_as_eight_are(tmp_path, orientation):
     Image.fromarray(pixels).save(tmp_path / "narrow.png", exif=exif)
     Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "wide.png", exif=exif)
     wide = raw(str(tmp_path / "wide.png"))
-    assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), Form(9, 1))).all()
+    assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), PixelFormat(9, 1))).all()
 
 
 def test_eight_bits_among_more_make_eight_bits_of_all_with_a_word(scans, caplog):

@@ -10,11 +10,11 @@ from scipy.special import log_softmax
 from nearfar.evaluation import (
     PROBES,
     Probe,
+    default_probe,
     linear_accuracy,
     linear_predict,
     linear_sgd_accuracies,
     probe_settings,
-    usual_probe,
 )
 from nearfar.evaluation.linear import choose_strength, fit, standardise, train_heads
 from nearfar.methods import method_class, method_names
@@ -157,9 +157,11 @@ def test_the_papers_settings():
 
 
 def test_the_recipe_chooses_the_settings():
-    assert usual_probe("linear-sgd sce-imagenet", 224) == "sce-imagenet"
-    assert usual_probe("knn linear-sgd simsiam-cifar", 32) == "simsiam-cifar"
-    assert usual_probe("", 32) == "saclr-cifar" and usual_probe("linear", 224) == "saclr-imagenet"
+    assert default_probe("linear-sgd sce-imagenet", 224) == "sce-imagenet"
+    assert default_probe("knn linear-sgd simsiam-cifar", 32) == "simsiam-cifar"
+    assert (
+        default_probe("", 32) == "saclr-cifar" and default_probe("linear", 224) == "saclr-imagenet"
+    )
     protocols = [
         recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()
     ]

@@ -5,7 +5,7 @@ import torch
 
 import references as plain
 from nearfar.losses import SwAV
-from nearfar.losses.without_negatives import sinkhorn
+from nearfar.losses.non_contrastive import sinkhorn
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:

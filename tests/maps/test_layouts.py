@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from nearfar.maps import (
     ClusterEmbedding,
     Map,
-    NeighbourPlacement,
+    NeighborInterpolation,
     fit_projector,
     load_map,
     save_map,
@@ -41,7 +41,7 @@ def test_a_placement_places_alike_after_it_was_saved(groups, tmp_path):
     coordinates = torch.from_numpy(
         ClusterEmbedding(metric="cosine", max_iter=60, perplexity=5).fit_transform(groups[0])
     )
-    placement = NeighbourPlacement(groups[0], coordinates)
+    placement = NeighborInterpolation(groups[0], coordinates)
     save_map(tmp_path / "map.safetensors", Map(placement, coordinates, {}))
     found = load_map(tmp_path / "map.safetensors").function(groups[1])
     assert (

@@ -14,9 +14,9 @@ from nearfar.data import open_images
 from nearfar.neighbours.copies import (
     COPY,
     LOCAL,
-    altered,
-    compared,
+    compare_pixels,
     local_difference,
+    perturb,
     pixel_difference,
     small_images,
 )
@@ -56,9 +56,9 @@ def test_altered_images_are_copies_and_other_crops_are_not(photographs, channels
     pixels = photographs.gather(torch.arange(40))[:, :channels]
     shrunk = [
         small_images(open_images(one.clone()), torch.arange(40))
-        for one in (pixels, *altered(pixels))
+        for one in (pixels, *perturb(pixels))
     ]
-    assert not any(torch.equal(pixels, one) for one in altered(pixels))
+    assert not any(torch.equal(pixels, one) for one in perturb(pixels))
     for one in shrunk[1:]:
         assert pixel_difference(shrunk[0], one).max() < COPY
     first, second = torch.triu_indices(40, 40, 1)
@@ -190,29 +190,34 @@ def test_sprites_in_other_colours_are_no_copies_and_their_own_versions_are():
     colours = list(of_colours())
     made = [sprite(colour) for colour in colours]
     for first, second in zip(made, [*made[3:], *made[:3]], strict=True):
-        assert compared(planes(first), planes(second), lossless=True) == "alike"
+        assert compare_pixels(planes(first), planes(second), lossless=True) == "alike"
         for quality in (75, 90):
             lossy = saved(second, "JPEG", quality=quality)
-            assert compared(planes(first), planes(lossy)) == "alike"
-            assert compared(planes(saved(first, "JPEG", quality=90)), planes(lossy)) == "alike"
+            assert compare_pixels(planes(first), planes(lossy)) == "alike"
+            assert (
+                compare_pixels(planes(saved(first, "JPEG", quality=90)), planes(lossy)) == "alike"
+            )
         half = second.resize((48, 48), Image.Resampling.LANCZOS)
-        assert compared(planes(first), planes(half), lossless=True) == "alike"
+        assert compare_pixels(planes(first), planes(half), lossless=True) == "alike"
         own = [saved(first, "JPEG", quality=quality) for quality in (75, 85, 95)]
         own += [first.resize((side, side), Image.Resampling.LANCZOS) for side in (32, 48, 128)]
         own += [saved(first, "WEBP", quality=80)]
         for copy in own:
-            assert compared(planes(first), planes(copy)) == "copy"
-        assert compared(planes(first), planes(saved(first, "PNG")), lossless=True) == "same pixels"
+            assert compare_pixels(planes(first), planes(copy)) == "copy"
+        assert (
+            compare_pixels(planes(first), planes(saved(first, "PNG")), lossless=True)
+            == "same pixels"
+        )
 
 
 def test_the_same_page_of_gray_and_of_colour_is_a_copy_and_one_pixel_makes_another():
     gray = Image.new("L", (64, 64), 255)
     ImageDraw.Draw(gray).text((8, 8), "No. 7", font=ImageFont.load_default(14), fill=0)
-    assert compared(planes(gray), planes(gray.convert("RGB")), lossless=True) == "copy"
+    assert compare_pixels(planes(gray), planes(gray.convert("RGB")), lossless=True) == "copy"
     for changed in (gray.copy(), gray.convert("RGB")):
         changed.putpixel((60, 60), 250 if changed.mode == "L" else (255, 255, 250))
-        assert compared(planes(gray), planes(changed), lossless=True) == "alike"
-        assert compared(planes(gray), planes(changed)) == "copy"
+        assert compare_pixels(planes(gray), planes(changed), lossless=True) == "alike"
+        assert compare_pixels(planes(gray), planes(changed)) == "copy"
 
 
 def stretched_versions(image):
@@ -238,13 +243,13 @@ def test_stretched_copies_are_found_and_crops_and_other_frames_are_not(mode):
         Image.fromarray(pixels[top : top + 160, 200:424]).convert(mode) for top in (100, 103)
     )
     for copy in stretched_versions(picture):
-        assert compared(planes(picture), planes(copy)) == "stretched copy"
-        assert compared(planes(copy), planes(picture), lossless=True) == "stretched copy"
+        assert compare_pixels(planes(picture), planes(copy)) == "stretched copy"
+        assert compare_pixels(planes(copy), planes(picture), lossless=True) == "stretched copy"
     for other in stretched_versions(frame):
-        assert compared(planes(picture), planes(other)) == "alike"
+        assert compare_pixels(planes(picture), planes(other)) == "alike"
     centre = picture.crop((32, 0, 192, 160))
     for side in (160, 80):
-        assert compared(planes(picture), planes(centre.resize((side, side)))) == "alike"
+        assert compare_pixels(planes(picture), planes(centre.resize((side, side)))) == "alike"
 
 
 def test_a_stretched_form_with_another_digit_is_no_copy():

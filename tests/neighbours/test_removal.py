@@ -14,7 +14,13 @@ from PIL import Image, ImageDraw
 
 import nearfar
 from nearfar.data import open_images
-from nearfar.neighbours.duplicates import compared, facts_of, find_links, full_size, paths_of
+from nearfar.neighbours.duplicates import (
+    compare_pixels,
+    find_links,
+    full_size,
+    image_stats,
+    paths_of,
+)
 from tests.commands.test_copies import photographs
 from tests.pictures import png16
 
@@ -138,9 +144,9 @@ def test_sixteen_bits_with_alpha_are_compared_on_every_ground(tmp_path, gray):
     assert pixels["blank.png"].shape == (channels, 64, 64)
     assert pixels["plain.png"].shape == (3, 64, 64)
     for lossless in (False, True):
-        assert compared(first, pixels["again.png"], lossless) == "same pixels"
+        assert compare_pixels(first, pixels["again.png"], lossless) == "same pixels"
         for other in ("second.png", "half.png", "blank.png", "plain.png"):
-            assert compared(first, pixels[other], lossless) == "alike", other
+            assert compare_pixels(first, pixels[other], lossless) == "alike", other
 
 
 def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
@@ -154,17 +160,17 @@ def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
     on_white.save(tmp_path / "white.png")
     images = open_images(tmp_path)
     pixels = {name: full_size(images, row) for row, name in enumerate(images.names)}
-    assert compared(pixels["whole.png"], pixels["plain.png"]) == "same pixels"
+    assert compare_pixels(pixels["whole.png"], pixels["plain.png"]) == "same pixels"
     assert pixels["half.png"].shape == (6, 72, 96) and pixels["plain.png"].shape == (3, 72, 96)
     drawn, blank = (
         np.concatenate([np.full((3, 9, 9), 255, np.uint8), one])
         for one in (np.zeros((3, 9, 9), np.uint8), np.eye(9, dtype=np.uint8)[None].repeat(3, 0))
     )
     for lossless in (False, True):
-        assert compared(pixels["half.png"], pixels["white.png"], lossless) == "copy"
-        assert compared(pixels["half.png"], pixels["plain.png"], lossless) == "alike"
-        assert compared(drawn, blank, lossless) == "alike"
-        assert compared(drawn, drawn[:3], lossless) == "alike"
+        assert compare_pixels(pixels["half.png"], pixels["white.png"], lossless) == "copy"
+        assert compare_pixels(pixels["half.png"], pixels["plain.png"], lossless) == "alike"
+        assert compare_pixels(drawn, blank, lossless) == "alike"
+        assert compare_pixels(drawn, drawn[:3], lossless) == "alike"
 
 
 @pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
@@ -220,7 +226,7 @@ def test_members_of_a_tar_are_not_read_where_the_table_knows_them(beside, tmp_pa
 
     images.originals = Counted(images.originals)
     rows = range(len(images))
-    facts = facts_of(images, rows)
+    facts = image_stats(images, rows)
     assert [facts[row].width for row in rows][-40:] == [8 + number for number in range(40)]
     assert len(set(facts)) == len(images) and all(one.bytes > 0 for one in facts.values())
     assert find_links(images, torch.eye(len(images)), most=0.0, pictured=False) == []
@@ -236,7 +242,7 @@ def test_the_columns_of_the_table_are_taken_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         type(images), "table_rows", property(lambda self: taken.append(1) or rows.fget(self))
     )
-    assert len(facts_of(images, range(30))) == 30
+    assert len(image_stats(images, range(30))) == 30
     assert len(taken) < 5
 
 

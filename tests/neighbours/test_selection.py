@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nearfar.neighbours import diverse_rows, nearest_rows, remote_rows, typical_rows
+from nearfar.neighbours import diverse_rows, nearest_rows, outlier_rows, typical_rows
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_as_many_typical_rows_as_there_are_rows(blobs):
     )
 
 
-def test_remote_rows_are_those_alone(blobs):
-    chosen, far = remote_rows(nearest_rows(blobs, k=6).distance, 5)
+def test_outlier_rows_are_those_alone(blobs):
+    chosen, far = outlier_rows(nearest_rows(blobs, k=6).distance, 5)
     assert sorted(chosen.tolist()) == list(range(320, 325))
     assert far.tolist() == sorted(far.tolist(), reverse=True)

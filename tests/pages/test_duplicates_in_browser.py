@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 import nearfar
 from nearfar.embeddings import Opening, resolve
-from nearfar.neighbours.duplicates import ALIKE, find_links, groups_at
+from nearfar.neighbours.duplicates import ALIKE, find_links, group_links
 from tests.pages.conftest import browser  # noqa: F401
 
 
@@ -55,7 +55,7 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
         browser.run(f"(slider.value = {place}, slider.dispatchEvent(new Event('input')), 0)")
         at = 0 if place == 0 else likenesses[place - 1]
         at = usual if place == sum(far <= usual for far in likenesses) else at
-        copies, alike = groups_at(links, len(known.images), at)
+        copies, alike = group_links(links, len(known.images), at)
         assert sorted(browser.run(count % "copies")) == sorted(map(len, copies))
         expected = sorted(
             len({min(next((c for c in copies if row in c), [row])) for row in group})

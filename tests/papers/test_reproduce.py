@@ -21,7 +21,7 @@ import nearfar_papers
 from nearfar.cli import main
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.training.environment import machine
-from nearfar.training.run_folder import owned
+from nearfar.training.run_folder import lock_run_folder
 from nearfar_papers.paper import read_paper
 from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
 from tests.papers.conftest import paper
@@ -393,7 +393,7 @@ def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
         written / "claims.md"
     ).is_file()  # what there is so far
     (run,) = tmp_path.glob("reproduced/runs/simclr-digits-*-0/")
-    with owned(run):  # nobody else has it
+    with lock_run_folder(run):  # nobody else has it
         assert (run / "checkpoints").is_dir()
 
 

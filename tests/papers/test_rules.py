@@ -36,7 +36,7 @@ EXCEPTIONS = {
     """,
     "a cell's settings and protocols are checked before hours of runs": """
         evaluation.check_protocols evaluation.percent_of evaluation.result_names
-        training.health.Health training.plan.chosen_method training.settings.Settings
+        training.health.Health training.plan.resolve_method training.settings.Settings
     """,
     "tables say what the runs were made on, how long they took and what they held out": """
         training.environment.machine training.environment.software training.plan.MOST_HELD_OUT
@@ -45,8 +45,8 @@ EXCEPTIONS = {
     "parts of a training step, and the projector of a run, are measured by themselves": """
         evaluation.extract_view networks.OWN_NETS networks.backbone.with_grid
         rendering.shown_nowhere embeddings.sources.read_images training.budget.training_speed
-        training.plan.chosen_views training.plan.views_at training.run_folder.CHECKPOINT
-        training.run_folder.load_checkpoint training.seeding.stream training.start.plan_resumed
+        training.plan.resolve_views training.plan.views_at training.run_folder.CHECKPOINT
+        training.run_folder.load_checkpoint training.seeding.stream training.run_header.resume_plan
     """,
     "a detector is built on the trunk of an encoder": """
         networks.backbone.Backbone networks.first_encoder

@@ -5,7 +5,7 @@ import torch
 
 import nearfar
 from nearfar.cli import main
-from nearfar.messages import as_words
+from nearfar.messages import to_argv
 from nearfar.networks import SmallNet
 from nearfar.training.step import GradientStep
 
@@ -45,7 +45,7 @@ def test_out_of_memory_names_what_helps(micro_batch, little_memory, images_file,
         | {"accelerator": "gpu"}
         | ({} if micro_batch is None else {"micro_batch": micro_batch})
     )
-    assert main(["pretrain", images_file, "--out", str(tmp_path / "run"), *as_words(options)]) == 1
+    assert main(["pretrain", images_file, "--out", str(tmp_path / "run"), *to_argv(options)]) == 1
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nearfar: ")]
     assert "out of memory" in said and "try --micro-batch auto" in said
 

@@ -13,7 +13,13 @@ import nearfar
 from nearfar.device import half_precision
 from nearfar.methods import method_class
 from nearfar.training import budget
-from nearfar.training.budget import RUNGS, choose_machine, epochs_in, rungs, training_speed
+from nearfar.training.budget import (
+    MODEL_SIZES,
+    choose_model_size,
+    epochs_in,
+    model_candidates,
+    training_speed,
+)
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
@@ -44,8 +50,8 @@ def machine(monkeypatch):
 
 
 def choose(given, images, seconds, candidates=None):
-    candidates = candidates or rungs(given, 500, photographs=True)
-    return choose_machine(
+    candidates = candidates or model_candidates(given, 500, photographs=True)
+    return choose_model_size(
         given,
         SIMCLR,
         lambda size, crop: plan("strong", crop, 3),
@@ -58,20 +64,25 @@ def choose(given, images, seconds, candidates=None):
 
 def test_the_largest_that_leaves_epochs_enough(machine):
     speeds, tried = machine
-    speeds |= dict(zip(RUNGS, (800.0, 400.0, 200.0, 50.0, 30.0, 5.0), strict=True))
+    speeds |= dict(zip(MODEL_SIZES, (800.0, 400.0, 200.0, 50.0, 30.0, 5.0), strict=True))
     enough = budget.LEAST_EPOCHS * 2000
     given = Settings("photos", precision="32-true", compile=False)
-    assert choose(given, 2000, enough / 800).image_size == RUNGS[0][1]
-    assert choose(given, 2000, 0.1).image_size == RUNGS[0][1]  # not even that: still the fastest
-    found = choose(given, 2000, 1.01 * enough / 200)
-    assert (found.encoder, found.image_size, found.crop_size) == (*RUNGS[2], RUNGS[2][1] * 2 // 3)
+    assert choose(given, 2000, enough / 800).image_size == MODEL_SIZES[0][1]
     assert (
-        choose(given, None, 1e9).image_size == RUNGS[0][1]
+        choose(given, 2000, 0.1).image_size == MODEL_SIZES[0][1]
+    )  # not even that: still the fastest
+    found = choose(given, 2000, 1.01 * enough / 200)
+    assert (found.encoder, found.image_size, found.crop_size) == (
+        *MODEL_SIZES[2],
+        MODEL_SIZES[2][1] * 2 // 3,
+    )
+    assert (
+        choose(given, None, 1e9).image_size == MODEL_SIZES[0][1]
     )  # a number of images that is not known
     tried.clear()
     assert choose(given, 2000, 1.01 * enough / 50).encoder == "resnet18"
     assert tried == [
-        (*rung, "32-true") for rung in RUNGS[:5]
+        (*pair, "32-true") for pair in MODEL_SIZES[:5]
     ]  # and nothing behind the first that does not fit
 
 
@@ -80,36 +91,45 @@ def test_the_medium_net_where_a_run_sees_200_000_images_of_32_pixels(machine):
     speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
     given = Settings("cifar", precision="32-true")
     found = [
-        choose(given, 50_000, seconds, rungs(given, 32, False)).encoder
+        choose(given, 50_000, seconds, model_candidates(given, 32, False)).encoder
         for seconds in (490.0, 510.0)
     ]
     assert found == ["small", "medium"]
     assert (
-        choose(given, 1000, 260.0, rungs(given, 32, False)).encoder == "medium"
+        choose(given, 1000, 260.0, model_candidates(given, 32, False)).encoder == "medium"
     )  # 100 epochs of few images are enough
 
 
 def test_what_is_given_is_not_chosen(machine):
     _, tried = machine
-    assert rungs(Settings("photos", encoder="vit", image_size=64), 500, True) == [("vit", 64, 64)]
-    assert [size for _, size, _ in rungs(Settings("photos", encoder="vit"), 500, True)] == [
+    assert model_candidates(Settings("photos", encoder="vit", image_size=64), 500, True) == [
+        ("vit", 64, 64)
+    ]
+    assert [
+        size for _, size, _ in model_candidates(Settings("photos", encoder="vit"), 500, True)
+    ] == [
         96,
         144,
         192,
         240,
     ]
-    assert rungs(Settings("photos", image_size=64), 500, True)[0] == ("small", 64, 64)
-    assert {size for _, size, _ in rungs(Settings("photos"), 150, True)} == {
+    assert model_candidates(Settings("photos", image_size=64), 500, True)[0] == ("small", 64, 64)
+    assert {size for _, size, _ in model_candidates(Settings("photos"), 150, True)} == {
         96,
         144,
     }  # never larger than they are
-    assert rungs(Settings("photos"), 8, False) == [("small", 8, 8)]
-    assert rungs(Settings("photos"), 32, False) == [("small", 32, 24), ("medium", 32, 24)]
-    assert rungs(Settings("photos", epochs=5.0, crop_size=32), 32, False) == [("small", 32, 32)]
-    assert rungs(Settings("photos", recipe="cifar", encoder="resnet18"), 32, False) == [
+    assert model_candidates(Settings("photos"), 8, False) == [("small", 8, 8)]
+    assert model_candidates(Settings("photos"), 32, False) == [
+        ("small", 32, 24),
+        ("medium", 32, 24),
+    ]
+    assert model_candidates(Settings("photos", epochs=5.0, crop_size=32), 32, False) == [
+        ("small", 32, 32)
+    ]
+    assert model_candidates(Settings("photos", recipe="cifar", encoder="resnet18"), 32, False) == [
         ("resnet18", 32, 32)
     ]
-    assert rungs(Settings("photos", epochs=5.0), 500, True) == [("small", 96, 64)]
+    assert model_candidates(Settings("photos", epochs=5.0), 500, True) == [("small", 96, 64)]
     given = Settings("photos", encoder="vit", image_size=64, epochs=5.0, precision="32-true")
     assert choose(given, 2000, 60.0).rate is None and tried == []
 
@@ -117,7 +137,7 @@ def test_what_is_given_is_not_chosen(machine):
 @pytest.mark.parametrize(("gain", "precision"), [(2.0, "bf16-mixed"), (1.05, "32-true")])
 def test_the_faster_precision(machine, gain, precision):
     speeds, tried = machine
-    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 50.0, "bf16-mixed": gain}
+    speeds |= {MODEL_SIZES[0]: 100.0, MODEL_SIZES[1]: 50.0, "bf16-mixed": gain}
     found = choose(Settings("photos"), 2000, 60.0)
     assert found.precision == precision
     assert found.rate == pytest.approx(100.0 * max(gain if precision != "32-true" else 1.0, 1.0))
@@ -131,7 +151,7 @@ def test_a_cpu_without_bfloat16_is_not_slowed_down_by_its_trial(machine, monkeyp
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False, raising=False)
     speeds |= {("small", 32): 900.0, ("medium", 32): 400.0}
     given = Settings("cifar", accelerator="cpu", compile=False)
-    found = choose(given, 50_000, 3600.0, rungs(given, 32, False))
+    found = choose(given, 50_000, 3600.0, model_candidates(given, 32, False))
     assert (found.encoder, found.precision) == (
         "medium",
         "32-true",
@@ -144,7 +164,7 @@ def test_a_cpu_without_bfloat16_is_not_slowed_down_by_its_trial(machine, monkeyp
 )
 def test_torch_compiles_a_long_run_where_that_pays(machine, gain, seconds, compiled):
     speeds, _ = machine
-    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 1.0, "compiled": gain}
+    speeds |= {MODEL_SIZES[0]: 100.0, MODEL_SIZES[1]: 1.0, "compiled": gain}
     found = choose(Settings("photos", precision="32-true"), 2000, seconds)
     assert found.compiled == compiled and found.rate == pytest.approx(
         100.0 * (gain if compiled else 1.0)
@@ -157,7 +177,7 @@ def test_torch_compiles_a_long_run_where_that_pays(machine, gain, seconds, compi
 
 def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
     speeds, _ = machine
-    speeds |= {RUNGS[0]: 100.0, RUNGS[1]: 1.0}
+    speeds |= {MODEL_SIZES[0]: 100.0, MODEL_SIZES[1]: 1.0}
     plainly = budget.training_speed
 
     def failing(*given, compiled=False, **named):
@@ -172,7 +192,7 @@ def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
 
 def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
     speeds, _ = machine
-    speeds |= dict.fromkeys(RUNGS, 0.0)
+    speeds |= dict.fromkeys(MODEL_SIZES, 0.0)
     assert choose(Settings("photos", compile=False), 2000, 1.0).rate == 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

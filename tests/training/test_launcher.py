@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.messages import as_words
+from nearfar.messages import to_argv
 from nearfar.training.processes import is_follower, world_size
 from nearfar.training.run_folder import read_metrics
 
@@ -124,7 +124,7 @@ def test_two_nodes_on_one_machine_are_one_process(images_file, on_one, tmp_path)
         str(EXAMPLES / "torchrun.sh"),
         str(images_file),
         str(tmp_path / "run"),
-        *as_words(SETTINGS),
+        *to_argv(SETTINGS),
     ]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     of_all = QUIET_CORES | {"NODES": "2", "HEAD": head, "PER_NODE": "1", "PATH": path}
@@ -147,7 +147,7 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
         os.kill(multiprocessing.active_children()[1].pid, signal.SIGKILL)
 
     with after_steps(run, 1, kill):
-        options = as_words(SETTINGS | {"epochs": 2000, "devices": 2})
+        options = to_argv(SETTINGS | {"epochs": 2000, "devices": 2})
         code = main(["pretrain", images_file, "--out", str(run), *options, "--json"])
     assert code == 1
     out, err = capfd.readouterr()

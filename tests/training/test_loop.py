@@ -252,8 +252,8 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     """
     now = [0.0]
     monkeypatch.setattr("nearfar.training.progress.perf_counter", lambda: now[0])
-    pace = loop.Pace
-    monkeypatch.setattr(loop, "Pace", lambda *given: pace(*given, clock=lambda: now[0]))
+    pace = loop.StepBudget
+    monkeypatch.setattr(loop, "StepBudget", lambda *given: pace(*given, clock=lambda: now[0]))
 
     def slow():
         now[0] += 1.0

@@ -15,8 +15,8 @@ from nearfar.methods import WMSE, method_class
 from nearfar.networks import Encoder, build_backbone
 from nearfar.run_evaluation import encoders_by_row
 from nearfar.training import budget
-from nearfar.training.budget import rungs, training_speed
-from nearfar.training.plan import chosen_method, chosen_views, plan_run, views_at
+from nearfar.training.budget import model_candidates, training_speed
+from nearfar.training.plan import plan_run, resolve_method, resolve_views, views_at
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
@@ -89,7 +89,7 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
         images=40,
         seconds=1.0,
     )
-    assert budget.choose_machine(given, WMSE(), lambda *_: views, **options).rate > 0
+    assert budget.choose_model_size(given, WMSE(), lambda *_: views, **options).rate > 0
     assert tried == [64, 256]
 
 
@@ -178,7 +178,7 @@ def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path):
 def test_data_to_train_nothing_on_is_refused_before_a_measurement(
     kind, says, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("nearfar.training.plan.choose_machine", None)
+    monkeypatch.setattr("nearfar.training.plan.choose_model_size", None)
     folder = trained.path if kind == "run" else tmp_path / "photos"
     folder.mkdir(exist_ok=True)
     if kind == "one":
@@ -247,7 +247,7 @@ def test_some_photographs_keep_their_colours_in_all_views(
     options, size, share, tmp_path, monkeypatch
 ):
     settings = begun(some(40, size, channels=3), tmp_path, monkeypatch, **options)
-    assert settings.keep_colour == chosen_views(settings.views, settings).keep_colour == share
+    assert settings.keep_colour == resolve_views(settings.views, settings).keep_colour == share
 
 
 def test_a_function_of_views_decides_on_colours_itself(tmp_path):
@@ -270,8 +270,8 @@ NETS = {  # and the side of a patch, 1 where there is none
 def test_views_have_sizes_that_the_encoder_can_take(name, side):
     """Large and small crops: whole patches, four of a side where the image has as many."""
     given = Settings("photos", encoder=name, method="swav", epochs=1)
-    method, _ = chosen_method(given)
-    ((encoder, image_size, crop_size),) = rungs(given, side, side > 48)
+    method, _ = resolve_method(given)
+    ((encoder, image_size, crop_size),) = model_candidates(given, side, side > 48)
     views = views_at(given, method, image_size, crop_size, 3)
     sizes = {view.size for view in views.views}
     assert max(sizes) == crop_size <= image_size <= side

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nearfar.progress import waiting
 from nearfar.rendering import ConsoleRenderer, shown_on
-from nearfar.training.progress import Pace, TrainingProgress, say_read
+from nearfar.training.progress import StepBudget, TrainingProgress, say_read
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def notebook(monkeypatch):
 
 def train(steps, done=0):
     """Take the steps of a run of ten steps, five an epoch."""
-    with TrainingProgress(Pace(10), done=done, per_epoch=5) as progress:
+    with TrainingProgress(StepBudget(10), done=done, per_epoch=5) as progress:
         for step in range(done + 1, done + 1 + steps):
             progress.update(loss=2.5, rate=300.0, waiting=0.0)
             progress.advance(step)
@@ -51,7 +51,7 @@ def test_where_no_bar_moves_a_line_comes_after_the_first_step_at_times_and_at_th
     now, file = [100.0], io.StringIO()
     monkeypatch.setattr("nearfar.rendering.perf_counter", lambda: now[0])
     console = Console(file=file, width=200)
-    with shown_on(console), TrainingProgress(Pace(10), done=0, per_epoch=5) as progress:
+    with shown_on(console), TrainingProgress(StepBudget(10), done=0, per_epoch=5) as progress:
         for step in range(1, 11):
             now[0] += 6.0
             progress.advance(step)
@@ -73,7 +73,7 @@ def test_on_a_terminal_the_last_line_of_a_whole_run_stays(steps, lasting):
 def test_a_second_process_shows_nothing():
     file = io.StringIO()
     with shown_on(Console(file=file, width=200)):
-        progress = TrainingProgress(Pace(10), done=0, per_epoch=5, shown=False)
+        progress = TrainingProgress(StepBudget(10), done=0, per_epoch=5, shown=False)
         with progress:
             progress.advance(1)
     assert file.getvalue() == ""
@@ -120,7 +120,7 @@ def run(pace, clock, seconds_of_step, resume_at=None):
 
 
 def test_without_a_time_a_step_is_a_step():
-    positions, _, steps = run(Pace(7, clock=Clock()), Clock(), lambda now: 1.0)
+    positions, _, steps = run(StepBudget(7, clock=Clock()), Clock(), lambda now: 1.0)
     assert positions == [0, 1, 2, 3, 4, 5, 6] and steps == 7
 
 
@@ -136,7 +136,7 @@ def test_without_a_time_a_step_is_a_step():
 )
 def test_a_run_ends_with_its_time(speed):
     clock = Clock()
-    pace = Pace(1000, seconds=1000.0, clock=clock)
+    pace = StepBudget(1000, seconds=1000.0, clock=clock)
     positions, seconds, steps = run(pace, clock, speed)
     assert 960 < seconds < 1025
     moves = [b - a for a, b in pairwise(positions)]
@@ -151,7 +151,9 @@ def test_a_run_ends_with_its_time(speed):
 def test_a_steady_run_is_on_its_schedule_at_every_share_of_its_time(each):
     """Also one that is less than half as slow again as was planned, or as fast."""
     clock = Clock()
-    positions, seconds, _ = run(Pace(1000, seconds=1000.0, clock=clock), clock, lambda now: each)
+    positions, seconds, _ = run(
+        StepBudget(1000, seconds=1000.0, clock=clock), clock, lambda now: each
+    )
     assert seconds == pytest.approx(1000, abs=15)
     for share in (0.25, 0.5, 0.75):
         assert positions[int(1000 * share / each)] == pytest.approx(1000 * share, abs=25)
@@ -160,19 +162,19 @@ def test_a_steady_run_is_on_its_schedule_at_every_share_of_its_time(each):
 def test_no_more_steps_than_asked_for():
     clock = Clock()
     _, seconds, steps = run(
-        Pace(1000, seconds=1000.0, most=1500, clock=clock), clock, lambda now: 0.1
+        StepBudget(1000, seconds=1000.0, most=1500, clock=clock), clock, lambda now: 0.1
     )
     assert steps == 1500 and seconds == pytest.approx(150)
 
 
 def test_a_resumed_run_takes_the_steps_that_it_had_come_to():
     clock = Clock()
-    pace = Pace(100, seconds=100.0, clock=clock)
+    pace = StepBudget(100, seconds=100.0, clock=clock)
     for step in range(1, 31):
         clock.now += 2.0
         pace.change(step, pace.fit(step))
     assert 49 <= pace.steps <= 51
-    again = Pace(100, seconds=100.0, clock=clock)
+    again = StepBudget(100, seconds=100.0, clock=clock)
     again.load(pace.state(), 30)
     clock.now += 1000.0
     assert again.fit(31) == pace.steps

@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 import nearfar
 from nearfar.evaluation import colour_histogram, hog
 from nearfar.networks import build_backbone, load_encoder
-from nearfar.networks.starting import installed_weights
+from nearfar.networks.pretrained import installed_weights
 
 FEW = dict(encoder="small", epochs=1, batch_size=8, held_out=0, image_size=32)
 ARE_THERE = "nearfar.training.readout.installed_weights"

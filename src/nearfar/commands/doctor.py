@@ -25,7 +25,7 @@ from nearfar.progress import log
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from nearfar.training.budget import Machine
+    from nearfar.training.budget import TrialResult
 
 SIDE = 32  # pixels of the images of the speed test
 LITTLE = 2**30  # bytes
@@ -66,16 +66,16 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
     import torch
 
     from nearfar.data import cache
-    from nearfar.data.memory import machine_memory, usable_cores
+    from nearfar.data.resources import machine_memory, usable_cores
     from nearfar.device import count_gpus, describe_gpu, find_device, setup_of
     from nearfar.training.environment import hardware
 
     kept = _cache(empty_cache)
     problems = [*_wrong_versions(), *_unwritable(kept["folder"])]
-    machine = None
+    trial = None
     try:
-        machine = _measured()
-        if not machine.rate:
+        trial = _measured()
+        if not trial.rate:
             problems.append("there is not enough memory for a step of the small net")
     except (ValueError, RuntimeError) as error:
         problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
@@ -94,7 +94,7 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
         notes.append(
             f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}"
         )
-    setup = setup_of(device, machine.precision if machine else "32-true")
+    setup = setup_of(device, trial.precision if trial else "32-true")
     found: dict[str, Any] = {
         **_versions(),
         "processor": hardware()["processor"],
@@ -104,9 +104,9 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
         "gpus": gpus,
         "device": device.type,
         "setup": {name: choice._asdict() for name, choice in setup._asdict().items()},
-        "precision": machine and machine.precision,
-        "images_per_second": machine and machine.rate,
-        "reason": machine and machine.reason.removeprefix(", "),
+        "precision": trial and trial.precision,
+        "images_per_second": trial and trial.rate,
+        "reason": trial and trial.reason.removeprefix(", "),
         "convolutions": kernels,
         "cache": kept,
         "notes": notes,
@@ -193,17 +193,17 @@ def _slow_kernels(kernels: dict[str, float]) -> Iterator[str]:
             )
 
 
-def _measured() -> Machine:
+def _measured() -> TrialResult:
     """Return what pretrain chooses for small images, by the measurement that it makes itself."""
-    from nearfar.training.budget import choose_machine
-    from nearfar.training.plan import chosen_method, views_at
+    from nearfar.training.budget import choose_model_size
+    from nearfar.training.plan import resolve_method, views_at
     from nearfar.training.settings import Settings
 
     given = Settings(encoder="small")
-    method, _ = chosen_method(given)
+    method, _ = resolve_method(given)
     views = partial(views_at, given, method, channels=3)
     sizes = [("small", SIDE, SIDE)]
-    return choose_machine(
+    return choose_model_size(
         given,
         method,
         views,

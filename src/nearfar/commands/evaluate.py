@@ -139,7 +139,7 @@ def evaluate(
     train_y, test_y = sets.splits["train"].labels, sets.splits["test"].labels
     on = run_evaluation.measured_on(run, judged, sets, train_y, test_y, seed)
     settings = None if run is None else run.settings
-    usual = run_evaluation.usual_probe_of(settings, judged.image_size)
+    usual = run_evaluation.default_probe_of(settings, judged.image_size)
     chosen = probe_settings(probe or usual, probe_lr)
     how: dict[str, Any] = dict(
         probe=chosen, knn_temperature=knn_temperature, seed=seed, device=find_device()

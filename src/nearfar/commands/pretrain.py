@@ -51,24 +51,24 @@ def pretrain(settings: Settings) -> Run:
     from nearfar.pages.views import write_views
     from nearfar.run import Run
     from nearfar.threads import use_threads
-    from nearfar.training.budget import choose_threads, usual_precision
+    from nearfar.training.budget import choose_threads, default_precision
     from nearfar.training.job import follow, launch
     from nearfar.training.plan import default_folder, plan_run
-    from nearfar.training.processes import by_torchrun, is_follower, told_to_stop
-    from nearfar.training.run_folder import CONFIG, beginning, clear
-    from nearfar.training.start import write_start
+    from nearfar.training.processes import by_torchrun, interrupt_on_sigterm, is_follower
+    from nearfar.training.run_folder import CONFIG, clear, create_run_folder
+    from nearfar.training.run_header import write_run_header
 
     began = time.perf_counter()
     reuse_memory()
     if by_torchrun() and settings.precision == "auto":
-        settings = replace(settings, precision=usual_precision(settings))
+        settings = replace(settings, precision=default_precision(settings))
     if is_follower():
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
     teacher = None if settings.teacher is None else find_teacher(settings.teacher)
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
-    with told_to_stop(), beginning(folder), _resumable(folder):
+    with interrupt_on_sigterm(), create_run_folder(folder), _resumable(folder):
         check_folder(folder)
         settings = replace(settings, out=str(folder), threads=choose_threads(settings))
         with use_threads(settings.threads):
@@ -82,7 +82,7 @@ def pretrain(settings: Settings) -> Run:
             if teacher is not None:
                 job = _taught(folder, job, teacher)
             write_views(folder, job)
-            write_start(folder, job, model)
+            write_run_header(folder, job, model)
             write_report(folder)
             launch(job, model=model)
             return _finish(folder, job)
@@ -128,9 +128,9 @@ def resume(
     from nearfar.run import Run
     from nearfar.threads import use_threads
     from nearfar.training.job import follow, launch
-    from nearfar.training.processes import is_follower, told_to_stop
-    from nearfar.training.run_folder import owned
-    from nearfar.training.start import plan_resumed
+    from nearfar.training.processes import interrupt_on_sigterm, is_follower
+    from nearfar.training.run_folder import lock_run_folder
+    from nearfar.training.run_header import resume_plan
 
     reuse_memory()
     run = Run.of(run)
@@ -138,8 +138,8 @@ def resume(
     if is_follower():
         return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
     objects = dict(data=data, method=method, encoder=encoder, views=views)
-    with told_to_stop(), owned(run.path), _resumable(run.path):
-        job = plan_resumed(settings, objects, data_changed, accelerator, devices, threads)
+    with interrupt_on_sigterm(), lock_run_folder(run.path), _resumable(run.path):
+        job = resume_plan(settings, objects, data_changed, accelerator, devices, threads)
         with use_threads(job.settings.threads):
             launch(job, resume=True)
             return _finish(run.path, job)

@@ -127,16 +127,16 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
     from nearfar.data.table import SMALL
-    from nearfar.training.budget import rungs
+    from nearfar.training.budget import model_candidates
     from nearfar.training.plan import (
-        chosen_method,
-        chosen_views,
+        check_num_views,
         keep_colour_for,
-        must_fit,
+        resolve_method,
+        resolve_views,
         views_for,
     )
 
-    method, _ = chosen_method(settings)
+    method, _ = resolve_method(settings)
     free = (
         settings.image_size is None
         and few.image_size > SMALL
@@ -145,14 +145,14 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     chosen = (
         few.image_size * 2 // 3
         if free
-        else rungs(settings, few.image_size, photographs=False)[0][2]
+        else model_candidates(settings, few.image_size, photographs=False)[0][2]
     )
     crop_size = settings.crop_size or chosen
     settings = replace(
         settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels
     )
     views = views_for(settings, method, crop_size, few.channels)
-    plan = chosen_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))
+    plan = resolve_views(views, replace(settings, keep_colour=keep_colour_for(settings, views)))
     if method_given:
-        must_fit(plan, method)
+        check_num_views(plan, method)
     return plan

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from nearfar.data.decoding import own_numbers, pixels_of, reason, to_array, to_pil, whole_planes
 from nearfar.data.images import Images
-from nearfar.data.memory import in_order
-from nearfar.data.value_range import Form
+from nearfar.data.resources import in_order
+from nearfar.data.value_range import PixelFormat
 from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 
 Range = tuple[float, float]
@@ -85,11 +85,11 @@ class Batches:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.own = own_rows(batch_size, len(images), rank, world_size)
         self.workers, self.pin = workers, pin
-        self.takes: Takes | None = None
+        self.dataset: CropDataset | None = None
         if crops is not None:
             if images.originals is None:
                 raise ValueError("these images have no original files to crop from")
-            self.takes = Takes(images.originals.__getitem__, images.form, seed, crops)
+            self.dataset = CropDataset(images.originals.__getitem__, images.form, seed, crops)
 
     def __len__(self) -> int:
         return len(self.images) // self.batch_size
@@ -108,14 +108,14 @@ class Batches:
         steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)[
             start:, self.own
         ]
-        if self.takes is None:
+        if self.dataset is None:
             with contextlib.closing(
                 in_order(([index] for index in steps), self._gathered, 1)
             ) as ahead:
                 for [batch] in ahead:
                     yield batch
             return
-        for views, index, failed in loaded(self.takes, epoch, steps, self.workers, self.pin):
+        for views, index, failed in loaded(self.dataset, epoch, steps, self.workers, self.pin):
             for row, why in failed.items():
                 name = self.images.names[row]
                 raise ValueError(
@@ -129,32 +129,36 @@ class Batches:
 
 
 def loaded(
-    takes: Takes, epoch: int, steps: Iterable[Sequence[int] | Any], workers: int, pin: bool
+    dataset: CropDataset, epoch: int, steps: Iterable[Sequence[int] | Any], workers: int, pin: bool
 ) -> Iterator[tuple[Any, Int64[Tensor, " batch"], dict[int, str]]]:
-    """Iterate over what `Takes` makes of the images of every step, their positions, and why some of
-    them cannot be read.
+    """Iterate over the crops of the images of every step, their positions, and why some of them
+    cannot be read.
     """
     return iter(
         DataLoader(
-            takes,
+            dataset,
             batch_sampler=([(epoch, int(i)) for i in index] for index in steps),
             num_workers=workers,
-            collate_fn=takes.join,
+            collate_fn=dataset.join,
             pin_memory=pin,
             generator=torch.Generator(),  # or each epoch would take numbers from the global one
         )
     )
 
 
-class Takes(Dataset[Any]):
-    """Dataset of what a batch takes of each image, by (epoch, position): a crop for every view, or
-    its pixels without `crops`.
+class CropDataset(Dataset[Any]):
+    """Dataset of the crops of each image, by (epoch, position): one for every view, or its pixels
+    without `crops`.
 
     get: gives the encoded image at a position.
     """
 
     def __init__(
-        self, get: Callable[[int], bytes | str], form: Form, seed: int, crops: Sequence[Crop] | None
+        self,
+        get: Callable[[int], bytes | str],
+        form: PixelFormat,
+        seed: int,
+        crops: Sequence[Crop] | None,
     ) -> None:
         for size, scale, ratio in crops or ():
             if size < 1 or not 0 < scale[0] <= scale[1] <= 1 or not 0 < ratio[0] <= ratio[1]:

@@ -33,9 +33,9 @@ from torch import Tensor
 from nearfar.atomic import replacing
 from nearfar.data.decoding import decode, reason, without_warnings
 from nearfar.data.formats import is_passing, only_python_writes
-from nearfar.data.memory import in_order, usable_cores
+from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
-from nearfar.data.value_range import Form
+from nearfar.data.value_range import PixelFormat
 from nearfar.progress import progress
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
@@ -74,7 +74,7 @@ class Entry:
     modification of the file of pixels.
     """
 
-    form: Form
+    form: PixelFormat
     count: int
     problems: dict[int, str]
     mean: list[float]
@@ -120,7 +120,7 @@ def read(home: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"]
 def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
     try:
         values = json.loads((home / ENTRY).read_text(encoding="utf-8"))
-        values["form"] = Form(*values["form"])
+        values["form"] = PixelFormat(*values["form"])
         values["problems"] = {int(row): why for row, why in values["problems"].items()}
         entry = Entry(**values)
         if entry.format != FORMAT:
@@ -136,7 +136,7 @@ def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
 
 
 def mapped(
-    home: Path, shape: tuple[int, ...], form: Form
+    home: Path, shape: tuple[int, ...], form: PixelFormat
 ) -> Shaped[Tensor, "images channels size size"]:
     """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy
     alone.
@@ -149,7 +149,7 @@ def mapped(
     return (pixels.view(torch.uint16) if wide else pixels).view(shape)
 
 
-def _pixels_file(home: Path, form: Form) -> Path:
+def _pixels_file(home: Path, form: PixelFormat) -> Path:
     return home / ("pixels.u8" if form.value_range is None else "pixels.u16")
 
 
@@ -161,7 +161,7 @@ def _state(pixels: Path) -> list[int]:
 def decoded(
     images: Callable[[], Iterable[bytes | str]],
     digests: list[str | None],
-    form: Form,
+    form: PixelFormat,
     lineage: str,
     store: Store,
 ) -> tuple[Path, Entry, Shaped[Tensor, "images channels size size"] | None]:
@@ -232,7 +232,7 @@ def _build(
     home: Path,
     images: Iterable[bytes | str],
     digests: list[str | None],
-    form: Form,
+    form: PixelFormat,
     lineage: str,
     wanted: bool,
     store: Store,
@@ -299,7 +299,7 @@ class _Decoded(NamedTuple):
 def _write_pixels(
     chunks: Iterable[Sequence[np.ndarray | Exception]],
     total: int,
-    form: Form,
+    form: PixelFormat,
     pixels: BinaryIO | None,
 ) -> _Decoded:
     """Write decoded images one after the other; pixels: None to write nothing."""

@@ -30,9 +30,9 @@ from nearfar.data.formats import (
     shown_size,
 )
 from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
-from nearfar.data.memory import SharedMemory
+from nearfar.data.resources import SharedMemory
 from nearfar.data.table import cut
-from nearfar.data.value_range import Form, floats, sixteen_bits
+from nearfar.data.value_range import PixelFormat, floats, sixteen_bits
 from nearfar.messages import check_range
 from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
 
@@ -126,7 +126,9 @@ def raise_pixel_limit(most: int | None) -> None:
         Image.MAX_IMAGE_PIXELS = -(-most // 2)
 
 
-def decode(data: bytes | str, form: Form) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
+def decode(
+    data: bytes | str, form: PixelFormat
+) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
     """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`,
     cut in the centre.
 
@@ -180,7 +182,9 @@ def pages_are_channels(bands: Any, pages: Any, channels: int) -> Any:
     return (pages > 1) & (bands * pages == channels) & (channels not in PICTURE)
 
 
-def pixels_of(data: bytes | str, form: Form) -> Shaped[Tensor, "channels {form.size} {form.size}"]:
+def pixels_of(
+    data: bytes | str, form: PixelFormat
+) -> Shaped[Tensor, "channels {form.size} {form.size}"]:
     """Decode to a tensor: uint8, or float in 0..1 where there is a value range."""
     return floats(decode(data, form).copy())
 

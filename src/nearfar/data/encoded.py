@@ -27,20 +27,20 @@ from nearfar.data.decoding import (
 from nearfar.data.exif import with_exif
 from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.images import Images, Stored
-from nearfar.data.scanning import ROWS, Found, Source, looked_at, prefix, table_of
+from nearfar.data.scanning import ROWS, EncodedImage, Source, prefix, scan_image, table_of
 from nearfar.data.sources.splits import say_once
 from nearfar.data.table import (
+    most_common_channels,
+    most_common_size,
     printable,
     readable,
     skipped,
-    usual_channels,
-    usual_size,
     with_problems,
 )
 from nearfar.data.value_range import (
     EIGHT_BITS,
-    Asked,
-    Form,
+    FormatRequest,
+    PixelFormat,
     ValueRange,
     for_channels,
     of_sample,
@@ -54,7 +54,7 @@ _MIXED = (
 )
 
 
-def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
+def few_of(source: Source, splits: Sequence[str], count: int) -> list[EncodedImage]:
     """A few images with their names, spread over the files if each is one image."""
     if source.whole:
         named = [
@@ -64,7 +64,7 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
         ]
         chosen = [named[place] for place in spread(len(named), count)]
         return [next(source.images(file))._replace(name=name) for name, file in chosen]
-    found: list[Found] = []
+    found: list[EncodedImage] = []
     for split in splits:
         images = (
             one
@@ -78,16 +78,16 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[Found]:
     return found
 
 
-def in_memory(given: Sequence[Found], source: str, asked: Asked) -> Images:
+def in_memory(given: Sequence[EncodedImage], source: str, request: FormatRequest) -> Images:
     """Decode images with names to images that are not cached; ValueError if none can be read."""
     with without_warnings(), only_python_writes():
-        rows = [looked_at(one._replace(name=printable(one.name or ""))) for one in given]
+        rows = [scan_image(one._replace(name=printable(one.name or ""))) for one in given]
         table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
 
         def range_of(rows: np.ndarray, count: int) -> list[float] | None:
-            return _sampled_range([given[row].data for row in rows], count, asked.value_range)[0]
+            return _sampled_range([given[row].data for row in rows], count, request.value_range)[0]
 
-        form = chosen_form(table, asked, range_of)
+        form = choose_format(table, request, range_of)
         pixels, problems = [], {}
         for row in readable(table).tolist():
             try:
@@ -111,7 +111,7 @@ def open_encoded(
     source: Source,
     name: str,
     splits: list[str],
-    asked: Asked,
+    request: FormatRequest,
     label_column: str | None,
     store: Store,
 ) -> Images:
@@ -125,8 +125,8 @@ def open_encoded(
         raise ValueError(_nothing(name, listed + skipped(table)))
     if label_column is not None and table["label"].null_count == len(table):
         raise ValueError(f"'{name}' has no label in a column '{label_column}'")
-    range_of = functools.partial(_saved_range, source, table, store.folder, asked.value_range)
-    form = chosen_form(table, asked, range_of)
+    range_of = functools.partial(_saved_range, source, table, store.folder, request.value_range)
+    form = choose_format(table, request, range_of)
     encoded = table.take(rows)
     home, entry, pixels = pixel_cache.decoded(
         functools.partial(source.encoded, encoded),
@@ -142,7 +142,7 @@ def open_encoded(
     if not len(images):
         raise ValueError(_nothing(name, listed))
     if (
-        asked.value_range is None
+        request.value_range is None
         and form.value_range is None
         and (images["bits"].to_numpy() > 8).any()
     ):
@@ -172,9 +172,11 @@ def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
     return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
 
 
-def chosen_form(
-    table: pyarrow.Table, asked: Asked, range_of: Callable[[np.ndarray, int], list[float] | None]
-) -> Form:
+def choose_format(
+    table: pyarrow.Table,
+    request: FormatRequest,
+    range_of: Callable[[np.ndarray, int], list[float] | None],
+) -> PixelFormat:
     """Choose the form to which all images are decoded: as asked for, and for the rest as most of
     them are.
 
@@ -186,20 +188,20 @@ def chosen_form(
     height, width, bands, bits, pages = (
         table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits", "pages")
     )
-    size = asked.size or usual_size(np.stack([height, width], 1))
+    size = request.size or most_common_size(np.stack([height, width], 1))
     channels, value_range = (
-        asked.channels or usual_channels(bands.astype(np.int64)),
-        asked.value_range,
+        request.channels or most_common_channels(bands.astype(np.int64)),
+        request.value_range,
     )
     fits = (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
     fits = fits | pages_are_channels(bands, pages, channels)
     wide = fits & (bits > 8)
     if value_range is not None and not isinstance(value_range, str) and wide.any():
-        return Form(size, channels, for_channels(value_range, channels))
+        return PixelFormat(size, channels, for_channels(value_range, channels))
     if value_range == EIGHT_BITS or not wide.any() or wide.sum() < fits.sum():
-        return Form(size, channels)
+        return PixelFormat(size, channels)
     chosen = np.flatnonzero(wide)
-    return Form(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
+    return PixelFormat(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
 
 
 def _saved_range(

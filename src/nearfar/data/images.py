@@ -19,9 +19,9 @@ from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pages_are_channels, pixels_of
 from nearfar.data.labels import joined_labels
 from nearfar.data.left_out import Count
-from nearfar.data.memory import usable_cores
-from nearfar.data.table import Lookup, digest, readable, stacked
-from nearfar.data.value_range import Form, floats
+from nearfar.data.resources import usable_cores
+from nearfar.data.table import Lookup, concat_columns, digest, readable
+from nearfar.data.value_range import PixelFormat, floats
 from nearfar.messages import say_once
 from nearfar.views import eight_bits, resize_square, with_channels
 
@@ -85,7 +85,7 @@ class Images:
         stored: Shaped[Tensor, "stored channels size size"] | Sequence[Stored],
         *,
         names: list[str],
-        form: Form | None = None,
+        form: PixelFormat | None = None,
         labels: Int64[np.ndarray, " images"] | None = None,
         class_names: list[str] | None = None,
         skipped: Sequence[tuple[str, str]] = (),
@@ -98,7 +98,7 @@ class Images:
         """form: None for that of uint8 pixels."""
         if form is None:
             assert isinstance(stored, Tensor)
-            form = Form(stored.shape[2], stored.shape[1])
+            form = PixelFormat(stored.shape[2], stored.shape[1])
         self.names, self.form = names, form
         self.image_size, self.channels, self.value_range = form
         self.labels, self.class_names, self.skipped, self.split = (
@@ -390,7 +390,7 @@ def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> byte
     return parts[owner][place - int(starts[owner])]
 
 
-def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True) -> Images:
+def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool = True) -> Images:
     """The images of several sources with these short names, one source after the other, all of one
     form.
 
@@ -421,8 +421,8 @@ def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True)
         statistics=_statistics(parts),
         split=splits.pop() if len(splits) == 1 else None,
         source=" + ".join(short),
-        columns=stacked([part.columns for part in parts], [len(part) for part in parts]),
-        table=joined_tables([part.table for part in parts], short),
+        columns=concat_columns([part.columns for part in parts], [len(part) for part in parts]),
+        table=concat_tables([part.table for part in parts], short),
     )
     starts = np.cumsum([0, *(sum(one.count for one in part._parts) for part in parts)])
     rows = (np.arange(len(part)) if part._rows is None else part._rows for part in parts)
@@ -435,7 +435,7 @@ def joined(parts: Sequence[Images], short: Sequence[str], labelled: bool = True)
     return whole
 
 
-def joined_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
+def concat_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
     """Tables of several sources as one, with the source in front of names; without labels, which
     may differ.
     """

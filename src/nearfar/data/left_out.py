@@ -161,7 +161,7 @@ def counted(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
     return dict(Counter(kind_of(reason) for _, reason in skipped).most_common())
 
 
-def in_words(skipped: Sequence[tuple[str, str]]) -> str:
+def describe_left_out(skipped: Sequence[tuple[str, str]]) -> str:
     """Describe what is left out, by kinds and endings: "20 .dng and 9 .cr2 (raw photographs are not
     read), 5 cut off".
     """
@@ -216,7 +216,7 @@ class Count:
         """The same in one line, with kinds and endings of what was left out."""
         said = f"{self.where}: {self.images} image{'' if self.images == 1 else 's'} read"
         if self.skipped:
-            said += f", {len(self.skipped)} left out: {in_words(self.skipped)}"
+            said += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
         return said
 
 

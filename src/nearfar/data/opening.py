@@ -14,17 +14,17 @@ from nearfar.data import sources
 from nearfar.data.cache import Store, cache_folder
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.encoded import few_of, in_memory, open_encoded
-from nearfar.data.images import Images, joined, joined_tables
+from nearfar.data.images import Images, concat_images, concat_tables
 from nearfar.data.scanning import table_of
 from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, short_names
 from nearfar.data.sources.files import existing
 from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.table import USUAL
-from nearfar.data.value_range import EIGHT_BITS, Asked, asked, for_channels, spread
+from nearfar.data.value_range import EIGHT_BITS, FormatRequest, for_channels, parse_request, spread
 
 CACHE_LIMIT = 8 * 2**30
 
-Opener = Callable[[Any, Asked], Images]
+Opener = Callable[[Any, FormatRequest], Images]
 """Opens one source."""
 
 
@@ -99,7 +99,7 @@ def open_images(
     store = Store(cache_folder(cache_dir), cache_limit, cache, workers)
     return _open(
         source,
-        asked(image_size, channels, value_range),
+        parse_request(image_size, channels, value_range),
         split,
         show_channels,
         label_column,
@@ -110,7 +110,7 @@ def open_images(
 
 def _open(
     source: Any,
-    asked: Asked,
+    request: FormatRequest,
     split: str | None,
     show_channels: Sequence[int] | None,
     label_column: str | None,
@@ -124,35 +124,35 @@ def _open(
                 f"none of {describe(source)} has columns, so none has '{label_column}' for labels"
             )
 
-        def open_one(one: Any, form: Asked) -> Images:
+        def open_one(one: Any, form: FormatRequest) -> Images:
             labels = label_column if label_column is None or sources.has_columns(one) else None
             share = None if few is None else -(-few // len(source))
             return _open(one, form, split, show_channels, labels, store, share)
 
-        opened = _open_several(source, open_one, asked)
+        opened = _open_several(source, open_one, request)
         return opened if few is None else opened.subset(spread(len(opened), few))
     name, found = describe(source), encoded_source(source, label_column)
     if isinstance(source, Images):
-        images = _as_they_are(source, split, asked)
+        images = _as_they_are(source, split, request)
         images = images if show_channels is None else copy.copy(images)
     elif sources.is_array(source):
-        images = arrays.from_memory(source, split, asked)
+        images = arrays.from_memory(source, split, request)
     elif name == "digits" and isinstance(source, str):
-        images = arrays.digits(split, asked)
+        images = arrays.digits(split, request)
     elif is_array_file(source):
-        images = arrays.from_file(existing(name), split, asked, label_column)
+        images = arrays.from_file(existing(name), split, request, label_column)
     elif found is not None:
         splits = choose_splits(found.splits, split, name)
         if split is None:
             say_splits(name, found.splits)
         if few is None:
-            images = open_encoded(found, name, splits, asked, label_column, store)
+            images = open_encoded(found, name, splits, request, label_column, store)
         else:
-            images = in_memory(few_of(found, splits, few), name, asked)
+            images = in_memory(few_of(found, splits, few), name, request)
             images.split = splits[0] or None if len(splits) == 1 else None
     elif sources.has_items(source):
         choose_splits([""], split, name)
-        images = arrays.from_items(source, name, asked, store)
+        images = arrays.from_items(source, name, request, store)
     else:
         raise ValueError(
             f"cannot open images from {name}; give a path, an array or a tensor, a pair "
@@ -187,9 +187,9 @@ def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[
     return [number - 1 for number in show_channels]
 
 
-def _as_they_are(images: Images, split: str | None, asked: Asked) -> Images:
+def _as_they_are(images: Images, split: str | None, request: FormatRequest) -> Images:
     """`images`, or ValueError where something else is asked for."""
-    image_size, channels, value_range = asked
+    image_size, channels, value_range = request
     if isinstance(value_range, list):
         value_range = for_channels(value_range, images.channels)
     for what, wanted, there in (
@@ -206,7 +206,7 @@ def _as_they_are(images: Images, split: str | None, asked: Asked) -> Images:
 
 
 def _open_several(
-    given: Sequence[str | os.PathLike[str]], open_one: Opener, asked: Asked
+    given: Sequence[str | os.PathLike[str]], open_one: Opener, request: FormatRequest
 ) -> Images:
     """Open several sources with one size, number of channels and value range, and join them.
 
@@ -216,8 +216,8 @@ def _open_several(
     channels that do not go together.
     """
     short = short_names(given)
-    parts = [open_one(one, asked) for one in given]
-    size, channels, _ = asked
+    parts = [open_one(one, request) for one in given]
+    size, channels, _ = request
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
         if len(wide) > 1:
@@ -240,10 +240,10 @@ def _open_several(
         ).tolist()
     stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
-        part if part.form == stored_as else open_one(one, Asked(size, channels, common))
+        part if part.form == stored_as else open_one(one, FormatRequest(size, channels, common))
         for one, part in zip(given, parts, strict=True)
     ]
-    return joined(fitting, short)
+    return concat_images(fitting, short)
 
 
 def scan(
@@ -263,7 +263,7 @@ def scan(
     if sources.are_several(source):
         tables = [scan(one, split, cache_dir) for one in source]
         known = [table for table in tables if table is not None]
-        return joined_tables(known, short_names(source)) if len(known) == len(tables) else None
+        return concat_tables(known, short_names(source)) if len(known) == len(tables) else None
     found = encoded_source(source)
     if found is None:
         return None

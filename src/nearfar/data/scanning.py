@@ -26,7 +26,7 @@ from nearfar.data.exif import TYPES
 from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.labels import check_alike, numbered
 from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
-from nearfar.data.memory import in_order
+from nearfar.data.resources import in_order
 from nearfar.data.table import digest, digest_now, printable, read_small
 from nearfar.progress import progress
 
@@ -85,7 +85,7 @@ Stamp = tuple[int, int, int, int]
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
-class Found(NamedTuple):
+class EncodedImage(NamedTuple):
     """An encoded image in a file: its bytes or the path of its own file, or None and the
     problem.
     """
@@ -160,12 +160,12 @@ class Source:
         """
         return None
 
-    def images(self, file: str) -> Iterator[Found]:
-        yield Found(self.path(file))
+    def images(self, file: str) -> Iterator[EncodedImage]:
+        yield EncodedImage(self.path(file))
 
-    def look(self, file: str) -> list[Row]:
+    def scan_file(self, file: str) -> list[Row]:
         """The rows of a file."""
-        return [looked_at(found) for found in self.images(file)]
+        return [scan_image(found) for found in self.images(file)]
 
     def names(self, split: str) -> list[str]:
         """The names of the images of a split, if every file is one."""
@@ -203,7 +203,7 @@ class Source:
         return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
 
 
-def looked_at(found: Found) -> Row:
+def scan_image(found: EncodedImage) -> Row:
     """Read the header of an encoded image."""
     row = Row(found.place, name=found.name, label=found.label)
     if found.data is None:
@@ -321,7 +321,7 @@ def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
 def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
     chunks = (files[start : start + 64] for start in range(0, len(files), 64))
     with without_warnings(), only_python_writes():
-        found = in_order(chunks, source.look, _THREADS)
+        found = in_order(chunks, source.scan_file, _THREADS)
         with contextlib.closing(found):
             for part in found:
                 yield from part

@@ -16,19 +16,19 @@ import pyarrow
 from jaxtyping import Int64
 from torch import Tensor
 
-from nearfar.data.batches import Crop, Takes, loaded, own_rows
+from nearfar.data.batches import Crop, CropDataset, loaded, own_rows
 from nearfar.data.cache import cache_folder
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.images import Images
-from nearfar.data.left_out import in_words
+from nearfar.data.left_out import describe_left_out
 from nearfar.data.opening import in_memory
-from nearfar.data.scanning import Found, table_of
+from nearfar.data.scanning import EncodedImage, table_of
 from nearfar.data.sources import describe, encoded_source
 from nearfar.data.sources.rows import HUB
 from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
 from nearfar.data.table import digest, digest_of_file, printable, readable, skipped
-from nearfar.data.value_range import EIGHT_BITS, ValueRange, asked
+from nearfar.data.value_range import EIGHT_BITS, ValueRange, parse_request
 
 HEAD = 512  # images at the beginning that are decoded in memory
 CHUNK = 64  # images that are read one after the other
@@ -115,7 +115,7 @@ class Stream:
         """The images found, in one line; of what cannot be decoded, the head alone is known."""
         said = f"{self.source}: {len(self)} images found"
         if self.skipped:
-            said += f", {len(self.skipped)} left out: {in_words(self.skipped)}"
+            said += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
         return said
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Stream:
@@ -150,7 +150,7 @@ def open_stream(
     32
     """
     raise_pixel_limit(max_pixels)
-    form = asked(image_size, channels, EIGHT_BITS)
+    form = parse_request(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:
         raise ValueError(
             "--value-range and --show-channels do not go with --stream, whose images become 8 bits"
@@ -179,7 +179,7 @@ def open_stream(
         )
     first = places.slice(0, HEAD)
     given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
-    head = in_memory([Found(data, name=own) for data, own in given], name, form)
+    head = in_memory([EncodedImage(data, name=own) for data, own in given], name, form)
     others = [*found.problems, *found.in_no_split(splits)]
     problems = [(printable(one), why) for one, why in others]
     head.skipped = [*problems, *skipped(table), *head.skipped]
@@ -258,7 +258,7 @@ class StreamBatches:
         self.stream.chunks_held = buffer // CHUNK + 2
         self.own, self.pin = own_rows(batch_size, len(stream), rank, world_size), pin
         self.steps = len(stream) // batch_size
-        self.takes = Takes(self.stream.encoded, stream.form, seed, crops)
+        self.dataset = CropDataset(self.stream.encoded, stream.form, seed, crops)
 
     def __len__(self) -> int:
         return self.steps
@@ -268,7 +268,7 @@ class StreamBatches:
         on.
         """
         for made, index, failed in loaded(
-            self.takes, epoch, self._order(epoch)[start:], self.workers, self.pin
+            self.dataset, epoch, self._order(epoch)[start:], self.workers, self.pin
         ):
             for row, why in failed.items():
                 name = self.stream.places["name"][row].as_py()

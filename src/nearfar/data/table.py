@@ -116,7 +116,7 @@ def readable(table: pyarrow.Table) -> np.ndarray:
     return np.flatnonzero(table["problem"].is_null().to_numpy())
 
 
-def usual_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
+def most_common_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
     """The size for images of these (height, width): their shorter side if most share one of at most
     96, else 224.
     """
@@ -129,14 +129,14 @@ def usual_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
     )
 
 
-def usual_side(table: pyarrow.Table) -> int:
+def most_common_side(table: pyarrow.Table) -> int:
     """The shorter side of most images; `SMALL` if none can be read."""
     sides = np.stack([table[name].to_numpy()[readable(table)] for name in ("height", "width")], 1)
-    size = usual_size(sides)
+    size = most_common_size(sides)
     return size if size < USUAL or not len(sides) else int(np.median(sides.min(1)))
 
 
-def usual_channels(bands: Shaped[np.ndarray, " images"]) -> int:
+def most_common_channels(bands: Shaped[np.ndarray, " images"]) -> int:
     """Return the number of channels that most images have; 3 if grayscale and colour are mixed, and
     the larger of two equal numbers.
     """
@@ -217,7 +217,9 @@ def load_table(path: Path) -> pyarrow.Table:
     raise ValueError(f"{path} does not hold the table of a data set; remove it to go on unchecked")
 
 
-def stacked(tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]) -> pyarrow.Table | None:
+def concat_columns(
+    tables: Sequence[pyarrow.Table | None], lengths: Sequence[int]
+) -> pyarrow.Table | None:
     """The rows of all tables, without a value where a table lacks a column; None stands for a table
     without columns.
 

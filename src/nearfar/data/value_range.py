@@ -27,7 +27,7 @@ sample.
 """
 
 
-class Form(NamedTuple):
+class PixelFormat(NamedTuple):
     """Form to which all images are decoded. value_range: low and high of every channel, for uint16;
     None: uint8.
     """
@@ -41,7 +41,7 @@ class Form(NamedTuple):
         return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
 
 
-class Asked(NamedTuple):
+class FormatRequest(NamedTuple):
     """The form that is asked for; None for what is to be chosen."""
 
     size: int | None = None
@@ -49,13 +49,13 @@ class Asked(NamedTuple):
     value_range: ValueRange = None
 
 
-def asked(image_size: int | None, channels: int | None, value_range: Any) -> Asked:
+def parse_request(image_size: int | None, channels: int | None, value_range: Any) -> FormatRequest:
     """The form that is asked for; ValueError for what no image can have."""
     check_range("image_size", image_size, 1, LARGEST)
     check_range("channels", channels, 1)
     if value_range is None or (isinstance(value_range, str) and value_range in (FULL, EIGHT_BITS)):
-        return Asked(image_size, channels, value_range)
-    return Asked(image_size, channels, check_value_range(value_range))
+        return FormatRequest(image_size, channels, value_range)
+    return FormatRequest(image_size, channels, check_value_range(value_range))
 
 
 def for_channels(value_range: Sequence[float], channels: int) -> list[float]:
@@ -130,7 +130,7 @@ def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
     )
 
 
-def in_words(value_range: Sequence[float]) -> str:
+def describe_range(value_range: Sequence[float]) -> str:
     """One line on what is black and white."""
     pairs = [
         f"{low:g} to {high:g}"

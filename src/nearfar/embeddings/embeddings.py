@@ -20,7 +20,7 @@ from nearfar.embeddings.saving import check_format, save_embeddings
 from nearfar.embeddings.store import FeatureStore
 from nearfar.embeddings.untrained import encoder_for
 from nearfar.evaluation import extract
-from nearfar.neighbours import copy_distance, paths_of
+from nearfar.neighbours import duplicate_threshold, paths_of
 from nearfar.networks import Encoder
 from nearfar.progress import log, waiting
 from nearfar.run import Run
@@ -136,14 +136,14 @@ class Embeddings:
         other = compute_features(turned, self.images, "features of mirror images")
         return replace(self, vectors=(self.features + other) / 2)
 
-    def copy_distance(self) -> float:
+    def duplicate_threshold(self) -> float:
         """Return the distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder
         can measure it.
         """
         if self.encoder is None:
             return 0.0
         compute = partial(extract, self.encoder)
-        return copy_distance(compute, self.images, self.features, stream(0, "altered"))
+        return duplicate_threshold(compute, self.images, self.features, stream(0, "altered"))
 
     def save(self, out: str | Path) -> Path:
         """Write one row for each image, its name, label, columns and embedding, to a .parquet, .csv

@@ -18,10 +18,10 @@ from nearfar.data.decoding import pixels_of
 from nearfar.data.names import file_identity, match, plain_name, spellings
 from nearfar.data.table import printable
 from nearfar.data.text import encoding_of, lines_of, text_of
-from nearfar.data.value_range import EIGHT_BITS, Form
+from nearfar.data.value_range import EIGHT_BITS, PixelFormat
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.evaluation import extract
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import did_you_mean, raise_as_value_error
 from nearfar.networks import Encoder
 
 LISTS = (".txt", ".list")
@@ -162,6 +162,6 @@ def _decoded(word: str, photos: Embeddings) -> Shaped[Tensor, "channels side sid
             word, photos.images.names[:COMPARED], "see `nearfar embed` for the names"
         )
         raise ValueError(f"{printable(word)!r} is neither an image of the data nor a file: {near}")
-    with one_line(f"cannot read {printable(word)!r} as an image"):
+    with raise_as_value_error(f"cannot read {printable(word)!r} as an image"):
         net = _encoder_of(photos)
-        return pixels_of(word, Form(net.image_size, net.channels, net.value_range))
+        return pixels_of(word, PixelFormat(net.image_size, net.channels, net.value_range))

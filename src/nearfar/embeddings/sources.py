@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nearfar.data import Images, describe, open_images
-from nearfar.data.images import joined
+from nearfar.data.images import concat_images
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
 from nearfar.data.sources.rows import HUB
@@ -356,7 +356,7 @@ def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
                 f"every file of {images.source} is one of {others.source}: name another archive"
             )
         images = images.subset([row for row in range(len(images)) if row not in shared])
-    both = joined([images, others], [images.source, others.source], labelled=False)
+    both = concat_images([images, others], [images.source, others.source], labelled=False)
     both.names = images.names + others.names
     return replace(photos, images=both), len(images)
 

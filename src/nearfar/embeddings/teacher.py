@@ -20,7 +20,7 @@ from nearfar.neighbours import paths_of
 from nearfar.networks import Encoder, fitting_size, load_encoder, named_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.networks.joined import SIDE
-from nearfar.networks.starting import StartingWeights, named_weights
+from nearfar.networks.pretrained import StartingWeights, named_weights
 from nearfar.progress import log
 
 VECTOR_FILES = (".npy", ".npz", ".parquet", *TEXT_TABLES)

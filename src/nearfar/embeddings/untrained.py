@@ -7,11 +7,11 @@ from typing import Any
 from torch import nn
 
 from nearfar.data import Images, scan
-from nearfar.data.table import usual_side
+from nearfar.data.table import most_common_side
 from nearfar.networks import Encoder, join_encoders, named_encoder
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.joined import SIDE
-from nearfar.networks.starting import INSTALL, OWN, PRETRAINED, installed_weights
+from nearfar.networks.pretrained import INSTALL, OWN, PRETRAINED, installed_weights
 from nearfar.progress import log
 
 COPIES = {"colours": 1.0, "edges": 1.5}
@@ -84,4 +84,4 @@ def size_untrained(source: Any) -> int | None:
     None: as they are.
     """
     table = scan(source)
-    return None if table is None else min(usual_side(table), SIDE)
+    return None if table is None else min(most_common_side(table), SIDE)

@@ -18,11 +18,11 @@ from nearfar.evaluation.labelled import Accuracies
 from nearfar.evaluation.linear import (
     PROBES,
     Probe,
+    default_probe,
     linear_accuracy,
     linear_predict,
     linear_sgd_accuracies,
     probe_settings,
-    usual_probe,
 )
 from nearfar.evaluation.vectors import Vectors, find_vectors
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels

@@ -172,7 +172,7 @@ PROBES = {
 """The settings of the papers, by name. All use momentum 0.9 and report the last epoch."""
 
 
-def usual_probe(protocol: str, image_size: int) -> str:
+def default_probe(protocol: str, image_size: int) -> str:
     """Name the settings that a recipe's protocol names, "linear-sgd sce"; else SACLR's, for CIFAR
     below 64 pixels.
     """

@@ -27,7 +27,7 @@ from nearfar.data.sources.files import TEXT_TABLES, read_table
 from nearfar.data.sources.rows import images_in
 from nearfar.data.text import text_of
 from nearfar.evaluation.labelled import features
-from nearfar.messages import first_line, one_line, say_once
+from nearfar.messages import first_line, raise_as_value_error, say_once
 
 _WIDE = re.compile(r"(?!.*pixel)(.*?)[ _.-]?(\d+)", re.IGNORECASE | re.DOTALL)
 _FEWEST = 8  # columns of numbers that are vectors
@@ -79,7 +79,7 @@ def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None
     other lengths.
     """
     said = describe(source)
-    with one_line(f"cannot use the vectors of {said}"):
+    with raise_as_value_error(f"cannot use the vectors of {said}"):
         columns = _columns(source, said, label_column)
         if columns is None:
             return None

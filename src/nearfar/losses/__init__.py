@@ -38,12 +38,7 @@ others. With one process nothing changes.
 
 from nearfar.losses.lorac import LORAC
 from nearfar.losses.moco import JCL, NNCLR, MoCo, MoCoV3
-from nearfar.losses.relational import SCE, ReSSL, TeacherSCE
-from nearfar.losses.saclr import SACLR
-from nearfar.losses.sigclr import SigCLR
-from nearfar.losses.simclr import DCL, SimCLR
-from nearfar.losses.sogclr import ISogCLR, SogCLR
-from nearfar.losses.without_negatives import (
+from nearfar.losses.non_contrastive import (
     WMSE,
     BarlowTwins,
     LeJEPA,
@@ -52,6 +47,11 @@ from nearfar.losses.without_negatives import (
     SwAV,
     VICReg,
 )
+from nearfar.losses.relational import SCE, ReSSL, TeacherSCE
+from nearfar.losses.saclr import SACLR
+from nearfar.losses.sigclr import SigCLR
+from nearfar.losses.simclr import DCL, SimCLR
+from nearfar.losses.sogclr import ISogCLR, SogCLR
 from nearfar.pairs import gather_rows
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Two-dimensional maps of a data set: layouts, their quality and clusters."""
 
-from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
+from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
 from nearfar.maps.clusters import clusters_of
 from nearfar.maps.layouts import (
     LAYOUTS,
@@ -8,9 +8,9 @@ from nearfar.maps.layouts import (
     check_layout,
     digests_of,
     find_map,
-    lay_out,
+    fit_layout,
     load_map,
-    origin,
+    map_fingerprint,
     save_map,
 )
 from nearfar.maps.projector import Projector, finetune_map, fit_projector

@@ -115,11 +115,11 @@ class ClusterEmbedding(BaseEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         """Coordinates of new rows [m, dim] among the rows of `fit`, which stay; see
-        `NeighbourPlacement`.
+        `NeighborInterpolation`.
         """
         check_is_fitted(self, "embedding_")
         rows = torch.from_numpy(check_array(X, dtype=np.float32))
-        return NeighbourPlacement(self._rows, torch.from_numpy(self.embedding_), self.metric)(
+        return NeighborInterpolation(self._rows, torch.from_numpy(self.embedding_), self.metric)(
             rows
         ).numpy()
 
@@ -182,7 +182,7 @@ def forces(
     return attraction.T, -2 / (pairs * partition) * slopes, partition
 
 
-class NeighbourPlacement(nn.Module):
+class NeighborInterpolation(nn.Module):
     """Features [new, dim] -> coordinates [new, 2] among old points, which stay; new points do not
     affect each other.
 

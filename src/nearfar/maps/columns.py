@@ -24,7 +24,7 @@ from nearfar.data.names import match
 from nearfar.data.sources import files
 from nearfar.data.table import as_arrays
 from nearfar.evaluation import extract_view
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import did_you_mean, raise_as_value_error
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.progress import log
@@ -249,7 +249,7 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
         raise ValueError(f"--columns {path} must be a .parquet, .csv, .tsv or .jsonl file")
     if not path.is_file():
         raise ValueError(f"--columns {path}: there is no such file")
-    with one_line("--columns", ValueError):
+    with raise_as_value_error("--columns", ValueError):
         table = files.read_table(path)
     if twice := next(
         (name for name in table.column_names if table.column_names.count(name) > 1), None

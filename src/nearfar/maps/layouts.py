@@ -22,9 +22,9 @@ from nearfar.data import Images
 from nearfar.data.table import digest
 from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
-from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighbourPlacement
+from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
 from nearfar.maps.projector import Projector, finetune_map, fit_projector
-from nearfar.messages import check_known, first_line, one_line
+from nearfar.messages import check_known, first_line, raise_as_value_error
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import WEIGHTS, load_weights
@@ -56,7 +56,7 @@ class Map:
     (torch.Size([25, 2]), torch.Size([3, 2]))
     """
 
-    function: Projector | NeighbourPlacement
+    function: Projector | NeighborInterpolation
     coordinates: Float[Tensor, "images 2"]
     about: Mapping[str, Any]
     backbone: Mapping[str, Tensor] | None = None
@@ -67,7 +67,9 @@ class Map:
         if self.backbone is None:
             return encoder
         encoder = copy.deepcopy(encoder)
-        with one_line("the map holds weights of another encoder than the run", ValueError):
+        with raise_as_value_error(
+            "the map holds weights of another encoder than the run", ValueError
+        ):
             load_weights(encoder.backbone.net, self.backbone)
         return encoder
 
@@ -138,7 +140,7 @@ def check_layout(layout: str, num_views: int | None) -> None:
         )
 
 
-def lay_out(
+def fit_layout(
     layout: str,
     encoder: Encoder | None,
     images: Images,
@@ -195,7 +197,7 @@ def _cluster_embedding(
         embedding.fit(features.numpy(), neighbours=neighbours)
         coordinates = torch.from_numpy(embedding.embedding_)
     about = {"layout": "cluster-embedding"}
-    return Map(NeighbourPlacement(features, coordinates), coordinates, about)
+    return Map(NeighborInterpolation(features, coordinates), coordinates, about)
 
 
 def save_map(path: str | os.PathLike[str], saved: Map) -> None:
@@ -207,7 +209,7 @@ def save_map(path: str | os.PathLike[str], saved: Map) -> None:
     tensors = {"coordinates": saved.coordinates}
     tensors |= {} if saved.digests is None else {DIGESTS: saved.digests}
     tensors |= {FUNCTION + name: value for name, value in saved.function.state_dict().items()}
-    if isinstance(saved.function, NeighbourPlacement):
+    if isinstance(saved.function, NeighborInterpolation):
         tensors[FUNCTION + "features"] = saved.function.features.half()
         del tensors[FUNCTION + "coordinates"]
     tensors |= {BACKBONE + name: value for name, value in (saved.backbone or {}).items()}
@@ -286,7 +288,7 @@ def names_of(images: Images) -> str:
     return digest("\n".join(images.names).encode("utf-8", "surrogatepass"))
 
 
-def origin(folder: Path, images: Images) -> dict[str, Any]:
+def map_fingerprint(folder: Path, images: Images) -> dict[str, Any]:
     """Describe the origin of a map: the number of images, and digests of their names and of the
     encoder in a run folder.
     """
@@ -313,11 +315,11 @@ def _within(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _function(state: dict[str, Tensor], coordinates: Tensor) -> Projector | NeighbourPlacement:
+def _function(state: dict[str, Tensor], coordinates: Tensor) -> Projector | NeighborInterpolation:
     if "features" in state:
         if state["features"].ndim != 2 or len(state["features"]) != len(coordinates):
             raise ValueError("features and coordinates differ in number")
-        return NeighbourPlacement(state["features"].float(), coordinates.float())
+        return NeighborInterpolation(state["features"].float(), coordinates.float())
     projector = Projector(len(state["centre"]))
     projector.load_state_dict(state)
     return projector.requires_grad_(False)

@@ -10,6 +10,15 @@ from nearfar.methods.lorac import LORAC, LORACbs, MoCoM
 from nearfar.methods.method import Head, Method, Setup, Teacher
 from nearfar.methods.moco import JCL, NNCLR, MoCoV1, MoCoV2, MoCoV3
 from nearfar.methods.model import Model
+from nearfar.methods.non_contrastive import (
+    BYOL,
+    WMSE,
+    BarlowTwins,
+    LeJEPA,
+    SimSiam,
+    SwAV,
+    VICReg,
+)
 from nearfar.methods.pairing import Embeddings, Pairing
 from nearfar.methods.recipe import Recipe
 from nearfar.methods.registry import (
@@ -24,15 +33,6 @@ from nearfar.methods.saclr import SACLR
 from nearfar.methods.sigclr import SigCLR
 from nearfar.methods.simclr import DCL, DCLW, SimCLR
 from nearfar.methods.sogclr import ISogCLR, SogCLR
-from nearfar.methods.without_negatives import (
-    BYOL,
-    WMSE,
-    BarlowTwins,
-    LeJEPA,
-    SimSiam,
-    SwAV,
-    VICReg,
-)
 
 __all__ = [
     "BYOL",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
-from nearfar.messages import check_known, of_arguments, summary_of
+from nearfar.messages import check_known, parse_args_section, summary_of
 from nearfar.methods.method import Method
 
 Registered = TypeVar("Registered", bound=Method)
@@ -104,7 +104,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     setup = small.setup(num_images=2)
     meanings: dict[str, str] = {}
     for cls in reversed(method.__mro__):
-        meanings |= of_arguments(inspect.cleandoc(cls.__doc__ or ""))
+        meanings |= parse_args_section(inspect.cleandoc(cls.__doc__ or ""))
     differs = re.search(r"Differs from the paper: (.*?)(?:\n\n|\Z)", docs, re.DOTALL)
     # (1) the first; (2) the second
     points = re.split(r"\(\d+\) ", " ".join(differs[1].split())) if differs else []

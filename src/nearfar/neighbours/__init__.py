@@ -8,19 +8,19 @@ from nearfar.neighbours.duplicates import (
     Facts,
     Link,
     Member,
-    alike_distance,
-    copy_distance,
-    facts_of,
+    duplicate_threshold,
     find_leaks,
     find_links,
-    groups_at,
-    members_at,
+    group_links,
+    group_members,
+    image_stats,
+    near_duplicate_threshold,
     paths_of,
     same_proportions,
 )
 from nearfar.neighbours.nearest import Nearest, nearest_rows
 from nearfar.neighbours.removal import Staying
-from nearfar.neighbours.selection import diverse_rows, remote_rows, typical_rows
+from nearfar.neighbours.selection import diverse_rows, outlier_rows, typical_rows
 
 __all__ = [
     "Nearest",
@@ -29,6 +29,6 @@ __all__ = [
     "find_links",
     "find_nearest",
     "nearest_rows",
-    "remote_rows",
+    "outlier_rows",
     "typical_rows",
 ]

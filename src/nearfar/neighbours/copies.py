@@ -22,7 +22,7 @@ from torchvision.io import decode_jpeg, encode_jpeg
 
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
-from nearfar.data.memory import usable_cores
+from nearfar.data.resources import usable_cores
 from nearfar.progress import progress, tracked
 
 SIDE = 16  # pixels of the small versions
@@ -168,7 +168,7 @@ def inverse(turn: int) -> int:
     return turn if turn >= MIRROR else -turn % MIRROR
 
 
-def compared(
+def compare_pixels(
     first: Shaped[np.ndarray, "channels height width"],
     second: Shaped[np.ndarray, "bands high wide"],
     lossless: bool = False,
@@ -575,7 +575,7 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
     return found
 
 
-def altered(
+def perturb(
     pixels: UInt8[Tensor, "images channels side side"],
 ) -> list[UInt8[Tensor, "images channels side side"]]:
     """The images after half the size and back, and after JPEG of quality 50, as copies are."""

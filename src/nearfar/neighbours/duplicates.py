@@ -30,11 +30,11 @@ from nearfar.neighbours.copies import (
     MIRROR,
     PROPORTIONS,
     SIDE,
-    altered,
-    compared,
+    compare_pixels,
     composed,
     differs,
     inverse,
+    perturb,
     pixel_difference,
     reduced,
     small_images,
@@ -112,7 +112,7 @@ class Member(NamedTuple):
     stretched: bool = False
 
 
-def copy_distance(
+def duplicate_threshold(
     encoder: Callable[[Tensor], Tensor],
     images: Images,
     features: Float[Tensor, "images dim"],
@@ -125,12 +125,12 @@ def copy_distance(
     """
     order = torch.randperm(len(images), generator=generator)[:TRIED]
     own = normalize(features[order], dim=1)
-    versions = altered(eight_bits(images.gather(order)))
+    versions = perturb(eight_bits(images.gather(order)))
     found = [(own - normalize(encoder(pixels), dim=1)).square().sum(1) / 2 for pixels in versions]
     return float(torch.cat(found).quantile(SHARE))
 
 
-def alike_distance(
+def near_duplicate_threshold(
     features: Float[Tensor, "images dim"], generator: torch.Generator | None = None
 ) -> float:
     """A tenth of the median distance between two images of the data, estimated from 20 000 random
@@ -154,21 +154,22 @@ def find_links(
     *,
     archive: int = 0,
     orientations: bool = False,
-    pictured: bool = True,
+    has_pixels: bool = True,
     approximate: bool = False,
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
     Identical files are found by their bytes, whatever their features. Every other image is compared
     with its eight nearest. If small versions of two differ by less than a fifth of their contrast,
-    the files are read and compared at full size (`compared`). Where the eighth is near too, further
-    ones follow by the small versions, until these differ too much. Images of other proportions are
-    compared by versions of the whole images too, as their features are those of a square in the
-    centre. Others are alike if each is the nearest of the other that is no copy. archive: so many
-    of the first images are an archive: each of the others is only compared with these, and linked
-    to the one that is its closest copy, or else the nearest. orientations: find turned and mirrored
-    copies too, whatever their features, by the small versions in all eight. pictured: False if
-    there are features alone: all pairs are alike then. approximate: as for `find_nearest`.
+    the files are read and compared at full size (`compare_pixels`). Where the eighth is near too,
+    further ones follow by the small versions, until these differ too much. Images of other
+    proportions are compared by versions of the whole images too, as their features are those of a
+    square in the centre. Others are alike if each is the nearest of the other that is no copy.
+    archive: so many of the first images are an archive: each of the others is only compared with
+    these, and linked to the one that is its closest copy, or else the nearest. orientations: find
+    turned and mirrored copies too, whatever their features, by the small versions in all eight.
+    has_pixels: False if there are features alone: all pairs are alike then. approximate: as for
+    `find_nearest`.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -194,17 +195,17 @@ def find_links(
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), found.distance[near, column])
     compare = _comparison(images, images)
-    if pictured:
-        links += _judged(images, images, pairs, distance, compare)
+    if has_pixels:
+        links += _confirm_pairs(images, images, pairs, distance, compare)
     else:
         links += [
             Link(far, i, j, ALIKE)
             for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
         ]
     crowded = found.distance[:, -1] <= most
-    if pictured and count == NEIGHBOURS and bool(crowded.any()):
+    if has_pixels and count == NEIGHBOURS and bool(crowded.any()):
         links += _crowded_copies(images, images, known, asked[crowded], links, compare, approximate)
-    if pictured:
+    if has_pixels:
         sure_links = [link for link in links if link.kind < ALIKE]
         stretched = _stretched_copies(
             images, images, known, asked, sure_links, compare, approximate
@@ -280,7 +281,7 @@ def _turned_copies(
                 continue
             tried.add((pair, at))
             lossless = exact(pair[0]) and exact(pair[1])
-            found_as = compared(full(pair[0]), turned(full(pair[1]), at), lossless)
+            found_as = compare_pixels(full(pair[0]), turned(full(pair[1]), at), lossless)
             if KINDS.index(found_as) <= COPIED:
                 links[pair] = Link(distance, *pair, MIRRORED if at >= MIRROR else TURNED, at)
     return list(links.values())
@@ -506,7 +507,7 @@ def find_leaks(
             some = slice(done, done + CHUNK)
             leaked = torch.tensor(list(links), dtype=torch.int64)
             new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
-            for link in _judged(train, test, pairs[some][new], distance[some][new], compare):
+            for link in _confirm_pairs(train, test, pairs[some][new], distance[some][new], compare):
                 if link.kind < ALIKE:
                     links.setdefault(link.second, link)
             tried += len(new)
@@ -525,7 +526,7 @@ def find_leaks(
     return Leaks(list(links.values()), bool(left.all()))
 
 
-def _judged(
+def _confirm_pairs(
     first: Images,
     second: Images,
     pairs: Int64[Tensor, "pairs 2"],
@@ -568,12 +569,12 @@ def _comparison(first: Images, second: Images) -> Comparison:
         if differs(own.reduced(one), others.reduced(other)):
             return ALIKE
         lossless = own.is_lossless(one) and others.is_lossless(other)
-        return KINDS.index(compared(own.pixels(one), others.pixels(other), lossless))
+        return KINDS.index(compare_pixels(own.pixels(one), others.pixels(other), lossless))
 
     return compare
 
 
-def groups_at(
+def group_links(
     links: Sequence[Link], count: int, distance: float
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of copies, and groups of images that are merely alike, by links of at most this
@@ -592,7 +593,7 @@ def groups_at(
     return _collected(copies, order), _collected(alike, [int(copies[row]) for row in order])
 
 
-def members_at(
+def group_members(
     links: Sequence[Link],
     facts: Mapping[int, Facts],
     names: Sequence[str],
@@ -626,7 +627,7 @@ def members_at(
         link.second: link.first for link in links if link.kind == SAME_FILE
     }
     kind = _closest_kinds(links, same, distance)
-    copies, alike = groups_at(links, len(names), distance)
+    copies, alike = group_links(links, len(names), distance)
     proportions = same_proportions(links, len(names))
     turns = _turns(links, [min(group, key=order) for group in copies])
     best: dict[int, int] = {}  # represents a group of copies among the images that are alike
@@ -707,7 +708,7 @@ def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def facts_of(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
+def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
     """Size in pixels and bytes of the files of images, by position; zero bytes for one that exists
     as pixels alone.
 
@@ -778,8 +779,8 @@ def _same_files(images: Images) -> np.ndarray:
         [_size(originals[row]) if size is None else size for row, size in enumerate(said)]
     )
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    doubtful = np.flatnonzero(counts[inverse] > 1).tolist()
-    for row in tracked(doubtful, "comparing files"):
+    ambiguous = np.flatnonzero(counts[inverse] > 1).tolist()
+    for row in tracked(ambiguous, "comparing files"):
         mark = digests[row]
         if mark is None:
             data = originals[row]

@@ -1,4 +1,4 @@
-"""Selection of a few rows: the most diverse, the most typical, the most remote."""
+"""Selection of a few rows: the most diverse, the most typical, the outliers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _in_turns(queues: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
     return [one for turn in zip_longest(*queues) for one in turn if one is not None]
 
 
-def remote_rows(
+def outlier_rows(
     distance: Float[Tensor, "rows k"], count: int
 ) -> tuple[Int64[Tensor, " count"], Float[Tensor, " count"]]:
     """Choose the rows that are farthest from their k-th nearest other row: the last column of
@@ -125,7 +125,7 @@ def remote_rows(
     Returns positions, the farthest first, and these distances.
 
     >>> near = nearest_rows(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)
-    >>> remote_rows(near.distance, count=1)[0]
+    >>> outlier_rows(near.distance, count=1)[0]
     tensor([2])
     """
     far, order = distance[:, -1].sort(descending=True, stable=True)

@@ -20,8 +20,8 @@ from nearfar.networks.exporting import (
 )
 from nearfar.networks.joined import Joined, first_encoder, join_encoders, named_encoder
 from nearfar.networks.moco import MomentumEncoder, Queue, SplitBatchNorm, shuffled, split_batch_norm
+from nearfar.networks.pretrained import StartingWeights, find_weights
 from nearfar.networks.small import OWN_NETS, SmallNet, whiten_stem
-from nearfar.networks.starting import StartingWeights, find_weights
 
 __all__ = [
     "Encoder",

@@ -15,9 +15,9 @@ from timm.models import group_modules, group_parameters
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
-from nearfar.messages import did_you_mean, one_line
+from nearfar.messages import did_you_mean, raise_as_value_error
+from nearfar.networks.pretrained import StartingWeights, find_weights, load_tensors
 from nearfar.networks.small import OWN_NETS, SmallNet
-from nearfar.networks.starting import StartingWeights, find_weights, load_tensors
 from nearfar.networks.timm_entries import ENTRIES, JOINED, SMALL, SMALL_STEM, shrink_stem, stem_of
 from nearfar.progress import log
 
@@ -294,7 +294,7 @@ def own_backbone(module: nn.Module, image_size: int, channels: int) -> Backbone:
     """A copy of a user's module as a backbone, on the CPU; ValueError for one that does not serve
     as such.
     """
-    with one_line(f"encoder {qualified_name(module)!r} cannot be copied"):
+    with raise_as_value_error(f"encoder {qualified_name(module)!r} cannot be copied"):
         net = copy.deepcopy(module).cpu()
     if not all(isinstance(value, Tensor) for value in net.state_dict().values()):
         raise ValueError(
@@ -411,7 +411,7 @@ def _create(name: str, arguments: dict[str, Any]) -> nn.Module:
     if unknown := sorted(set(map(str, arguments)) - ARGUMENTS):
         raise ValueError(f"encoder {name!r} is not built with the argument {unknown[0]!r}")
     kinds = (AssertionError, ValueError, RuntimeError, AttributeError, ArithmeticError, MemoryError)
-    with one_line(f"encoder {name!r} cannot be built with {arguments!s:.200}", *kinds):
+    with raise_as_value_error(f"encoder {name!r} cannot be built with {arguments!s:.200}", *kinds):
         entry = f"nearfar_{name}" if name in ENTRIES.values() else name
         return timm.create_model(entry, pretrained=False, num_classes=0, **arguments)
 
@@ -423,7 +423,7 @@ def _finished(
     name = qualified_name(net) if architecture is None else architecture.name
     net.eval()
     what = f"encoder {name!r} cannot take images of {image_size} px and {channels} channels"
-    with one_line(what), torch.no_grad():
+    with raise_as_value_error(what), torch.no_grad():
         out = net(torch.zeros(2, channels, image_size, image_size))
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
         given = (

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 import nearfar
 from nearfar.atomic import write_file
 from nearfar.isolation import isolated
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 from nearfar.networks.backbone import Architecture, Backbone, own_backbone
-from nearfar.networks.starting import CONFIG, WEIGHTS
+from nearfar.networks.pretrained import CONFIG, WEIGHTS
 from nearfar.networks.timm_entries import own_name, timm_name
 from nearfar.views import check_value_range, from_range, resize_square, with_channels
 
@@ -215,7 +215,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
                 f"{said}; a run that was stopped goes on with nearfar pretrain --resume {folder}"
             )
     wrong = f"{folder / CONFIG} does not describe an encoder"
-    with one_line(wrong, AttributeError, ValueError, RecursionError):
+    with raise_as_value_error(wrong, AttributeError, ValueError, RecursionError):
         about = json.loads((folder / CONFIG).read_text())
         own = about.get("object")
     if own is not None and backbone is None:
@@ -236,7 +236,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         RuntimeError,
         ArithmeticError,
     )
-    with one_line(wrong if own is None else "the encoder given here fails", *kinds):
+    with raise_as_value_error(wrong if own is None else "the encoder given here fails", *kinds):
         encoder = _described(about, backbone, (folder / WEIGHTS).stat().st_size)
     try:
         load_weights(encoder.backbone.net, load_file(folder / WEIGHTS))

@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nearfar.atomic import write_file
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 from nearfar.networks.encoder import Encoder, describe_encoder, state_of
-from nearfar.networks.starting import CONFIG
+from nearfar.networks.pretrained import CONFIG
 
 TOLERANCE = 1e-3  # of the largest feature; rounding differs by a hundredth of that
 TIMM_WEIGHTS = "model.safetensors"
@@ -140,7 +140,10 @@ def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
     size, channels = encoder.image_size, encoder.channels
     blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
     batch = torch.export.Dim("batch", min=1)
-    with one_line(f"torch.export cannot take the encoder {encoder.name}"), torch.no_grad():
+    with (
+        raise_as_value_error(f"torch.export cannot take the encoder {encoder.name}"),
+        torch.no_grad(),
+    ):
         return torch.export.export(encoder, (blank,), dynamic_shapes={"images": {0: batch}})
 
 

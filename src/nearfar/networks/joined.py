@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from nearfar.isolation import isolated
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
 from nearfar.networks.encoder import Encoder
+from nearfar.networks.pretrained import named_weights
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
-from nearfar.networks.starting import named_weights
 from nearfar.networks.timm_entries import JOINED
 from nearfar.views import resize_square, with_channels
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 import nearfar
-from nearfar.atomic import told_clearly, write_file
+from nearfar.atomic import translate_errors, write_file
 from nearfar.data import photographs
-from nearfar.messages import as_words
+from nearfar.messages import to_argv
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
-from nearfar.networks.starting import OWN
+from nearfar.networks.pretrained import OWN
 from nearfar.pages.report import NEIGHBOURS, results_shown
 from nearfar.pages.template import page, words
 from nearfar.run import Run
@@ -128,7 +128,7 @@ def _command(settings: Settings) -> str:
         if plain and value != one.default and one.name not in _OF_A_MACHINE:
             given[one.name] = value
     return shlex.join(
-        ["nearfar", "pretrain", "DATA", *as_words(given | dict(settings.hyperparameters))]
+        ["nearfar", "pretrain", "DATA", *to_argv(given | dict(settings.hyperparameters))]
     )
 
 
@@ -155,7 +155,7 @@ def write_hub_folder(
             own = settings.encoder if isinstance(settings.encoder, str) else None
             of_start = find_weights(settings.init, own).license
     folder.mkdir()
-    with told_clearly(folder):
+    with translate_errors(folder):
         images = photographs(TRIED, encoder.image_size, encoder.channels)
         error = write_timm_folder(folder, encoder, images, license or of_start)
     write_file(folder / "README.md", model_card(run, name, license or of_start, of_start))

@@ -58,7 +58,7 @@ def contact_sheet(
     )
 
 
-def figures_of(photos: Embeddings, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
+def thumbnails_for(photos: Embeddings, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
     """Return images, by their positions, each with a line on it."""
     urls: dict[int, str] = {}
     for some in torch.tensor(sorted(set(rows)), dtype=torch.int64).split(GATHERED):

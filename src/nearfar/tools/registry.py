@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from nearfar.isolation import isolated
-from nearfar.messages import LARGEST_SEED, as_words, check_range
+from nearfar.messages import LARGEST_SEED, check_range, to_argv
 
 COMMON = {
     "target": "run folder; or, without one, the data itself, or a file of vectors made elsewhere "
@@ -229,7 +229,7 @@ class Tool:
         }
         if given["out"] is not None and page is not None:
             options["out"] = page.with_stem(f"{page.stem}-new")
-        words = ["nearfar", self.name, source, *placed, *as_words(options)]
+        words = ["nearfar", self.name, source, *placed, *to_argv(options)]
         return shlex.join(map(str, words))
 
 

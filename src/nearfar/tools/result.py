@@ -16,7 +16,7 @@ from typing import Any
 from nearfar.atomic import replacing, write_file
 from nearfar.data.table import printable
 from nearfar.embeddings import Embeddings
-from nearfar.pages.sheet import contact_sheet, figures_of
+from nearfar.pages.sheet import contact_sheet, thumbnails_for
 from nearfar.progress import Table, log
 
 Columns = dict[str, list[Any]]
@@ -70,7 +70,7 @@ class Result(dict[str, list[Any]]):
         captions = self.captions
         if captions is None:
             captions = [_caption(value) for value in list(self.values())[-1]]
-        figures = figures_of(self.photos, rows, captions[: len(rows)])
+        figures = thumbnails_for(self.photos, rows, captions[: len(rows)])
         return contact_sheet(self.title, self.about, self.note, figures=figures)
 
     def write(self, path: Path) -> None:
@@ -140,7 +140,7 @@ def archive_and_delete_command(files: Path) -> str:
     return f"{tar_command(files)} && xargs -0 rm -- < {shlex.quote(str(files))}"
 
 
-def for_pipes(names: Sequence[str], separator: str) -> bytes:
+def paths_for_stdout(names: Sequence[str], separator: str) -> bytes:
     """Return what a command gives to another program: each name once, a separator behind each.
 
     A name with a line break is exact before a zero byte, else escaped.

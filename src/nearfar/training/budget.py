@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_memory
-from nearfar.messages import first_line, one_line
+from nearfar.messages import first_line, raise_as_value_error
 from nearfar.methods import Method, Model, Recipe, Teacher
 from nearfar.networks import build_backbone, fitting_size
 from nearfar.progress import log, waiting
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
-from nearfar.training.loop import MOST_EPOCHS, place
+from nearfar.training.loop import MOST_EPOCHS, to_device
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import world_size
 from nearfar.training.progress import duration
@@ -35,7 +35,7 @@ LEAST_EPOCHS, LEAST_ADAPT_EPOCHS = 100, 10
 """A larger net or image is taken only if this many epochs fit into the time; see
 docs/photographs.md.
 """
-RUNGS: tuple[tuple[str, int], ...] = (
+MODEL_SIZES: tuple[tuple[str, int], ...] = (
     ("small", 96),
     ("small", 144),
     ("small", 192),
@@ -68,7 +68,7 @@ TEACHER_DIM = 512  # features of a teacher in a trial
 
 
 @dataclass(frozen=True)
-class Machine:
+class TrialResult:
     """The choice that was made, the images per second that were measured (None where nothing was),
     and why this precision.
 
@@ -84,9 +84,9 @@ class Machine:
     compiled: bool = False
 
 
-def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
-    """List the encoders, image sizes and crop sizes to choose among: those of `RUNGS` that agree
-    with what is given.
+def model_candidates(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int, int]]:
+    """List the encoders, image sizes and crop sizes to choose among: those of `MODEL_SIZES` that
+    agree with what is given.
 
     Only with a time to fill is there more than one: for photographs, whose size is free, and images
     of about 32 px. Sizes that are chosen are multiples of a transformer's patch. side: pixels of
@@ -94,12 +94,12 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
     """
     free = photographs and given.image_size is None
     if not free or given.epochs is not None:
-        size = given.image_size or (min(side, RUNGS[0][1]) if free else side)
+        size = given.image_size or (min(side, MODEL_SIZES[0][1]) if free else side)
         both = given.epochs is None and given.encoder is None and FITTING[0] <= size <= FITTING[1]
-        encoders = ("small", "medium") if both else (given.encoder or RUNGS[0][0],)
+        encoders = ("small", "medium") if both else (given.encoder or MODEL_SIZES[0][0],)
         steps: tuple[tuple[Any, int], ...] = tuple((encoder, size) for encoder in encoders)
     else:
-        steps = tuple(rung for rung in RUNGS if rung[1] <= side) or RUNGS[:1]
+        steps = tuple(pair for pair in MODEL_SIZES if pair[1] <= side) or MODEL_SIZES[:1]
         if given.encoder is not None:
             steps = tuple((given.encoder, size) for size in sorted({size for _, size in steps}))
     named = given.views is None or isinstance(given.views, str)
@@ -121,7 +121,7 @@ def rungs(given: Settings, side: int, photographs: bool) -> list[tuple[Any, int,
     return [(encoder, size, given.crop_size or crop(encoder, size)) for encoder, size in sizes]
 
 
-def choose_machine(
+def choose_model_size(
     given: Settings,
     method: Method,
     views_at: Callable[[int, int], Views],
@@ -130,7 +130,7 @@ def choose_machine(
     channels: int,
     images: int | None,
     seconds: float,
-) -> Machine:
+) -> TrialResult:
     """Choose among the candidates by a measurement of about ten seconds: the last one that leaves
     epochs enough.
 
@@ -140,21 +140,23 @@ def choose_machine(
     """
     precision, words = given.precision, ""
     if precision != "auto" and given.epochs is not None:
-        return Machine(*candidates[0], precision, None, "")
+        return TrialResult(*candidates[0], precision, None, "")
     half: Any = half_precision(find_device(given.accelerator))
     if (
         precision == "auto" and half is None
     ):  # emulated, it would take more than the time of all trials
         precision, words = "32-true", ", 32-true as this CPU has no bfloat16"
     epochs = LEAST_ADAPT_EPOCHS if given.adapt else LEAST_EPOCHS
-    chosen: Machine | None = None
+    chosen: TrialResult | None = None
     began = time.perf_counter()
     with waiting("measuring this machine"):
         for encoder, size, crop in candidates:
             asked = ["32-true", half] if precision == "auto" else [precision]
             rates = dict.fromkeys(asked, 0.0)
             for kind in asked * TURNS if len(asked) > 1 else asked:
-                rate = _speed(given, method, views_at, (encoder, size, crop), channels, kind)
+                rate = _measure_throughput(
+                    given, method, views_at, (encoder, size, crop), channels, kind
+                )
                 rates[kind] = max(rates[kind], rate)
             if precision == "auto":
                 gain = rates[half] / max(rates["32-true"], 1e-9)
@@ -166,7 +168,7 @@ def choose_machine(
             )
             fits = enough is not None and rate * seconds >= enough
             if chosen is None or fits:
-                chosen = Machine(encoder, size, crop, precision, rate, words)
+                chosen = TrialResult(encoder, size, crop, precision, rate, words)
             if not fits or time.perf_counter() - began > LONGEST:
                 break
         assert chosen is not None
@@ -184,12 +186,12 @@ def _gain_in_words(half: str, gain: float, exact: float) -> str:
 
 
 def _compiled(
-    chosen: Machine,
+    chosen: TrialResult,
     given: Settings,
     method: Method,
     views_at: Callable[[int, int], Views],
     channels: int,
-) -> Machine:
+) -> TrialResult:
     """Return the same, compiled, if that is faster; torch may lack a compiler, or fail with any
     error.
     """
@@ -199,7 +201,9 @@ def _compiled(
         for compiled in [True, False] * TURNS:
             if compiled and time.perf_counter() - began > 3 * LONGEST:  # on a busy machine
                 break
-            rate = _speed(given, method, views_at, candidate, channels, chosen.precision, compiled)
+            rate = _measure_throughput(
+                given, method, views_at, candidate, channels, chosen.precision, compiled
+            )
             rates[compiled] = max(rates[compiled], rate)
     if rates[True] < GAIN * rates[False]:
         return chosen
@@ -208,7 +212,7 @@ def _compiled(
     return replace(chosen, rate=rate, reason=words, compiled=True)
 
 
-def _speed(
+def _measure_throughput(
     given: Settings,
     method: Method,
     views_at: Callable[[int, int], Views],
@@ -238,7 +242,7 @@ def _speed(
         )
 
     few = given.batch_size if (given.batch_size or LEAST) < LEAST else None
-    with one_line("a trial step failed", RuntimeError):
+    with raise_as_value_error("a trial step failed", RuntimeError):
         with suppress(ValueError):
             return measured(few)
         return measured(max(LARGER, given.batch_size or 0))  # which the loss may need
@@ -274,7 +278,7 @@ def training_speed(
         model = _with_rows(Model(method, backbone, batch_size, teacher), batch_size)
     finally:
         log.disabled = before
-    how = place(fabric, model, precision, compiled)
+    how = to_device(fabric, model, precision, compiled)
     optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
     optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model, micro_batch)
@@ -328,7 +332,7 @@ def choose_threads(given: Settings) -> int:
     return max(1, torch.get_num_threads() // (1 if "OMP_NUM_THREADS" in os.environ else processes))
 
 
-def usual_precision(given: Settings) -> Any:
+def default_precision(given: Settings) -> Any:
     """Return the precision for "auto" where processes cannot agree on a measurement: half
     precision on a GPU.
     """
@@ -343,14 +347,14 @@ def epochs_in(seconds: float, rate: float, images: int, batch_size: int) -> floa
     return float(int(epochs)) if epochs >= 10 else max(round(epochs, 2), batch_size / images)
 
 
-def reason(machine: Machine, settings: Settings, images: int) -> str:
+def reason(trial: TrialResult, settings: Settings, images: int) -> str:
     """Say in one line what was chosen and why."""
-    assert machine.rate is not None
+    assert trial.rate is not None
     place = describe_gpu()["name"] if _on_gpu(settings) else f"{torch.get_num_threads()} threads"
     return (
-        f"about {duration(settings.epochs * images / machine.rate)}: {settings.epochs:g} "
+        f"about {duration(settings.epochs * images / trial.rate)}: {settings.epochs:g} "
         f"epochs of {images} training "
-        f"images at {machine.rate:.0f} images/s on {place}{machine.reason}. "
+        f"images at {trial.rate:.0f} images/s on {place}{trial.reason}. "
         "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
     )
 
@@ -359,7 +363,7 @@ def _on_gpu(given: Settings) -> bool:
     return find_device(given.accelerator).type != "cpu"
 
 
-def need_two(images: int) -> None:
+def check_enough_images(images: int) -> None:
     """Raise ValueError for fewer than two images to train on."""
     if images < 2:
         raise ValueError(f"{images} image to train on is too few: images are compared with others")
@@ -374,7 +378,7 @@ def choose_batch(
     needs more; then the projector's output becomes narrower. Neither changes where the user gave
     it. Raises ValueError, with the complaint of the loss, where nothing works.
     """
-    need_two(images)
+    check_enough_images(images)
     if given.batch_size is not None and given.batch_size > images:
         raise ValueError(
             f"--batch-size {given.batch_size} is larger than the {images} images to train on"
@@ -415,7 +419,7 @@ def choose_batch(
 def buildable() -> AbstractContextManager[None]:
     """Turn the errors of networks that cannot be built into one line."""
     kinds = (TypeError, RuntimeError, OverflowError, MemoryError)
-    return one_line("the networks cannot be built with these settings", *kinds)
+    return raise_as_value_error("the networks cannot be built with these settings", *kinds)
 
 
 class _Features(nn.Sequential):

@@ -124,7 +124,7 @@ logging.getLogger("lightning_fabric").setLevel(
 )  # here, since new processes import this file first
 logging.getLogger("torch.multiprocessing.spawn").setLevel(
     logging.ERROR
-)  # `told_clearly` says what was lost
+)  # `translate_errors` says what was lost
 
 
 def launch(job: Job, resume: bool = False, model: Model | None = None) -> None:
@@ -140,13 +140,13 @@ def launch(job: Job, resume: bool = False, model: Model | None = None) -> None:
     elsewhere = replace(
         job, images=job.images if isinstance(settings.data, Described) else None
     )  # without its sets
-    with processes.told_clearly(settings.devices, settings.out), without_hints():
+    with processes.translate_errors(settings.devices, settings.out), without_hints():
         if settings.devices == 1 or processes.by_torchrun():
             fabric = build_fabric(
                 settings.accelerator, settings.precision, settings.devices, "popen"
             )
             fabric.launch()
-            with processes.closed_after(), use_threads(settings.threads):
+            with processes.leave_process_group(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
                 _run(fabric, job, resume, model)
             return
@@ -162,10 +162,10 @@ def follow(accelerator: str, precision: Precision) -> str:
     its folder.
     """
     devices = processes.world_size(None)
-    with processes.told_clearly(devices, "RUN"), without_hints():
+    with processes.translate_errors(devices, "RUN"), without_hints():
         fabric = build_fabric(accelerator, precision, devices, "popen")
         fabric.launch()
-        with processes.closed_after():
+        with processes.leave_process_group():
             told: tuple[Job, bool] | None = fabric.broadcast(None)
             assert told is not None
             job, resume = told
@@ -183,7 +183,11 @@ def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Except
     processes.end_with_parent()
     with lasting_streams(), shown_as(shown) if fabric.is_global_zero else shown_nowhere():
         try:
-            with without_hints(), processes.closed_after(), use_threads(job.settings.threads):
+            with (
+                without_hints(),
+                processes.leave_process_group(),
+                use_threads(job.settings.threads),
+            ):
                 _run(fabric, job, resume)
         except (TrainingStopped, TrainingDiverged) as ending:
             return ending

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
 from nearfar.device import Setup, setup_of
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
 from nearfar.training import run_folder
 from nearfar.training.health import held_out_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
-from nearfar.training.progress import Pace, TrainingProgress
+from nearfar.training.progress import StepBudget, TrainingProgress
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
@@ -73,14 +73,14 @@ def fit(
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
     batches = _batches(fabric, images, plan, settings)
     per_epoch = len(batches)
-    pace = Pace(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
+    pace = StepBudget(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
     drops = [epoch * settings.epochs / recipe.epochs * per_epoch for epoch in recipe.lr_drops]
     shape = drops, recipe.lr_drop, recipe.warmup_start
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     finite = set(run_folder.finite_names(model.state_dict()))
-    how = place(fabric, model, settings.precision, bool(settings.compile))
+    how = to_device(fabric, model, settings.precision, bool(settings.compile))
     constant = (
         [model.predictor]
         if model.setup.constant_predictor_lr and model.predictor is not None
@@ -106,7 +106,7 @@ def fit(
     if resumed:
         state = run_folder.load_checkpoint(checkpoint)
         run_folder.must_be_finite(checkpoint, state, finite)
-        with one_line(f"the checkpoint {checkpoint} is of another run"):
+        with raise_as_value_error(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
             run_folder.load_optimizer(optimizer, state["optimizer"]["state"])
             fabric.strategy.precision.load_state_dict(state["precision"])
@@ -259,7 +259,7 @@ def _batches(
     )
 
 
-def place(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:
+def to_device(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:
     """Put a model where it is trained, in place, in the device's memory format; and how that device
     computes.
     """

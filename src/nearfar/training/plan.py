@@ -17,10 +17,10 @@ from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
 from nearfar.data.sources import are_paths
-from nearfar.data.table import SMALL, printable, readable, usual_side
+from nearfar.data.table import SMALL, most_common_side, printable, readable
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.device import find_device, quiet_compiler
-from nearfar.messages import check_known, one_line
+from nearfar.messages import check_known, raise_as_value_error
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
 from nearfar.networks import (
     OWN_NETS,
@@ -32,14 +32,14 @@ from nearfar.networks import (
 )
 from nearfar.progress import log
 from nearfar.training.budget import (
-    Machine,
+    TrialResult,
     buildable,
+    check_enough_images,
     choose_batch,
-    choose_machine,
+    choose_model_size,
     epochs_in,
-    need_two,
+    model_candidates,
     reason,
-    rungs,
 )
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
@@ -70,7 +70,7 @@ WHITENED = (
 )  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
 ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
 LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
-MOST_HELD_OUT, LEAST_HELD_OUT, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
+MOST_HELD_OUT, MIN_VALIDATION, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
 
 
 def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
@@ -85,10 +85,10 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         check_encoder(given.encoder)
         _must_learn(given.encoder)
     given, start = _with_start(given)
-    method, recipe = chosen_method(given)
+    method, recipe = resolve_method(given)
     given, recipe = _with_recipe(given, recipe)
     _check(given, method, recipe)
-    images, machine = _open_and_measure(given, method, began)
+    images, trial = _open_and_measure(given, method, began)
 
     total = min(_or(given.limit, len(images)), len(images))
     held_out = _held_out(given, total)
@@ -98,8 +98,8 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
     seconds, epochs = None, given.epochs
     if epochs is None:
         seconds = _seconds_left(given, began)
-        epochs = epochs_in(seconds, machine.rate or 1.0, total - held_out, batch_size)
-    views = views_for(given, method, machine.crop_size, images.channels)
+        epochs = epochs_in(seconds, trial.rate or 1.0, total - held_out, batch_size)
+    views = views_for(given, method, trial.crop_size, images.channels)
     settings = replace(
         given,
         keep_colour=keep_colour_for(given, views),
@@ -110,20 +110,20 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         held_out=held_out,
         minutes=None,
         epochs=int(epochs) if epochs == int(epochs) else epochs,
-        precision=machine.precision,
-        compile=_or(given.compile, machine.compiled),
+        precision=trial.precision,
+        compile=_or(given.compile, trial.compiled),
         devices=world_size(given.devices),
     )
     settings = _with_teacher(settings, method)
     settings = _with_data(settings, images, start)
-    settings = _with_encoder(settings, images, machine)
+    settings = _with_encoder(settings, images, trial)
     settings = _with_optimisation(settings, recipe, batch_size, epochs)
-    if machine.rate:  # 0: a trial did not fit into the memory, and the run will say so
-        log.info("%s", reason(machine, settings, total - held_out))
+    if trial.rate:  # 0: a trial did not fit into the memory, and the run will say so
+        log.info("%s", reason(trial, settings, total - held_out))
     job = Job(
-        settings, method, recipe, machine.encoder, chosen_views(views, settings), images, seconds
+        settings, method, recipe, trial.encoder, resolve_views(views, settings), images, seconds
     )
-    must_fit(job.views, method)
+    check_num_views(job.views, method)
     with buildable():
         return job, job.model()
 
@@ -148,7 +148,7 @@ def _must_learn(encoder: str | nn.Module) -> None:
 # Method and recipe
 
 
-def chosen_method(settings: Settings) -> tuple[Method, Recipe]:
+def resolve_method(settings: Settings) -> tuple[Method, Recipe]:
     """Return the method with its hyperparameters, and the recipe, which has the other defaults."""
     method, given = settings.method, settings.hyperparameters
     if not isinstance(method, (str, Method)):
@@ -245,7 +245,7 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     )
     if given.compile:
         quiet_compiler()
-        with one_line("--compile does not work on this machine", RuntimeError):
+        with raise_as_value_error("--compile does not work on this machine", RuntimeError):
             torch.compile(torch.sin)(torch.ones(2, device=find_device(given.accelerator)))
     if given.tensorboard and find_spec("tensorboard") is None:
         raise ValueError(
@@ -299,7 +299,7 @@ def _with_teacher(given: Settings, method: Method) -> Settings:
     beside = method.setup_for(2, teacher).beside is not None
     return replace(
         given,
-        teacher=lasting(given.teacher),
+        teacher=serializable_source(given.teacher),
         teacher_weight=teacher.weight if beside else None,
         teacher_temperature=teacher.temperature,
     )
@@ -330,12 +330,12 @@ def split_of(settings: Settings) -> str | None:
     return settings.split
 
 
-def lasting(data: Any) -> Any:
+def serializable_source(data: Any) -> Any:
     """Return data as config.yaml holds it: a path, or several, valid in any folder; an object is
     described.
     """
     if are_paths(data):
-        return [lasting(one) for one in data]
+        return [serializable_source(one) for one in data]
     if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))
     data = os.fspath(data)
@@ -345,7 +345,7 @@ def lasting(data: Any) -> Any:
 
 def default_folder(given: Settings) -> Path:
     """Return the run folder where none is given."""
-    method, _ = chosen_method(given)
+    method, _ = resolve_method(given)
     return Path("runs") / f"{printable(_stem(given.data))}-{short_name(method)}"
 
 
@@ -357,7 +357,7 @@ def _stem(data: Any) -> str:
 
 def _open_and_measure(
     given: Settings, method: Method, began: float
-) -> tuple[Images | Stream, Machine]:
+) -> tuple[Images | Stream, TrialResult]:
     """Open the images, at a size that is chosen from a measurement unless it is given or theirs is
     small.
     """
@@ -368,32 +368,32 @@ def _open_and_measure(
         count = len(images)
         side = given.image_size or (images.image_size if images.side <= SMALL else images.side)
     elif given.image_size is None and (table := _scanned(given)) is not None:
-        count, side = len(readable(table)), usual_side(table)
+        count, side = len(readable(table)), most_common_side(table)
         if count < 2:  # before anything is measured; says why, if none can be read
-            need_two(len(open_data(given)))
+            check_enough_images(len(open_data(given)))
     if side <= SMALL and images is None:
         images = open_data(given)
         count, side = len(images), images.image_size
     channels = given.channels or (images.channels if images is not None else 3)
-    machine = choose_machine(
+    trial = choose_model_size(
         given,
         method,
         partial(views_at, given, method, channels=channels),
-        candidates=rungs(given, side, side > SMALL),
+        candidates=model_candidates(given, side, side > SMALL),
         channels=channels,
         images=None if count is None else min(_or(given.limit, count), count),
         seconds=_seconds_left(given, began),
     )
-    sized = replace(given, image_size=machine.image_size)
+    sized = replace(given, image_size=trial.image_size)
     if images is None:
         images = open_data(sized)
-    elif images.image_size != machine.image_size:  # the same images, which were counted above
+    elif images.image_size != trial.image_size:  # the same images, which were counted above
         images = _read(sized)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
         raise ValueError(
             "--value-range is for images of more than 8 bits, and all of these have 8 bits"
         )
-    return images, machine
+    return images, trial
 
 
 def _scanned(given: Settings) -> Any:
@@ -403,7 +403,7 @@ def _scanned(given: Settings) -> Any:
 def _held_out(given: Settings, total: int) -> int:
     if given.held_out is None:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
-        if share >= LEAST_HELD_OUT:
+        if share >= MIN_VALIDATION:
             return share
         log.info("%d images: too few for a validation set; skipping the health metrics", total)
         return 0
@@ -430,7 +430,7 @@ def _with_data(given: Settings, images: Images | Stream, start: StartingWeights 
         mean, std = images.mean, [one or 1.0 for one in images.std]
     return replace(
         given,
-        data=lasting(given.data),
+        data=serializable_source(given.data),
         image_size=images.image_size,
         channels=images.channels,
         value_range=images.value_range or EIGHT_BITS,
@@ -476,7 +476,7 @@ def keep_colour_for(given: Settings, views: Any) -> float:
     return KEEP_COLOUR if isinstance(views, str) and views.startswith("photographs") else 0.0
 
 
-def chosen_views(views: Any, settings: Settings) -> Views:
+def resolve_views(views: Any, settings: Settings) -> Views:
     """Return the views as an object: those of a name or a file, a plan, a callable wrapped."""
     if isinstance(views, str):
         views = plan(views, settings.crop_size, settings.channels)
@@ -514,7 +514,7 @@ def _fitted_to(views: ViewPlan, encoder: str, crop_size: int) -> ViewPlan:
     return replace(views, views=tuple(fitted))
 
 
-def must_fit(views: Views, method: Method) -> None:
+def check_num_views(views: Views, method: Method) -> None:
     """Raise ValueError where a plan makes another number of views than the method needs."""
     if len(views) != len(method.views):
         needed = f"{short_name(method)} needs {len(method.views)}"
@@ -528,29 +528,29 @@ def views_at(
     the method needs.
     """
     sized = replace(given, image_size=image_size, crop_size=crop_size, channels=channels)
-    views = chosen_views(views_for(given, method, crop_size, channels), sized)
-    must_fit(views, method)
+    views = resolve_views(views_for(given, method, crop_size, channels), sized)
+    check_num_views(views, method)
     return views
 
 
 # Encoder, optimisation and time
 
 
-def _with_encoder(given: Settings, images: Images | Stream, machine: Machine) -> Settings:
-    if given.whiten and (given.init is not None or machine.encoder not in OWN_NETS):
+def _with_encoder(given: Settings, images: Images | Stream, trial: TrialResult) -> Settings:
+    if given.whiten and (given.init is not None or trial.encoder not in OWN_NETS):
         raise ValueError(
             f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights"
         )
-    grid, beside = chosen_readout(given, machine.encoder, images.channels, machine.image_size)
+    grid, beside = chosen_readout(given, trial.encoder, images.channels, trial.image_size)
     return replace(
         given,
-        encoder=_as_written(machine.encoder),
-        crop_size=machine.crop_size,
+        encoder=_as_written(trial.encoder),
+        crop_size=trial.crop_size,
         grid=grid,
         beside=beside,
         whiten=_or(
             given.whiten,
-            given.init is None and images.channels == 3 and machine.encoder in WHITENED,
+            given.init is None and images.channels == 3 and trial.encoder in WHITENED,
         ),
         layer_decay=_or(given.layer_decay, LAYER_DECAY if given.adapt else 1.0),
         frozen=_or(given.frozen, FROZEN if given.adapt else 0),

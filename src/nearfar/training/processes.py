@@ -103,7 +103,7 @@ def stopped_together() -> Iterator[None]:
 
 
 @contextmanager
-def closed_after() -> Iterator[None]:
+def leave_process_group() -> Iterator[None]:
     """Leave the group of processes at the end, all together.
 
     One that loses another waits, so that the error of that one is told first.
@@ -124,7 +124,7 @@ def closed_after() -> Iterator[None]:
 
 
 @contextmanager
-def told_clearly(devices: int, folder: str) -> Iterator[None]:
+def translate_errors(devices: int, folder: str) -> Iterator[None]:
     """Turn the ways in which processes end into a ProcessLost that says in one line what happened
     and what to do.
     """
@@ -213,7 +213,7 @@ def end_with_parent() -> None:
 
 
 @contextmanager
-def told_to_stop() -> Iterator[None]:
+def interrupt_on_sigterm() -> Iterator[None]:
     """Make the first SIGTERM or SIGHUP a KeyboardInterrupt, as Ctrl-C is, so that a run cleans up;
     ignore others then.
 

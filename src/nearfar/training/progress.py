@@ -17,7 +17,7 @@ _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to th
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
 
 
-class Pace:
+class StepBudget:
     """The position of a run on its schedule of `steps` steps, from 0 to `steps`.
 
     Without a time the position is the number of steps done. With `seconds`, the number of steps
@@ -113,7 +113,7 @@ class TrainingProgress:
     at the end. shown: False in all processes but the first one.
     """
 
-    def __init__(self, pace: Pace, done: int, per_epoch: int, shown: bool = True) -> None:
+    def __init__(self, pace: StepBudget, done: int, per_epoch: int, shown: bool = True) -> None:
         self.pace, self.first, self.per_epoch, self.shown = pace, done, per_epoch, shown
         self.started, self.text = 0.0, "the first step"
         self._open = ExitStack()

@@ -10,7 +10,7 @@ from typing import Any
 from nearfar.messages import check_known, listed
 from nearfar.networks import OWN_NETS, Encoder, join_encoders, load_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.networks.starting import INSTALL, PRETRAINED, installed_weights
+from nearfar.networks.pretrained import INSTALL, PRETRAINED, installed_weights
 from nearfar.training.run_folder import STARTING
 from nearfar.training.settings import Settings
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearfar.atomic import NotWrittenError, check_text, replacing, told_clearly, write_file
+from nearfar.atomic import NotWrittenError, check_text, replacing, translate_errors, write_file
 from nearfar.data.table import digest
 from nearfar.messages import lacking
 
@@ -37,7 +37,7 @@ _PATIENCE = 15.0  # seconds in which the workers of a killed process end
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[None]:
+def lock_run_folder(folder: Path) -> Iterator[None]:
     """Be the only process that writes a run folder; raises ValueError that names the other one, if
     there is one.
 
@@ -71,7 +71,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beginning(folder: Path) -> Iterator[None]:
+def create_run_folder(folder: Path) -> Iterator[None]:
     """Own the folder of a new run; an error before the run has begun leaves nothing of it.
 
     Raises ValueError for a folder with anything but a run without a checkpoint.
@@ -86,17 +86,17 @@ def beginning(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"the run folder {folder} cannot be made: {error.strerror}") from error
     try:
-        with owned(folder):
+        with lock_run_folder(folder):
             _must_be_free(folder)
             try:
                 yield
             except BaseException:
-                if not is_moved(folder, home) and not (folder / CONFIG).exists():
+                if not was_renamed(folder, home) and not (folder / CONFIG).exists():
                     clear(folder)
                     (folder / LOCK).unlink(missing_ok=True)
                 raise
     except BaseException:
-        if not is_moved(folder, home):
+        if not was_renamed(folder, home):
             with suppress(OSError):  # what is not empty stays
                 for one in made:
                     one.rmdir()
@@ -156,7 +156,7 @@ def _is_gone(number: int, host: str) -> bool:
     return False
 
 
-def is_moved(folder: Path, home: os.stat_result) -> bool:
+def was_renamed(folder: Path, home: os.stat_result) -> bool:
     """Return whether a run folder, whose `stat` was `home`, no longer lies there; perhaps another
     one does.
     """
@@ -167,8 +167,10 @@ def is_moved(folder: Path, home: os.stat_result) -> bool:
 
 
 def check_unmoved(folder: Path, home: os.stat_result) -> None:
-    """Raise NotWrittenError where `is_moved`: nothing may be written into what lies there now."""
-    if is_moved(folder, home):
+    """Raise NotWrittenError where the folder was renamed: nothing may be written into what lies
+    there now.
+    """
+    if was_renamed(folder, home):
         raise NotWrittenError(
             f"the run folder {folder} was renamed or removed while it was written; resume "
             f"it from its last checkpoint, "
@@ -319,7 +321,7 @@ class MetricsLog:
         if not self.writes:
             return
         check_unmoved(self.path.parent, self.home)
-        with told_clearly(self.path), self.path.open("a") as file:
+        with translate_errors(self.path), self.path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
         if self.writer is not None:
             for name, value in values.items():
@@ -393,5 +395,5 @@ class SkippedImages:
         line = f"{name}\t{reason}"
         if line not in self.known:
             self.known.add(line)
-            with told_clearly(self.path), self.path.open("a", encoding="utf-8") as file:
+            with translate_errors(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")

@@ -36,7 +36,7 @@ from typing import (
 import yaml
 
 from nearfar.atomic import write_file
-from nearfar.messages import LARGEST_SEED, check_range, load_yaml, one_line
+from nearfar.messages import LARGEST_SEED, check_range, load_yaml, raise_as_value_error
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -364,7 +364,7 @@ class Settings:
         values = read_yaml(path)
         if "method" not in values:
             raise ValueError(f"{path} does not hold the settings of a run")
-        with one_line(str(path), ValueError, TypeError):
+        with raise_as_value_error(str(path), ValueError, TypeError):
             return cls.of(**{name: read_value(name, value) for name, value in values.items()})
 
     @property

@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from nearfar.device import seeded, send
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 from nearfar.progress import log
 from nearfar.views.geometry import affine, crop, whole
 from nearfar.views.photometric import (
@@ -63,7 +63,7 @@ class ViewFunction:
             (2, channels, image_size, image_size),
             generator=torch.Generator().manual_seed(0),
         )
-        with one_line(f"the view function {self.name} fails"):
+        with raise_as_value_error(f"the view function {self.name} fails"):
             views = self._call(noise.to(torch.uint8), 0)
         self.positions = tuple(range(len(views)))
         if self._draws_once(noise[:1].to(torch.uint8)):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nearfar.messages import one_line
+from nearfar.messages import raise_as_value_error
 
 Range = tuple[float, float]
 _PROBABILITIES = (
@@ -163,7 +163,7 @@ class ViewPlan:
             "a view plan has the form {name: mine, views: [{scale: [0.2, 1.0], flip: "
             "0.5, ...}, ...]}"
         )
-        with one_line(form, AttributeError, KeyError, TypeError, ValueError):
+        with raise_as_value_error(form, AttributeError, KeyError, TypeError, ValueError):
             return cls(**{"name": "own", **values, "views": tuple(map(_view, values["views"]))})
 
 

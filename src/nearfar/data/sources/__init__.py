@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from nearfar.data.images import Images
-from nearfar.data.left_out import LOOKED_AT, by_content, in_words
+from nearfar.data.left_out import LOOKED_AT, by_content, describe_left_out
 from nearfar.data.scanning import Source
 from nearfar.data.sources import arrays, rows
 from nearfar.data.sources.files import (
@@ -219,7 +219,7 @@ def _folder(root: Path, label_column: str | None) -> Source:
     members = groups.pop(kind)
     if not members:
         what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
-        wrong = f"; left out: {in_words(left)}" if left else ""
+        wrong = f"; left out: {describe_left_out(left)}" if left else ""
         wrong += "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
             f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any "

@@ -30,12 +30,19 @@ from nearfar.data.labels import (
     whole_number,
 )
 from nearfar.data.left_out import OTHER_KEY
-from nearfar.data.memory import machine_memory
+from nearfar.data.resources import machine_memory
 from nearfar.data.scanning import prefix
 from nearfar.data.sources.splits import choose_splits
-from nearfar.data.table import SMALL, USUAL, usual_channels, usual_size
-from nearfar.data.value_range import EIGHT_BITS, Asked, Form, of_sample, sixteen_bits, spread
-from nearfar.messages import first_line, one_line, say_once
+from nearfar.data.table import SMALL, USUAL, most_common_channels, most_common_size
+from nearfar.data.value_range import (
+    EIGHT_BITS,
+    FormatRequest,
+    PixelFormat,
+    of_sample,
+    sixteen_bits,
+    spread,
+)
+from nearfar.messages import first_line, raise_as_value_error, say_once
 from nearfar.progress import tracked
 from nearfar.views import from_range, resize_square, with_channels
 
@@ -50,21 +57,21 @@ KINDS = (
 )
 
 
-def from_memory(source: Any, split: str | None, asked: Asked) -> Images:
+def from_memory(source: Any, split: str | None, request: FormatRequest) -> Images:
     """An array or tensor of images, or a pair (images, labels)."""
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     choose_splits([""], split, "an array")
-    return _images(_array(images), labels, None, asked)
+    return _images(_array(images), labels, None, request)
 
 
-def from_file(path: Path, split: str | None, asked: Asked, label: str | None) -> Images:
+def from_file(path: Path, split: str | None, request: FormatRequest, label: str | None) -> Images:
     """A .npy file of images (memory-mapped), or a .npz file.
 
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with
     splits "x_train", "train_images", "y_test" and so on. Pickled objects are refused.
     """
     # a damaged header claims any size: what cannot be allocated is the file's fault here
-    with one_line(f"cannot use '{path}'", Exception, MemoryError):
+    with raise_as_value_error(f"cannot use '{path}'", Exception, MemoryError):
         content = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(content, np.ndarray):
             if label is not None:
@@ -72,7 +79,7 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
                     "a .npy file holds images only; use .npz with a key for the labels"
                 )
             choose_splits([""], split, path)
-            return _images(content, None, None, asked)
+            return _images(content, None, None, request)
         with content:
             parts = _parts(content.files)
             if not parts:
@@ -90,7 +97,7 @@ def from_file(path: Path, split: str | None, asked: Asked, label: str | None) ->
             every = _labels_in(content, keys, path, label)
             others = [key for key in content.files if key not in parts.values()]
             left = [(key, OTHER_KEY) for key in others if _may_be_images(content, key)]
-        opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, asked)
+        opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, request)
         if all(part in every for part in chosen):
             check_alike(every, path)
             _set_labels(opened, [one for part in chosen for one in every[part]], every)
@@ -151,7 +158,7 @@ def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
     return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
 
 
-def digits(split: str | None, asked: Asked) -> Images:
+def digits(split: str | None, request: FormatRequest) -> Images:
     """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
 
     The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth
@@ -161,7 +168,7 @@ def digits(split: str | None, asked: Asked) -> Images:
 
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    images = _images(pixels, bunch.target, None, asked._replace(value_range=None))
+    images = _images(pixels, bunch.target, None, request._replace(value_range=None))
     images.names = [f"digits/{i:04d}" for i in range(len(pixels))]
     images.class_names = [str(name) for name in bunch.target_names]
     if split in (None, "all"):
@@ -177,7 +184,7 @@ def digits(split: str | None, asked: Asked) -> Images:
 
 def splits_of(path: Path) -> list[str]:
     """The splits in a .npz file's keys; empty for .npy and for undivided files."""
-    with one_line(f"cannot use '{path}'"):
+    with raise_as_value_error(f"cannot use '{path}'"):
         content = np.load(path, mmap_mode="c", allow_pickle=False)
         return (
             []
@@ -210,16 +217,16 @@ def _array(value: Any) -> np.ndarray:
     return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
 
 
-def _images(raw: np.ndarray, labels: Any, split: str | None, asked: Asked) -> Images:
-    planes = as_planes(np.asarray(raw), asked.channels)
+def _images(raw: np.ndarray, labels: Any, split: str | None, request: FormatRequest) -> Images:
+    planes = as_planes(np.asarray(raw), request.channels)
     height, width = planes.shape[2:]
-    size = asked.size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    form = Form(size, asked.channels or planes.shape[1])
-    if asked.value_range == EIGHT_BITS or _has_eight_bits(planes):
+    size = request.size or (min(height, width) if max(height, width) <= SMALL else USUAL)
+    form = PixelFormat(size, request.channels or planes.shape[1])
+    if request.value_range == EIGHT_BITS or _has_eight_bits(planes):
         pixels = fitted(as_bytes(planes), form)
     else:
         sample = [planes.numpy()[i] for i in spread(len(planes))]
-        form = form._replace(value_range=of_sample(sample, form.channels, asked.value_range))
+        form = form._replace(value_range=of_sample(sample, form.channels, request.value_range))
         pixels = _in_range(planes, form)
     names = [f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))]
     images = Images(pixels, names=names, form=form, split=split or None)
@@ -259,7 +266,7 @@ def _has_eight_bits(planes: Tensor) -> bool:
     )
 
 
-def _in_range(planes: Tensor, form: Form) -> Shaped[Tensor, "images c s s"]:
+def _in_range(planes: Tensor, form: PixelFormat) -> Shaped[Tensor, "images c s s"]:
     """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
     out = []
     for piece in pieces(planes):
@@ -353,7 +360,7 @@ def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
 
 
 def fitted(
-    pixels: UInt8[Tensor, "images given height width"], form: Form
+    pixels: UInt8[Tensor, "images given height width"], form: PixelFormat
 ) -> UInt8[Tensor, "images {form.channels} {form.size} {form.size}"]:
     """The same images with another size and number of channels; not copied where they fit."""
     if pixels.shape[1] == form.channels and min(pixels.shape[2:]) == form.size:
@@ -363,7 +370,7 @@ def fitted(
     )
 
 
-def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
+def from_items(source: Any, name: str, request: FormatRequest, store: Store) -> Images:
     """Read every item once, in order, into memory.
 
     An item is a PIL image (taken as it is: EXIF orientation is not applied), an array or tensor
@@ -383,12 +390,12 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
         except Exception as error:  # the user's own code, or a damaged file that it opens
             skipped.append((f"{number:06d}", first_line(error)))
             continue
-        with one_line(f"item {number} of {name}", ValueError):
-            image = _image(picture, asked.channels)
+        with raise_as_value_error(f"item {number} of {name}", ValueError):
+            image = _image(picture, request.channels)
             native = image.shape[3], image.shape[2]
-            size = asked.size or (None if max(native) <= SMALL else USUAL)
-            form = Form(size or min(native), asked.channels or image.shape[1])
-            _must_fit(count, form, store.limit, name)
+            size = request.size or (None if max(native) <= SMALL else USUAL)
+            form = PixelFormat(size or min(native), request.channels or image.shape[1])
+            _check_fits_memory(count, form, store.limit, name)
             images.append(
                 with_channels(image, form.channels) if size is None else fitted(image, form)
             )
@@ -402,12 +409,14 @@ def from_items(source: Any, name: str, asked: Asked, store: Store) -> Images:
             else "it has no items"
         )
         raise ValueError(f"{name}: {what}")
-    channels = asked.channels or usual_channels(np.array([image.shape[1] for image in images]))
-    form = Form(asked.size or usual_size(np.array(natives)), channels)
-    _must_fit(count, form, store.limit, name)
+    channels = request.channels or most_common_channels(
+        np.array([image.shape[1] for image in images])
+    )
+    form = PixelFormat(request.size or most_common_size(np.array(natives)), channels)
+    _check_fits_memory(count, form, store.limit, name)
     pixels = torch.empty(len(images), form.channels, form.size, form.size, dtype=torch.uint8)
     for row, image in enumerate(images):
-        with one_line(f"item {int(names[row])} of {name}", ValueError):
+        with raise_as_value_error(f"item {int(names[row])} of {name}", ValueError):
             pixels[row] = fitted(image, form)[0]
     images_read = Images(pixels, names=names, form=form, skipped=skipped)
     if labels is not None:
@@ -476,7 +485,7 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
     return as_bytes(as_planes(picture[None], channels))
 
 
-def _must_fit(count: int, form: Form, limit: int, name: str) -> None:
+def _check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:
     if (needed := form.bytes_of(count)) > limit:
         raise ValueError(
             f"{count} images of {form.size} px need {needed / 2**30:.2g} GiB of memory, "

@@ -23,10 +23,10 @@ from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
-from nearfar.data.scanning import Found, Source, prefix
+from nearfar.data.scanning import EncodedImage, Source, prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
-from nearfar.messages import did_you_mean, first_line, one_line, say_once
+from nearfar.messages import did_you_mean, first_line, raise_as_value_error, say_once
 from nearfar.progress import progress
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -242,13 +242,13 @@ class PathTable(Source):
         others = (os.path.join(self.root, one) for one in spellings(file))
         return next((one for one in others if os.path.lexists(one)), whole)
 
-    def images(self, file: str) -> Iterator[Found]:
+    def images(self, file: str) -> Iterator[EncodedImage]:
         if not 0 < len(file) <= _LONGEST:
-            yield Found(None, problem=NO_PATH)
+            yield EncodedImage(None, problem=NO_PATH)
         elif "\0" in file or not os.path.isfile(self.path(file)):
-            yield Found(None, problem=NO_FILE)
+            yield EncodedImage(None, problem=NO_FILE)
         else:
-            yield Found(self.path(file))
+            yield EncodedImage(self.path(file))
 
     def names(self, split: str) -> list[str]:
         rows = zip(self.splits[split], self.rows[split], strict=True)
@@ -292,7 +292,7 @@ def read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
     Of text files the names of columns come without spaces around them, columns that may name images
     as text, and columns of labels as numbers where all are some.
     """
-    with one_line(f"cannot read '{file}'"):
+    with raise_as_value_error(f"cannot read '{file}'"):
         if file.suffix.lower() == ".parquet":
             return pyarrow.parquet.read_table(file)
         content = _in_utf8(file)

@@ -20,10 +20,10 @@ import pyarrow.parquet
 from nearfar.data.column_names import IMAGE_NAMES, usual_column, usual_name
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.left_out import NO_SPLIT
-from nearfar.data.scanning import Found, Source, Stamp
+from nearfar.data.scanning import EncodedImage, Source, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
-from nearfar.messages import first_line, one_line, say_once
+from nearfar.messages import first_line, raise_as_value_error, say_once
 
 if TYPE_CHECKING:
     import datasets
@@ -232,7 +232,7 @@ class Rows(Source):
     def address(self) -> list[Any]:
         return [*super().address(), self.name, self.label]
 
-    def images(self, file: str) -> Iterator[Found]:
+    def images(self, file: str) -> Iterator[EncodedImage]:
         labels = None
         if (column := self.label) is not None:  # to find it may have been to read it
             there = file in self.labels_read
@@ -240,7 +240,7 @@ class Rows(Source):
         rows = (row for batch in self.batches(file, [self.image]) for row in batch)
         for place, row in enumerate(rows):
             label = None if labels is None else labels[place]
-            yield Found(encoded(row[self.image], self.inside), place, label=label)
+            yield EncodedImage(encoded(row[self.image], self.inside), place, label=label)
 
     def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
         places: dict[str, set[int]] = {}
@@ -286,22 +286,25 @@ class ParquetFiles(Rows):
         import datasets
 
         if file not in self._features:
-            with one_line(f"cannot read '{self.path(file)}'"):
+            with raise_as_value_error(f"cannot read '{self.path(file)}'"):
                 schema = pyarrow.parquet.read_schema(self.path(file))
                 self._features[file] = datasets.Features.from_arrow_schema(schema)
         return self._features[file]
 
     def count(self, file: str) -> int:
-        with one_line(f"cannot read '{self.path(file)}'"):
+        with raise_as_value_error(f"cannot read '{self.path(file)}'"):
             return pyarrow.parquet.read_metadata(self.path(file)).num_rows
 
     def values(self, file: str, column: str) -> list[Any]:
-        with one_line(f"cannot read '{self.path(file)}'"):
+        with raise_as_value_error(f"cannot read '{self.path(file)}'"):
             return pyarrow.parquet.read_table(self.path(file), columns=[column])[column].to_pylist()
 
     def batches(self, file: str, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         path = self.path(file)
-        with one_line(f"cannot read '{path}'"), pyarrow.parquet.ParquetFile(path) as opened:
+        with (
+            raise_as_value_error(f"cannot read '{path}'"),
+            pyarrow.parquet.ParquetFile(path) as opened,
+        ):
             there = opened.schema_arrow.names
             if self.image not in there:
                 raise ValueError(f"it has no column '{self.image}'; the first file has one")
@@ -321,7 +324,7 @@ class ParquetFiles(Rows):
             self.path(file) for file in files
         ]  # by exact name: patterns would trip over "[" or "*" in a path
         listed = DataFilesList(paths, [tuple(map(str, self.stamp(file))) for file in files])
-        with one_line(f"cannot read '{self.root}'"), _quiet():
+        with raise_as_value_error(f"cannot read '{self.root}'"), _quiet():
             builder = Parquet(
                 data_files=DataFilesDict({"train": listed}),
                 cache_dir=str(scratch),

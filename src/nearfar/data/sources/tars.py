@@ -24,13 +24,13 @@ import pyarrow
 from nearfar.data import left_out
 from nearfar.data.formats import suffixes
 from nearfar.data.left_out import NO_IMAGE
-from nearfar.data.scanning import Found, Row, Source, Stamp
+from nearfar.data.scanning import EncodedImage, Row, Source, Stamp
 from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name
 from nearfar.data.sources.splits import shard_splits
 from nearfar.data.table import Lookup, cut, digest
 from nearfar.data.text import text_of
-from nearfar.messages import first_line, one_line, say_once
+from nearfar.messages import first_line, raise_as_value_error, say_once
 
 LABEL = "cls"
 ADDRESS = "hf://datasets/"
@@ -80,9 +80,9 @@ class Tars(Source):
     def address(self) -> list[Any]:
         return [*super().address(), self.label_column, self.headers]
 
-    def look(self, file: str) -> list[Row]:
+    def scan_file(self, file: str) -> list[Row]:
         if not self.headers:
-            return super().look(file)
+            return super().scan_file(file)
         with opened(self.path(file)) as tar:
             found = [(one.image or Place(-1, 0), one) for one in self._examples(tar, file)]
         return [
@@ -90,17 +90,17 @@ class Tars(Source):
             for at, one in found
         ]
 
-    def images(self, file: str) -> Iterator[Found]:
+    def images(self, file: str) -> Iterator[EncodedImage]:
         with opened(self.path(file)) as tar:
             for one in self._examples(tar, file):
                 if one.image is None:
-                    yield Found(None, -1, one.name, None, one.problem)
+                    yield EncodedImage(None, -1, one.name, None, one.problem)
                 else:
                     label = None
                     if one.label is not None:
                         text = _member(tar, one.label._replace(size=min(one.label.size, 4096)))
                         label = _label_in(text)
-                    yield Found(_member(tar, one.image), one.image.offset, one.name, label)
+                    yield EncodedImage(_member(tar, one.image), one.image.offset, one.name, label)
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
         return examples(tar, self.path(file), file, self.label_column or LABEL, not self.headers)
@@ -130,7 +130,7 @@ class HubTars(Tars):
 
     def __init__(self, source: str) -> None:
         self.address_of_hub = ADDRESS + hub_name(source)
-        with one_line(f"cannot open '{source}' of the Hugging Face Hub"):
+        with raise_as_value_error(f"cannot open '{source}' of the Hugging Face Hub"):
             listed = _hub().find(self.address_of_hub, detail=True)
         inside = self.address_of_hub.removeprefix("hf://") + "/"
         files = {
@@ -155,7 +155,7 @@ class HubTars(Tars):
 
 def opened(path: str) -> BinaryIO:
     """Open a tar for reading, here or on the Hub; ValueError, one line, if it is missing."""
-    with one_line(f"cannot read '{path}'"):
+    with raise_as_value_error(f"cannot read '{path}'"):
         return _hub().open(path, "rb") if path.startswith(ADDRESS) else open(path, "rb")
 
 

@@ -14,7 +14,7 @@ from scipy.ndimage import uniform_filter1d
 
 from nearfar.data import Images
 from nearfar.data.decoding import PICTURE, header, own_numbers, to_pil, whole_planes
-from nearfar.data.memory import usable_cores
+from nearfar.data.resources import usable_cores
 from nearfar.progress import progress
 
 SIDE = 256  # pixels of the shorter side at which images are measured, at most

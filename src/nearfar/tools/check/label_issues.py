@@ -57,10 +57,10 @@ class LabelIssues(NamedTuple):
     enough.
     """
 
-    row: Int64[np.ndarray, " doubtful"]
-    own: Float[np.ndarray, " doubtful"]
-    suggested: Shaped[np.ndarray, " doubtful"]
-    probability: Float[np.ndarray, " doubtful"]
+    row: Int64[np.ndarray, " issues"]
+    own: Float[np.ndarray, " issues"]
+    suggested: Shaped[np.ndarray, " issues"]
+    probability: Float[np.ndarray, " issues"]
     predicted: Predicted | None = None
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
-from nearfar.neighbours import Link, groups_at, same_proportions
+from nearfar.neighbours import Link, group_links, same_proportions
 from nearfar.tools.check.image_issues import USUAL, find_image_issues
 from nearfar.tools.check.label_issues import WEAK, Predicted, find_label_issues
 
@@ -24,7 +24,7 @@ HANDFUL = 5  # images: of classes with fewer no label is examined
 ADVICE = {  # by the name of each problem, in the order of their weight
     "leak": "remove from one of the splits the images that are copies across splits",
     "copies disagree": "decide on one label for the images whose copies have another",
-    "doubtful label": "look through the doubtful labels from the first on, until most are right",
+    "label issue": "look through the label issues from the first on, until most labels are right",
     "near leak": "look at the images that nearly repeat a training image",
     "unreadable": "replace the images that cannot be read",
     "left out": "look through what was left out",
@@ -45,7 +45,7 @@ MEASURED = {
 }
 
 
-class Problem(NamedTuple):
+class Issue(NamedTuple):
     """A problem of an image by its position, -1 for one that cannot be read; other: position of its
     copy, or -1.
     """
@@ -59,14 +59,14 @@ class Problem(NamedTuple):
     other: int = -1
 
 
-def repeated_problems(
+def duplicate_issues(
     links: Sequence[Link],
     near: float,
     features: Float[Tensor, "images dim"],
     names: Sequence[str],
     splits: Sequence[str],
     labels: Sequence[str],
-) -> list[Problem]:
+) -> list[Issue]:
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
 
@@ -75,14 +75,14 @@ def repeated_problems(
     as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
     most do not have; all, if there is no such majority.
     """
-    copies, alike = groups_at(links, len(names), near)
+    copies, alike = group_links(links, len(names), near)
     proportions = same_proportions(links, len(names))
     found, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
         distance = float((features[row] - features[other]).square().sum() / 2)
         found.append(
-            Problem(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other)
+            Issue(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other)
         )
 
     copies_of = {row: group for group in copies for row in group}
@@ -126,7 +126,7 @@ def repeats_words(links: Sequence[Link], near: float, images: int) -> list[str]:
     """Say in one line how many images are copies of others, wherever these lie; none where none
     are.
     """
-    copies, _ = groups_at(links, images, near)
+    copies, _ = group_links(links, images, near)
     count = sum(len(group) - 1 for group in copies)
     if not count:
         return []
@@ -139,7 +139,7 @@ def label_problems(
     labels: Sequence[str],
     seed: int,
     approximate: bool,
-) -> tuple[list[Problem], Predicted | None]:
+) -> tuple[list[Issue], Predicted | None]:
     """Problems of labels that are likely wrong, the least probable labels first, and how well
     labels can be predicted.
 
@@ -157,7 +157,7 @@ def label_problems(
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
         problems.append(
-            Problem("doubtful label", row, images.names[row], words, own / chance, word[other])
+            Issue("label issue", row, images.names[row], words, own / chance, word[other])
         )
     return problems, found.predicted
 
@@ -185,7 +185,7 @@ def remedy(run: bool) -> str:
     return f"check a run of nearfar pretrain on these images, or try {timm}"
 
 
-def image_problems(images: Images) -> tuple[list[Problem], list[str]]:
+def image_problems(images: Images) -> tuple[list[Issue], list[str]]:
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot
     be read.
 
@@ -193,7 +193,7 @@ def image_problems(images: Images) -> tuple[list[Problem], list[str]]:
     listed.
     """
     problems = [
-        Problem("unreadable" if is_damage(why) else "left out", -1, name, why)
+        Issue("unreadable" if is_damage(why) else "left out", -1, name, why)
         for name, why in images.skipped
     ]
     usual = []
@@ -205,7 +205,7 @@ def image_problems(images: Images) -> tuple[list[Problem], list[str]]:
             )
             continue
         problems += [
-            Problem(problem, row, images.names[row], MEASURED[problem].format(one), one)
+            Issue(problem, row, images.names[row], MEASURED[problem].format(one), one)
             for row, one in rows
         ]
     return problems, usual
@@ -223,7 +223,7 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
 
 
 def next_step(
-    problems: Sequence[Problem], classes: Mapping[str, Sequence[Any]], noted: bool = False
+    problems: Sequence[Issue], classes: Mapping[str, Sequence[Any]], noted: bool = False
 ) -> str:
     """What to do, in a sentence: the two steps that matter most, and near leaks, which a
     measurement hides. noted: whether lines say more of the images than the problems do.

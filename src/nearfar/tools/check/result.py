@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
-from nearfar.neighbours import alike_distance, find_links
-from nearfar.pages.sheet import Figure, Group, figures_of
+from nearfar.neighbours import find_links, near_duplicate_threshold
+from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import page
 from nearfar.progress import Table
 from nearfar.tools.check.problems import (
     ADVICE,
-    Problem,
+    Issue,
     class_counts,
+    duplicate_issues,
     image_problems,
     label_problems,
     next_step,
     predicted_words,
     remedy,
-    repeated_problems,
     repeats_words,
 )
 from nearfar.tools.result import Columns, Result
@@ -36,15 +36,15 @@ def check_images(photos: Embeddings, approximate: bool, seed: int) -> Checked:
     """Look for all kinds of problems; see `nearfar.check`."""
     images, features = photos.images, normalize(photos.features, dim=1)
     splits, labels = images.split_names, images.label_names
-    near = alike_distance(features, stream(0, "pairs"))
+    near = near_duplicate_threshold(features, stream(0, "pairs"))
     links = find_links(
         images,
         features,
-        max(photos.copy_distance(), BEYOND * near),
+        max(photos.duplicate_threshold(), BEYOND * near),
         approximate=approximate,
-        pictured=photos.has_pixels,
+        has_pixels=photos.has_pixels,
     )
-    problems = repeated_problems(links, near, features, images.names, splits, labels)
+    problems = duplicate_issues(links, near, features, images.names, splits, labels)
     if photos.for_copies and images.labels is not None:
         features = normalize(photos.for_labels().features, dim=1)
     doubts, predicted = label_problems(images, features, labels, seed, approximate)
@@ -75,7 +75,7 @@ class Checked(Result):
     """The problems of a data set, its classes, and what to do next."""
 
     def __init__(
-        self, photos: Embeddings, problems: Sequence[Problem], said: Sequence[str], noted: bool
+        self, photos: Embeddings, problems: Sequence[Issue], said: Sequence[str], noted: bool
     ) -> None:
         """said: lines on the set as a whole. noted: whether these say more of the images than the
         problems do.
@@ -125,7 +125,7 @@ class Checked(Result):
             said=self.said,
         )
 
-    def _section(self, name: str, those: Sequence[Problem]) -> Section:
+    def _section(self, name: str, those: Sequence[Issue]) -> Section:
         """Return one problem with those of its images that are shown, a pair only once."""
         once = {
             frozenset((problem.row, problem.other, problem.name * (problem.row < 0))): problem
@@ -133,17 +133,17 @@ class Checked(Result):
         }
         some = list(once.values())[::-1][:SHOWN]
         seen = [problem for problem in some if problem.row >= 0]
-        figures = figures_of(
+        figures = thumbnails_for(
             self.photos, [problem.row for problem in seen], [problem.words for problem in seen]
         )
         repeats = [problem.other for problem in seen if problem.other >= 0]
-        before = figures_of(self.photos, repeats, [""] * len(repeats))
+        before = thumbnails_for(self.photos, repeats, [""] * len(repeats))
         pairs = [Group(pair) for pair in zip(before, figures, strict=True)] if repeats else []
         lines = [f"{problem.name}: {problem.words}" for problem in some if problem.row < 0]
         return Section(name, len(those), len(once), [] if pairs else figures, pairs, lines)
 
 
-def _columns(photos: Embeddings, problems: Sequence[Problem]) -> Columns:
+def _columns(photos: Embeddings, problems: Sequence[Issue]) -> Columns:
     """Return a row for each problem."""
     images, rows = photos.images, [problem.row for problem in problems]
     splits, labels = images.split_names, images.label_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nearfar.embeddings import Embeddings
 from nearfar.maps.clusters import Clusters
-from nearfar.pages.sheet import Group, contact_sheet, figures_of
+from nearfar.pages.sheet import Group, contact_sheet, thumbnails_for
 from nearfar.progress import Table
 from nearfar.tools.result import Result
 
@@ -55,6 +55,6 @@ class Groups(Result):
             centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
             lines = [f"{self.found.distance[row]:.3f}" for row in centre]
             lines += [f"{self.found.distance[row]:.3f}, at the edge" for row in edge]
-            figures = figures_of(self.photos, centre + edge, lines)
+            figures = thumbnails_for(self.photos, centre + edge, lines)
             groups.append(Group(figures, f"Group {number + 1}", f"{len(members)} images"))
         return contact_sheet(self.title, self.about, self.note, groups=groups)

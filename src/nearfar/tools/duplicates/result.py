@@ -21,12 +21,12 @@ from nearfar.neighbours import (
     Link,
     Member,
     Staying,
-    alike_distance,
-    facts_of,
     find_links,
-    members_at,
+    group_members,
+    image_stats,
+    near_duplicate_threshold,
 )
-from nearfar.pages.sheet import figures_of
+from nearfar.pages.sheet import thumbnails_for
 from nearfar.pages.template import page, script
 from nearfar.progress import log
 from nearfar.tools.result import FILES, Columns, Result, archive_and_delete_command
@@ -69,7 +69,7 @@ def find_duplicates(
     if against is not None:
         photos, archive = with_archive(photos, against)
     images, features = photos.images, normalize(photos.features, dim=1)
-    near = alike_distance(features, stream(0, "pairs")) if distance is None else distance
+    near = near_duplicate_threshold(features, stream(0, "pairs")) if distance is None else distance
     if not photos.has_pixels:
         log.warning(
             "copies are confirmed by pixels: name the images of these vectors; without, all are "
@@ -78,15 +78,15 @@ def find_duplicates(
     links = find_links(
         images,
         features,
-        max(photos.copy_distance(), BEYOND * near),
+        max(photos.duplicate_threshold(), BEYOND * near),
         approximate=approximate,
         archive=archive,
         orientations=orientations,
-        pictured=photos.has_pixels,
+        has_pixels=photos.has_pixels,
     )
-    facts = facts_of(images, sorted({row for link in links for row in link[1:3]}))
+    facts = image_stats(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
-    members = members_at(links, facts, images.names, near, archive, stays.why)
+    members = group_members(links, facts, images.names, near, archive, stays.why)
     compared = Comparison(features, archive, near, links, members, facts)
     return Duplicates(photos, compared, where, of_splits, orientations)
 
@@ -193,7 +193,9 @@ class Duplicates(Result):
             member.row: member for member in self.compared.members if member.kind != KINDS[ALIKE]
         }
         described = []
-        for row, figure in zip(rows, figures_of(self.photos, rows, [""] * len(rows)), strict=True):
+        for row, figure in zip(
+            rows, thumbnails_for(self.photos, rows, [""] * len(rows)), strict=True
+        ):
             member = copies.get(row, Member(0, row, "", True))
             described.append(
                 {

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.opening import shown_positions
-from nearfar.data.table import stacked
+from nearfar.data.table import concat_columns
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import read_images
-from nearfar.maps import Map, MapQuality, find_map, load_map, map_quality, origin
+from nearfar.maps import Map, MapQuality, find_map, load_map, map_fingerprint, map_quality
 from nearfar.maps.columns import NEAREST, columns_of
 from nearfar.maps.thumbnails import thumbnails
 from nearfar.neighbours import find_nearest
@@ -59,7 +59,7 @@ def add_to_map(
     numbers, note = _told(old, new, placed, quality)
     names = [*old.images.names, *new.images.names]
     paths = [*(old.paths or old.images.names), *(new.paths or new.images.names)]
-    columns = stacked([old.images.columns, new.images.columns], [len(old), len(new)])
+    columns = concat_columns([old.images.columns, new.images.columns], [len(old), len(new)])
     shown = [_with_channels(photos.images, show_channels) for photos in (old, new)]
     return DrawnMap(
         new,
@@ -88,7 +88,7 @@ def _old_images(new: Embeddings, saved: Map, file: Path) -> Embeddings:
         images = images.sampled(count, about["sample"])
     else:
         images = images.subset(range(count))
-    now = origin(run.path, images)
+    now = map_fingerprint(run.path, images)
     for part, what in (
         ("encoder", f"the encoder of {run.path}"),
         ("names", f"the images in {about['data']}"),

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.data import Images
-from nearfar.data.memory import usable_cores
+from nearfar.data.resources import usable_cores
 from nearfar.maps import Map, MapQuality, save_map
 from nearfar.maps.columns import GREY, Column, described, label_column, packed
 from nearfar.maps.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails

@@ -19,7 +19,7 @@ from nearfar.data import Images
 from nearfar.data.opening import shown_positions
 from nearfar.device import find_device
 from nearfar.embeddings import Embeddings
-from nearfar.maps import Map, MapQuality, digests_of, lay_out, map_quality, origin
+from nearfar.maps import Map, MapQuality, digests_of, fit_layout, map_fingerprint, map_quality
 from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.maps.columns import columns_of, neighbour_columns, retrieval_column
 from nearfar.neighbours import Nearest, find_nearest
@@ -28,7 +28,7 @@ from nearfar.progress import log
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.tools.map.page import MOST_IMAGES, write_map
 from nearfar.tools.result import Result
-from nearfar.training.plan import chosen_views, lasting
+from nearfar.training.plan import resolve_views, serializable_source
 from nearfar.training.settings import Described
 from nearfar.views import Views
 
@@ -137,7 +137,7 @@ def draw(
     plan = _views(photos, how.views)
     near, found = _neighbours(photos, images, plan, how)
     with use_threads(fastest_threads()):
-        made = lay_out(
+        made = fit_layout(
             how.layout,
             photos.encoder if photos.run is not None else None,
             images,
@@ -174,7 +174,7 @@ def _views(photos: Embeddings, views: Any) -> Views | None:
     if photos.run is None:
         return None
     settings = photos.run.settings
-    return chosen_views(settings.given("views") if views is None else views, settings)
+    return resolve_views(settings.given("views") if views is None else views, settings)
 
 
 def _neighbours(
@@ -200,11 +200,11 @@ def _neighbours(
 
 def _about(whole: Embeddings, photos: Embeddings, how: Drawing) -> dict[str, Any]:
     """Return what the map as a function notes of its images."""
-    known = lasting(photos.source)
+    known = serializable_source(photos.source)
     about: dict[str, Any] = {
         "data": None if isinstance(known, Described) else known,
         "split": photos.split,
     }
     if photos.run is not None:
-        about |= origin(photos.run.path, photos.images)
+        about |= map_fingerprint(photos.run.path, photos.images)
     return about | ({"sample": how.seed} if len(photos) < len(whole) else {})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.embeddings import Embeddings
-from nearfar.maps import Map, origin
+from nearfar.maps import Map, map_fingerprint
 from nearfar.maps.thumbnails import encoded, thumbnails
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.sheet import ENLARGED, GATHERED, SIZE
@@ -25,7 +25,7 @@ def map_columns(photos: Embeddings, saved: Map) -> dict[str, pyarrow.Array]:
     Raises ValueError where the encoder has changed since the map was drawn.
     """
     assert photos.run is not None
-    now = origin(photos.run.path, photos.images)
+    now = map_fingerprint(photos.run.path, photos.images)
     if now["encoder"] != saved.about.get("encoder"):
         raise ValueError(
             f"the encoder of {photos.name} changed since its map was drawn: draw the map again"

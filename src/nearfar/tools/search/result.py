@@ -5,7 +5,7 @@ from __future__ import annotations
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.queries import Queries
 from nearfar.neighbours import Nearest
-from nearfar.pages.sheet import Figure, Group, contact_sheet, figures_of, picture
+from nearfar.pages.sheet import Figure, Group, contact_sheet, picture, thumbnails_for
 from nearfar.progress import Table
 from nearfar.tools.result import Columns, Result
 
@@ -42,7 +42,9 @@ class Found(Result):
     def page(self) -> str:
         """Return a contact sheet with a group for each query."""
         ranked = zip(self["rank"], self["distance"], strict=True)
-        near = figures_of(self.photos, self.rows, [f"{rank}: {far:.4f}" for rank, far in ranked])
+        near = thumbnails_for(
+            self.photos, self.rows, [f"{rank}: {far:.4f}" for rank, far in ranked]
+        )
         k = len(near) // len(self.queries.names)
         channels = self.photos.images.shown
         groups = []

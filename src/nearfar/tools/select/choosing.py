@@ -13,7 +13,7 @@ from torch import Tensor
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.queries import resolve_names, resolve_queries
 from nearfar.messages import check_range, did_you_mean
-from nearfar.neighbours import diverse_rows, find_nearest, remote_rows, typical_rows
+from nearfar.neighbours import diverse_rows, find_nearest, outlier_rows, typical_rows
 from nearfar.progress import waiting
 from nearfar.tools.result import FILES, ON_PAGE, Result, tar_command
 
@@ -98,7 +98,7 @@ def outliers(
     check_range("--k", k, 1, len(photos) - 1)
     far = find_nearest(photos.features, None, k, approximate=approximate).distance
     far[done] = -1
-    return remote_rows(far, wanted)
+    return outlier_rows(far, wanted)
 
 
 def covering(

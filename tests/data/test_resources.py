@@ -9,7 +9,7 @@ from PIL import Image
 
 from nearfar.data import decoding as decode
 from nearfar.data import open_images
-from nearfar.data.memory import SharedMemory
+from nearfar.data.resources import SharedMemory
 from nearfar.data.value_range import LARGEST
 
 

@@ -18,7 +18,7 @@ from timm.models import adapt_input_conv, load_model_config_from_hf, load_state_
 from timm.models._hub import load_model_config_from_path
 from torch import Tensor, nn
 
-from nearfar.messages import first_line, lacking, one_line
+from nearfar.messages import first_line, lacking, raise_as_value_error
 from nearfar.networks.timm_entries import JOINED, SMALL, own_name
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
@@ -278,7 +278,7 @@ def _described(init: str, in_timm: str) -> StartingWeights:
 
 
 def _of_run(folder: Path, whole: bool = False) -> StartingWeights:
-    with one_line(
+    with raise_as_value_error(
         f"{folder / CONFIG} does not describe an encoder",
         AttributeError,
         KeyError,

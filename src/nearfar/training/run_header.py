@@ -14,7 +14,7 @@ import pyarrow
 from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
 from nearfar.data.table import load_table, save_table
-from nearfar.data.value_range import in_words
+from nearfar.data.value_range import describe_range
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -22,7 +22,13 @@ from nearfar.progress import log
 from nearfar.training.environment import write_environment
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
-from nearfar.training.plan import chosen_method, chosen_views, lasting, must_fit, open_data
+from nearfar.training.plan import (
+    check_num_views,
+    open_data,
+    resolve_method,
+    resolve_views,
+    serializable_source,
+)
 from nearfar.training.processes import by_torchrun, check_processes, world_size
 from nearfar.training.readout import beside_words, check_beside
 from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
@@ -36,7 +42,7 @@ COMPILED = (
 )
 
 
-def write_start(folder: Path, job: Job, model: Model) -> None:
+def write_run_header(folder: Path, job: Job, model: Model) -> None:
     """Write environment, starting weights, skipped files and settings of a new run, and log what
     it will do.
     """
@@ -62,7 +68,7 @@ def write_start(folder: Path, job: Job, model: Model) -> None:
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     log.info("%s", _summary(job, images))
     if images.value_range is not None:
-        log.info("%s", in_words(images.value_range))
+        log.info("%s", describe_range(images.value_range))
     if settings.stream:
         first = (
             f"the first {len(job.shown)} images, {settings.held_out} of them in the validation set"
@@ -100,7 +106,7 @@ def _summary(job: Job, images: Images | Stream) -> str:
     )
 
 
-def plan_resumed(
+def resume_plan(
     settings: Settings,
     objects: dict[str, Any],
     data_changed: bool = False,
@@ -123,11 +129,11 @@ def plan_resumed(
     check_beside(settings)  # before hours of training, and not where they end
     whole = _going_on(settings, objects, accelerator, devices, threads)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
-    method, recipe = chosen_method(
+    method, recipe = resolve_method(
         replace(whole, method=method, hyperparameters={}) if own else whole
     )
-    views = chosen_views(whole.given("views"), settings)
-    must_fit(views, method)
+    views = resolve_views(whole.given("views"), settings)
+    check_num_views(views, method)
     images = _same_data(folder, whole, method, data_changed)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:
@@ -135,7 +141,7 @@ def plan_resumed(
         raise ValueError(
             f"{total} images are too few for {needed}: restore the data, or start a new run"
         )
-    noted = replace(settings, data=lasting(whole.data), threads=whole.threads)
+    noted = replace(settings, data=serializable_source(whole.data), threads=whole.threads)
     if noted != settings:
         noted.save(folder / CONFIG)
     here = replace(noted, accelerator=whole.accelerator, devices=whole.devices)

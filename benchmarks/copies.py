@@ -477,7 +477,7 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
     groups: dict[int, list[tuple[int, int, str, str]]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
         row, turn, how = name.rpartition(".")[0].split(" ", 2)
-        if kind != "alike":
+        if kind != "near-duplicate":
             groups.setdefault(group, []).append(
                 (int(row), int(turn), kind, how.replace(" of ", "/"))
             )
@@ -663,7 +663,7 @@ def measure_series(images: list[Image.Image]) -> dict[str, Any]:
         found = nearfar.duplicates(folder, out=page)
     groups: dict[int, list[str]] = {}
     for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
-        if kind != "alike":
+        if kind != "near-duplicate":
             groups.setdefault(group, []).append(name[:3])
     right = sum(len(names) == 2 and len(set(names)) == 1 for names in groups.values())
     wrong = sum(len(set(names)) - 1 for names in groups.values())
@@ -687,7 +687,7 @@ def measure_time(images: list[Image.Image], size: tuple[int, int] = (1920, 1440)
     return {
         "size": size,
         "pairs": len(pairs),
-        "called_copies": len(pairs) - called.count("alike"),
+        "called_copies": len(pairs) - called.count("near-duplicate"),
         "refused": sum(refused),
         "seconds_at_full_size": round(at_full_size / len(pairs), 4),
         "seconds_of_a_small_version": round(made / len(rows), 4),

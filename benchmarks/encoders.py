@@ -249,7 +249,7 @@ def measure(contender: str, task: Task, tested: Images) -> dict[str, Any]:
             encoder = nearfar.load(run)
             found = {"epochs": run.settings.epochs, "encoder": run.settings.encoder}
             for health in [line["health"] for line in run.metrics if "health" in line][-1:]:
-                found |= {"lidar": health["lidar"], "retrieval": health["own_view"]}
+                found |= {"lidar": health["lidar"], "retrieval": health["view_retrieval"]}
     y, truth = task.train.labels, tested.labels
     fit, features = extract(encoder, task.train), extract(encoder, tested)
     found |= evaluate_features(fit, y, features, truth, seed=0)

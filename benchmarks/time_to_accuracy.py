@@ -207,7 +207,7 @@ def what_ran(run: Any) -> dict[str, Any]:
         for name in ("encoder", "image_size", "crop_size", "views", "epochs")
     }
     health = [line["health"] for line in run.metrics if "health" in line]
-    return chosen | {"own_view": health[-1]["own_view"]}
+    return chosen | {"view_retrieval": health[-1]["view_retrieval"]}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.neighbours import Link, find_leaks
-from nearfar.neighbours.duplicates import ALIKE, COPIED
+from nearfar.neighbours.duplicates import COPIED, NEAR_DUPLICATE
 from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 
 
@@ -266,7 +266,11 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
     splits = ["train", "test", "train", "train", "test", "train", "test", "train"]
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], 1))
     far = 1 - float(np.cos(np.radians(4)))
-    links = [Link(far, 0, 1, ALIKE), Link(far, 3, 4, ALIKE), Link(far, 5, 6, ALIKE)]
+    links = [
+        Link(far, 0, 1, NEAR_DUPLICATE),
+        Link(far, 3, 4, NEAR_DUPLICATE),
+        Link(far, 5, 6, NEAR_DUPLICATE),
+    ]
     names = [f"{number}.png" for number in range(8)]
     for copies in (
         [],

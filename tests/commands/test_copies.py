@@ -116,7 +116,7 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, o
             folder / f"{number} half.jpg", quality=90
         )
     found = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "page.html"))
-    copies = found[found.kind != "alike"].groupby("group").name.apply(sorted).tolist()
+    copies = found[found.kind != "near-duplicate"].groupby("group").name.apply(sorted).tolist()
     assert sorted(copies) == [
         [f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)
     ]
@@ -134,7 +134,7 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path):
                 oriented(image, turn).save(folder / f"{number:02d}-{turn}.jpg", quality=75)
     shutil.copy(folder / "01-4.png", folder / "01-4 again.png")
     found = pandas.DataFrame(nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html"))
-    copies = found[found.kind != "alike"]
+    copies = found[found.kind != "near-duplicate"]
     groups = [rows.name.str[:2].tolist() for _, rows in copies.groupby("group")]
     assert sorted(groups) == [[f"{number:02d}"] * (9 if number == 1 else 8) for number in range(4)]
     for _, rows in copies.groupby("group"):
@@ -148,7 +148,7 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path):
         ["01-4 again.png"],
     )  # what has the same bytes alone
     upright = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "b.html"))
-    assert set(upright.kind[upright.kind != "alike"]) == {"first", "same file"}
+    assert set(upright.kind[upright.kind != "near-duplicate"]) == {"first", "same file"}
 
 
 def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path):
@@ -201,7 +201,7 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(
     before = {path.name: path.read_bytes() for path in archive.iterdir()}
     options = dict(orientations=orientations, out=tmp_path / "had.html")
     found = pandas.DataFrame(nearfar.duplicates(new, against=archive, **options))
-    copies = found[found.kind != "alike"].set_index("name")
+    copies = found[found.kind != "near-duplicate"].set_index("name")
     expected = {
         "same.png": ("same file", "0.png", False),
         "0.png": ("same file", "0.png", False),
@@ -243,7 +243,9 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path, said):
     found = nearfar.duplicates(archive / "new", against=archive, **options)
     assert "12 files of" in said.text
     names = {
-        name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
+        name
+        for name, kind in zip(found["name"], found["kind"], strict=True)
+        if kind != "near-duplicate"
     }
     assert names == {"same.png", "0.png", "encoded.jpg", "encoded again.jpg", "larger.png"}
     assert {path for path in found["archive_path"] if "/new/" in path} == set()
@@ -354,7 +356,7 @@ def numbered_forms(count, side):
 
 def copied_groups(columns):
     found = pandas.DataFrame(columns)
-    found = found[found.kind != "alike"]
+    found = found[found.kind != "near-duplicate"]
     return sorted(sorted(names) for _, names in found.groupby("group").name)
 
 
@@ -436,7 +438,7 @@ def test_stretched_copies_are_groups_of_their_own_and_are_never_listed(stretched
         ["1 square.png", "1 wide.jpg", "1.png"],
         ["2 square.png", "2 wide.jpg", "2.png"],
     ]
-    kinds = found[found.kind != "alike"].set_index("name").kind
+    kinds = found[found.kind != "near-duplicate"].set_index("name").kind
     assert {name: kinds[name] for name in ("0.png", "1.png", "1 square.png", "2 wide.jpg")} == {
         "0.png": "first",
         "1.png": "first",
@@ -456,7 +458,7 @@ def test_an_archive_has_stretched_copies_of_new_images(stretched, tmp_path):
         path.rename(new / path.name)
     columns = nearfar.duplicates(new, against=stretched, out=tmp_path / "had.html")
     found = pandas.DataFrame(columns)
-    copies = found[found.kind != "alike"]
+    copies = found[found.kind != "near-duplicate"]
     assert dict(zip(copies.name, copies.archive_name, strict=True)) == {
         f"{number} {form}": f"{number}.png"
         for number in range(3)

@@ -51,7 +51,7 @@ def run(pictures, tmp_path_factory):
 
 def test_planted_copies_are_found_and_told_apart(run, pictures):
     found = pandas.DataFrame(run.duplicates())
-    copies = found[found.kind != "alike"]
+    copies = found[found.kind != "near-duplicate"]
     told = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
     large, small = sorted(
         ["002.jpg", "002.png"], key=lambda name: -(pictures / name).stat().st_size
@@ -138,7 +138,9 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, said):
     small.save(folder / "half.png")
     found = run.duplicates(folder, distance=2, out=tmp_path / "page.html")
     copies = {
-        name for name, kind in zip(found["name"], found["kind"], strict=True) if kind != "alike"
+        name
+        for name, kind in zip(found["name"], found["kind"], strict=True)
+        if kind != "near-duplicate"
     }
     assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(found["kept"])
     text = said.text
@@ -180,7 +182,7 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path):
     copies = {
         name: kind
         for name, kind in zip(found["name"], found["kind"], strict=True)
-        if kind != "alike"
+        if kind != "near-duplicate"
     }
     assert set(copies) == {"23.tif", "same.tif"}  # lossless files that differ are no copies
     assert sorted(copies.values()) == ["first", "same pixels"]
@@ -221,8 +223,10 @@ def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path):
     wide.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=_turned())
     found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html")
     told = list(zip(found["name"], found["kind"], strict=True))
-    assert ("middle.png", "alike") in told and all(found["kept"])
-    copies = {name: kind for name, kind in told if kind != "alike"}  # the one that EXIF turns back
+    assert ("middle.png", "near-duplicate") in told and all(found["kept"])
+    copies = {
+        name: kind for name, kind in told if kind != "near-duplicate"
+    }  # the one that EXIF turns back
     assert set(copies) == {"11.png", "turned.png"} and set(copies.values()) == {
         "first",
         "same pixels",
@@ -236,12 +240,12 @@ def _turned():
 
 
 def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_path):
-    alike = []
+    near_duplicates = []
     for number, distance in enumerate((0, None, 2)):
         found = run.duplicates(distance=distance, out=tmp_path / f"{number}.html")
-        assert len([kind for kind in found["kind"] if kind not in ("first", "alike")]) == 4
-        alike.append(found["kind"].count("alike"))
-    assert alike[0] == 0 <= alike[1] < alike[2]
+        assert len([kind for kind in found["kind"] if kind not in ("first", "near-duplicate")]) == 4
+        near_duplicates.append(found["kind"].count("near-duplicate"))
+    assert near_duplicates[0] == 0 <= near_duplicates[1] < near_duplicates[2]
 
 
 def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, said):

@@ -79,7 +79,7 @@ def test_every_verb_takes_vectors_alone(sources, here, said):
     groups = pandas.DataFrame(nearfar.cluster("named.npz", clusters=2))
     assert len(groups) == COUNT and set(groups.cluster) == {1, 2}
     alike = nearfar.duplicates("named.npz", distance=0.0003)
-    assert set(alike["kind"]) == {"alike"} and {"p00.png", "p01.png"} <= set(alike["name"])
+    assert set(alike["kind"]) == {"near-duplicate"} and {"p00.png", "p01.png"} <= set(alike["name"])
     assert "copies are confirmed by pixels" in said.text
     assert {path.name for path in here.glob("*.html")} == {
         f"named-{verb}.html" for verb in ("selection", "clusters", "duplicates")
@@ -136,7 +136,7 @@ def test_images_beside_vectors_are_found_by_their_names(photos, here, said):
     assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
     assert "58 of 58 images have one of the 60 vectors; the others are left out" in said.text
     copies = pandas.DataFrame(nearfar.duplicates("clip.npz", photos))
-    assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
+    assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
     assert nearfar.check("clip.npz", photos).classes["label"] == [
         "left",
         "right",
@@ -186,7 +186,7 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     )
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
-    assert set(copies[copies.kind != "alike"].name) == {"left/p10.png", "left/p11.png"}
+    assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
     for words in (
         "cluster photos --clusters 3",
         "select photos --n 5",

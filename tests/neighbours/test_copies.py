@@ -190,15 +190,16 @@ def test_sprites_in_other_colours_are_no_copies_and_their_own_versions_are():
     colours = list(of_colours())
     made = [sprite(colour) for colour in colours]
     for first, second in zip(made, [*made[3:], *made[:3]], strict=True):
-        assert compare_pixels(planes(first), planes(second), lossless=True) == "alike"
+        assert compare_pixels(planes(first), planes(second), lossless=True) == "near-duplicate"
         for quality in (75, 90):
             lossy = saved(second, "JPEG", quality=quality)
-            assert compare_pixels(planes(first), planes(lossy)) == "alike"
+            assert compare_pixels(planes(first), planes(lossy)) == "near-duplicate"
             assert (
-                compare_pixels(planes(saved(first, "JPEG", quality=90)), planes(lossy)) == "alike"
+                compare_pixels(planes(saved(first, "JPEG", quality=90)), planes(lossy))
+                == "near-duplicate"
             )
         half = second.resize((48, 48), Image.Resampling.LANCZOS)
-        assert compare_pixels(planes(first), planes(half), lossless=True) == "alike"
+        assert compare_pixels(planes(first), planes(half), lossless=True) == "near-duplicate"
         own = [saved(first, "JPEG", quality=quality) for quality in (75, 85, 95)]
         own += [first.resize((side, side), Image.Resampling.LANCZOS) for side in (32, 48, 128)]
         own += [saved(first, "WEBP", quality=80)]
@@ -216,7 +217,7 @@ def test_the_same_page_of_gray_and_of_colour_is_a_copy_and_one_pixel_makes_anoth
     assert compare_pixels(planes(gray), planes(gray.convert("RGB")), lossless=True) == "copy"
     for changed in (gray.copy(), gray.convert("RGB")):
         changed.putpixel((60, 60), 250 if changed.mode == "L" else (255, 255, 250))
-        assert compare_pixels(planes(gray), planes(changed), lossless=True) == "alike"
+        assert compare_pixels(planes(gray), planes(changed), lossless=True) == "near-duplicate"
         assert compare_pixels(planes(gray), planes(changed)) == "copy"
 
 
@@ -246,10 +247,12 @@ def test_stretched_copies_are_found_and_crops_and_other_frames_are_not(mode):
         assert compare_pixels(planes(picture), planes(copy)) == "stretched copy"
         assert compare_pixels(planes(copy), planes(picture), lossless=True) == "stretched copy"
     for other in stretched_versions(frame):
-        assert compare_pixels(planes(picture), planes(other)) == "alike"
+        assert compare_pixels(planes(picture), planes(other)) == "near-duplicate"
     centre = picture.crop((32, 0, 192, 160))
     for side in (160, 80):
-        assert compare_pixels(planes(picture), planes(centre.resize((side, side)))) == "alike"
+        assert (
+            compare_pixels(planes(picture), planes(centre.resize((side, side)))) == "near-duplicate"
+        )
 
 
 def test_a_stretched_form_with_another_digit_is_no_copy():

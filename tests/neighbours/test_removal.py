@@ -115,7 +115,7 @@ def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path):
     drawing(0).save(folder / "again.png", compress_level=0)
     drawing(1).save(folder / "again.webp", lossless=True, exact=True)
     found, gone = listed(folder, tmp_path)
-    copies = found[found.kind != "alike"]
+    copies = found[found.kind != "near-duplicate"]
     groups = [sorted(group.name) for _, group in copies.groupby("group")]
     assert sorted(groups) == [["again.png", "rgba0.png"], ["again.webp", "rgba1.png"]]
     assert not gone and set(copies.kind) == {"first", "same pixels"}
@@ -146,7 +146,7 @@ def test_sixteen_bits_with_alpha_are_compared_on_every_ground(tmp_path, gray):
     for lossless in (False, True):
         assert compare_pixels(first, pixels["again.png"], lossless) == "same pixels"
         for other in ("second.png", "half.png", "blank.png", "plain.png"):
-            assert compare_pixels(first, pixels[other], lossless) == "alike", other
+            assert compare_pixels(first, pixels[other], lossless) == "near-duplicate", other
 
 
 def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
@@ -168,9 +168,9 @@ def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
     )
     for lossless in (False, True):
         assert compare_pixels(pixels["half.png"], pixels["white.png"], lossless) == "copy"
-        assert compare_pixels(pixels["half.png"], pixels["plain.png"], lossless) == "alike"
-        assert compare_pixels(drawn, blank, lossless) == "alike"
-        assert compare_pixels(drawn, drawn[:3], lossless) == "alike"
+        assert compare_pixels(pixels["half.png"], pixels["plain.png"], lossless) == "near-duplicate"
+        assert compare_pixels(drawn, blank, lossless) == "near-duplicate"
+        assert compare_pixels(drawn, drawn[:3], lossless) == "near-duplicate"
 
 
 @pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
@@ -185,7 +185,7 @@ def test_animations_with_one_first_frame_are_copies_by_that_alone(ending, tmp_pa
         frames[number].save(folder / f"{number}.{ending}", **options)
     shutil.copy(folder / f"two.{ending}", folder / f"two again.{ending}")
     found, gone = listed(folder, tmp_path)
-    copies = found[found.kind != "alike"]
+    copies = found[found.kind != "near-duplicate"]
     assert sorted(copies.kind) == ["first", "first frame alone", "first frame alone", "same file"]
     assert gone == [f"two again.{ending}"]
 
@@ -253,8 +253,8 @@ def test_groups_of_more_than_a_fifth_of_the_images_are_folded(distance, tmp_path
     for number, image in enumerate(photographs(12, 40, 40)):
         image.save(folder / f"{number}.png")
     found, _ = listed(folder, tmp_path, distance=distance)
-    many = (found.kind == "alike").sum()
+    many = (found.kind == "near-duplicate").sum()
     page = (tmp_path / "page.html").read_text()
-    assert page.index('id="copies"') < page.index('id="alike"')
+    assert page.index('id="copies"') < page.index('id="near-duplicates"')
     assert ('<details id="folded" open>' in page) == (many <= 0.2 * 12) == (distance == 0)
     assert (f"{many} of 12 images are in such groups" in page) == (distance > 0)

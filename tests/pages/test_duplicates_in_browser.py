@@ -12,7 +12,7 @@ from sklearn.datasets import load_sample_images
 
 import nearfar
 from nearfar.embeddings import Opening, resolve
-from nearfar.neighbours.duplicates import ALIKE, find_links, group_links
+from nearfar.neighbours.duplicates import NEAR_DUPLICATE, find_links, group_links
 from tests.pages.conftest import browser  # noqa: F401
 
 
@@ -44,7 +44,7 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
     usual = 0.5 * farthest * (1 + 1e-6)  # so that rounding does not leave the last link out
     run.duplicates(distance=usual, out=tmp_path / "page.html")
     links = find_links(known.images, known.features, 2 * usual)
-    likenesses = [link.distance for link in links if link.kind == ALIKE]
+    likenesses = [link.distance for link in links if link.kind == NEAR_DUPLICATE]
     browser.console()
     browser.visit(tmp_path / "page.html")
     count = (
@@ -55,13 +55,15 @@ def test_the_slider_makes_the_groups_that_the_command_makes(run, browser, tmp_pa
         browser.run(f"(slider.value = {place}, slider.dispatchEvent(new Event('input')), 0)")
         at = 0 if place == 0 else likenesses[place - 1]
         at = usual if place == sum(far <= usual for far in likenesses) else at
-        copies, alike = group_links(links, len(known.images), at)
+        copies, near_duplicates = group_links(links, len(known.images), at)
         assert sorted(browser.run(count % "copies")) == sorted(map(len, copies))
         expected = sorted(
             len({min(next((c for c in copies if row in c), [row])) for row in group})
-            for group in alike
+            for group in near_duplicates
         )
-        assert sorted(browser.run(count % "alike")) == sorted(min(size, 24) for size in expected)
+        assert sorted(browser.run(count % "near-duplicates")) == sorted(
+            min(size, 24) for size in expected
+        )
         assert f"--distance {'' if at else '0'}" in browser.run(
             "document.getElementById('command').textContent"
         )
@@ -166,6 +168,6 @@ def test_the_picture_of_a_difference_shows_where_it_is(copies, browser, tmp_path
     assert (
         len(same) == 10 and max(max(row[1:]) for row in same) < 25
     )  # of 255: noise of JPEG, four times as strong
-    [row] = [row for row in browser.run(strength % "alike") if "001" in row[0]]
+    [row] = [row for row in browser.run(strength % "near-duplicates") if "001" in row[0]]
     assert row[1] > 150 and max(row[2:]) < 25
     assert browser.console() == []

@@ -44,7 +44,11 @@ def health(**changes):
         images=256, feature_dim=128, embedding_dim=64, effective_rank=60.0, embedding_rank=40.0
     )
     usual |= dict(
-        feature_spread=0.7, embedding_spread=0.95, alignment=0.3, uniformity=-3.2, own_view=0.9
+        feature_spread=0.7,
+        embedding_spread=0.95,
+        alignment=0.3,
+        uniformity=-3.2,
+        view_retrieval=0.9,
     )
     usual |= dict(rankme=31.0, lidar=52.0)
     return usual | changes
@@ -52,7 +56,7 @@ def health(**changes):
 
 def write_run(folder, last_health=None, **files):
     folder.mkdir(exist_ok=True)
-    first = health(own_view=0.1, effective_rank=9.0, embedding_spread=0.4)
+    first = health(view_retrieval=0.1, effective_rank=9.0, embedding_spread=0.4)
     lines = [{"step": 0, "epoch": 0.0, "health": first}]
     lines += [
         {"step": i, "epoch": i / 10, "loss": 5 - i / 30, "lr": 0.01, "images_per_second": 900.0}
@@ -136,8 +140,12 @@ def test_the_badge_says_whether_training_was_healthy_and_whether_features_are_wo
 @pytest.mark.parametrize(
     ("changes", "tone", "state"),
     [
-        ({"embedding_spread": 1e-4, "own_view": 0.004, "embedding_rank": 1.0}, "bad", "Collapsed"),
-        ({"own_view": 0.1}, "bad", "Not learning"),
+        (
+            {"embedding_spread": 1e-4, "view_retrieval": 0.004, "embedding_rank": 1.0},
+            "bad",
+            "Collapsed",
+        ),
+        ({"view_retrieval": 0.1}, "bad", "Not learning"),
         ({"effective_rank": 1.5, "embedding_rank": 1.5}, "unsure", "Partly collapsed"),
         ({"alignment": math.nan}, "bad", "Diverged"),
     ],

@@ -118,7 +118,7 @@ def test_of_a_hostile_data_set_nothing_runs_and_all_pages_work(run, browser):  #
         assert browser.run("document.documentElement.dataset.ran") is None, name
         assert browser.console() == [], name
     browser.visit(run / "duplicates.html")
-    assert browser.run("document.querySelectorAll('#copies img, #alike img').length") > 0
+    assert browser.run("document.querySelectorAll('#copies img, #near-duplicates img').length") > 0
     browser.visit(run / "report.html")
     browser.frame(0)
     browser.wait("window.nearfar && nearfar.loaded === nearfar.sheets")

@@ -59,7 +59,7 @@ def test_spread_is_what_the_mean_direction_leaves():
     assert spread(shifted) == pytest.approx(math.sqrt(1 - shifted.mean(0).square().sum()), rel=1e-9)
 
 
-def test_alignment_uniformity_and_own_view_follow_their_definitions():
+def test_alignment_uniformity_and_view_retrieval_follow_their_definitions():
     z1, z2 = unit_rows(30, 5), unit_rows(30, 5, seed=1)
     z2 = F.normalize(z1 + 0.8 * z2, dim=1)
     health = measure_health(3 * z1, 0.5 * z2, z1)
@@ -72,14 +72,16 @@ def test_alignment_uniformity_and_own_view_follow_their_definitions():
     found = [np.argmin(((b - p) ** 2).sum(1)) == i for i, p in enumerate(a)]
     found += [np.argmin(((a - q) ** 2).sum(1)) == i for i, q in enumerate(b)]
     assert 0.2 < np.mean(found) < 1
-    assert health.own_view == pytest.approx(np.mean(found))
+    assert health.view_retrieval == pytest.approx(np.mean(found))
 
 
 def test_unrelated_views_are_found_by_chance_and_tied_ones_never():
     health = measure_health(unit_rows(1000, 32), unit_rows(1000, 32, seed=1), unit_rows(1000, 32))
-    assert health.own_view < 0.006 and health.chance == 0.001
+    assert health.view_retrieval < 0.006 and health.chance == 0.001
     assert health.alignment == pytest.approx(2, abs=0.05)
-    assert measure_health(torch.ones(20, 4), torch.ones(20, 4), torch.ones(20, 4)).own_view == 0
+    assert (
+        measure_health(torch.ones(20, 4), torch.ones(20, 4), torch.ones(20, 4)).view_retrieval == 0
+    )
     z = unit_rows(1500, 4)
     assert measure_health(z, z, z) == measure_health(
         z[:1024], z[:1024], z[:1024]
@@ -182,13 +184,13 @@ START = Health(400, 128, 64, 78.0, 36.0, 0.2, 0.04, 0.002, -0.01, 0.03)
             {"embedding_rank": 2.5, "embedding_dim": 3},
             "healthy",
         ),  # 2.5 of 3 dimensions is all there is
-        ({"own_view": 0.0025}, "not learning"),  # chance
+        ({"view_retrieval": 0.0025}, "not learning"),  # chance
         (
-            {"own_view": 0.05},
+            {"view_retrieval": 0.05},
             "not learning",
         ),  # what the untrained network reached, within its error
-        ({"own_view": 0.15}, "healthy"),
-        ({"images": 10, "own_view": 1.0}, "unclear"),
+        ({"view_retrieval": 0.15}, "healthy"),
+        ({"images": 10, "view_retrieval": 1.0}, "unclear"),
         ({"images": 10, "embedding_spread": 0.001}, "collapsed"),
         ({"alignment": math.nan}, "diverged"),
     ],
@@ -213,9 +215,9 @@ def test_what_was_before_training_counts():
     assert verdict(replace(GOOD, rankme=1.0, lidar=1.0), START) == verdict(
         GOOD, START
     )  # no part of the verdict
-    assert verdict(replace(GOOD, own_view=0.9), replace(GOOD, own_view=0.9)).healthy
-    assert verdict(replace(GOOD, own_view=0.2)).healthy  # no measures from before training
-    assert not verdict(replace(GOOD, own_view=0.05)).healthy
+    assert verdict(replace(GOOD, view_retrieval=0.9), replace(GOOD, view_retrieval=0.9)).healthy
+    assert verdict(replace(GOOD, view_retrieval=0.2)).healthy  # no measures from before training
+    assert not verdict(replace(GOOD, view_retrieval=0.05)).healthy
 
 
 # ---- the verdict on real runs
@@ -273,7 +275,7 @@ def test_a_good_run_is_healthy():
     before, after = train(contrast, 150)
     judged = verdict(after, before)
     assert judged.state == "healthy", judged.words
-    assert after.own_view > 3 * before.own_view
+    assert after.view_retrieval > 3 * before.view_retrieval
     assert verdict(after).healthy
 
 
@@ -293,7 +295,7 @@ def test_a_run_that_cannot_move_is_not_learning():
 
 @pytest.mark.parametrize(
     "changes",
-    [dict(embedding_rank=1.5), dict(embedding_spread=0.09), dict(own_view=0.01)],
+    [dict(embedding_rank=1.5), dict(embedding_spread=0.09), dict(view_retrieval=0.01)],
     ids=["partly collapsed", "collapsed", "not learning"],
 )
 def test_after_few_epochs_the_advice_is_to_train_on_first(changes, request):

@@ -173,8 +173,8 @@ def compare_pixels(
     second: Shaped[np.ndarray, "bands high wide"],
     lossless: bool = False,
 ) -> str:
-    """Compare all pixels of two images: "same pixels", "copy", "stretched copy", or "alike" for
-    anything else.
+    """Compare all pixels of two images: "same pixels", "copy", "stretched copy", or
+    "near-duplicate" for anything else.
 
     A stretched copy is one of other proportions. lossless: whether both files hold their pixels
     exactly. If they are of one size too, a copy differs by nothing but its grayscale being stored
@@ -184,9 +184,9 @@ def compare_pixels(
         return "same pixels"
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
     if lossless and (height, width) == (high, wide):
-        return "copy" if _equal_in_colour(first, second) else "alike"
+        return "copy" if _equal_in_colour(first, second) else "near-duplicate"
     if local_difference(first, second) > LOCAL:
-        return "alike"
+        return "near-duplicate"
     return "stretched copy" if _is_stretched(first, second) else "copy"
 
 

@@ -1,4 +1,4 @@
-"""Duplicates in a data set: pairs of images that are copies or nearly alike, and the groups that
+"""Duplicates in a data set: pairs of images that are copies or near-duplicates, and the groups that
 they form.
 """
 
@@ -44,14 +44,23 @@ from nearfar.neighbours.copies import (
 from nearfar.progress import progress, tracked
 from nearfar.views import eight_bits
 
-KINDS = ("same file", "same pixels", "copy", "turned", "mirrored", "stretched copy", "alike")
+KINDS = (
+    "same file",
+    "same pixels",
+    "copy",
+    "turned",
+    "mirrored",
+    "stretched copy",
+    "near-duplicate",
+)
 # the relation of animations and documents whose first frames are copies
 FRAME = "first frame alone"
-SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, ALIKE = 0, 2, 3, 4, 5, 6  # positions in KINDS
+# positions in KINDS
+SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, NEAR_DUPLICATE = 0, 2, 3, 4, 5, 6
 NEIGHBOURS = 8  # of each image that are compared with it
 # images whose altered versions give the distance of copies, and its quantile
 TRIED, SHARE = 128, 0.99
-# nearest at most where many are alike; pixels of the versions that order them
+# nearest at most among many near-duplicates; pixels of the versions that order them
 CROWDED, FINER = 512, 32
 DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
 REDUCTIONS = 4096  # small versions in memory
@@ -59,7 +68,7 @@ PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
-# random pairs, and the fraction of their median distance that is called alike
+# random pairs, and the fraction of their median distance that makes near-duplicates
 CHANCE, PART = 20_000, 0.1
 
 Comparison = Callable[[int, int], int]
@@ -164,12 +173,12 @@ def find_links(
     the files are read and compared at full size (`compare_pixels`). Where the eighth is near too,
     further ones follow by the small versions, until these differ too much. Images of other
     proportions are compared by versions of the whole images too, as their features are those of a
-    square in the centre. Others are alike if each is the nearest of the other that is no copy.
-    archive: so many of the first images are an archive: each of the others is only compared with
-    these, and linked to the one that is its closest copy, or else the nearest. orientations: find
-    turned and mirrored copies too, whatever their features, by the small versions in all eight.
-    has_pixels: False if there are features alone: all pairs are alike then. approximate: as for
-    `find_nearest`.
+    square in the centre. Others are near-duplicates if each is the nearest of the other that is no
+    copy. archive: so many of the first images are an archive: each of the others is only compared
+    with these, and linked to the one that is its closest copy, or else the nearest. orientations:
+    find turned and mirrored copies too, whatever their features, by the small versions in all
+    eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
+    approximate: as for `find_nearest`.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -199,20 +208,20 @@ def find_links(
         links += _confirm_pairs(images, images, pairs, distance, compare)
     else:
         links += [
-            Link(far, i, j, ALIKE)
+            Link(far, i, j, NEAR_DUPLICATE)
             for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
         ]
     crowded = found.distance[:, -1] <= most
     if has_pixels and count == NEIGHBOURS and bool(crowded.any()):
         links += _crowded_copies(images, images, known, asked[crowded], links, compare, approximate)
     if has_pixels:
-        sure_links = [link for link in links if link.kind < ALIKE]
+        sure_links = [link for link in links if link.kind < NEAR_DUPLICATE]
         stretched = _stretched_copies(
             images, images, known, asked, sure_links, compare, approximate
         )
         links = _replaced(links, stretched)
     if orientations:
-        sure = {link[1:3] for link in links if link.kind < ALIKE}
+        sure = {link[1:3] for link in links if link.kind < NEAR_DUPLICATE}
         links = _replaced(links, _turned_copies(images, known, asked, sure, approximate))
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
 
@@ -233,15 +242,17 @@ def _closest_in_archive(
 
 
 def _without_chains(links: Sequence[Link]) -> list[Link]:
-    """Copies, and of images that are merely alike those pairs of which each is the nearest of the
+    """Copies, and of near-duplicates those pairs of which each is the nearest of the
     other: with all of them, chains would join everything.
     """
     nearest: dict[int, Link] = {}
     for link in sorted(links):
-        for row in (link.first, link.second) if link.kind == ALIKE else ():
+        for row in (link.first, link.second) if link.kind == NEAR_DUPLICATE else ():
             nearest.setdefault(row, link)
     return sorted(
-        link for link in links if link.kind < ALIKE or nearest[link.first] == nearest[link.second]
+        link
+        for link in links
+        if link.kind < NEAR_DUPLICATE or nearest[link.first] == nearest[link.second]
     )
 
 
@@ -386,7 +397,7 @@ def _without_copy(
     """
     if not _are_apart(first, second, known, asked):
         return asked
-    copied = [link.second for link in links if link.kind < ALIKE]
+    copied = [link.second for link in links if link.kind < NEAR_DUPLICATE]
     return asked[~torch.isin(asked, torch.tensor(copied, dtype=asked.dtype))]
 
 
@@ -443,7 +454,7 @@ def _confirmed(
     judged = {link[1:3] for link in links}
     groups = DisjointSet([-1, *known.tolist(), *asked.tolist()])
     for link in links:
-        if link.kind < ALIKE:
+        if link.kind < NEAR_DUPLICATE:
             for end in (ends := (-1 if apart else link.first, link.second)):
                 groups.add(end)
             groups.merge(*ends)
@@ -462,7 +473,7 @@ def _confirmed(
         ):
             judged.add((one, other))
             kind = compare(one, other)
-            if kind < ALIKE:
+            if kind < NEAR_DUPLICATE:
                 found.append(Link(distance, one, other, kind))
                 groups.merge(*ends)
             else:
@@ -508,7 +519,7 @@ def find_leaks(
             leaked = torch.tensor(list(links), dtype=torch.int64)
             new = torch.where(~torch.isin(pairs[some, 1], leaked))[0][: CONFIRMED - tried]
             for link in _confirm_pairs(train, test, pairs[some][new], distance[some][new], compare):
-                if link.kind < ALIKE:
+                if link.kind < NEAR_DUPLICATE:
                     links.setdefault(link.second, link)
             tried += len(new)
             done = min(done + CHUNK, len(pairs)) if tried < CONFIRMED else done + int(new[-1]) + 1
@@ -546,7 +557,7 @@ def _confirm_pairs(
     )
     links = []
     for row, (one, other) in enumerate(tracked(pairs.tolist(), "comparing images")):
-        kind = compare(one, other) if apart[row] <= COPY else ALIKE
+        kind = compare(one, other) if apart[row] <= COPY else NEAR_DUPLICATE
         links.append(Link(float(distance[row]), one, other, kind))
     return links
 
@@ -567,7 +578,7 @@ def _comparison(first: Images, second: Images) -> Comparison:
 
     def compare(one: int, other: int) -> int:
         if differs(own.reduced(one), others.reduced(other)):
-            return ALIKE
+            return NEAR_DUPLICATE
         lossless = own.is_lossless(one) and others.is_lossless(other)
         return KINDS.index(compare_pixels(own.pixels(one), others.pixels(other), lossless))
 
@@ -577,20 +588,26 @@ def _comparison(first: Images, second: Images) -> Comparison:
 def group_links(
     links: Sequence[Link], count: int, distance: float
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Groups of copies, and groups of images that are merely alike, by links of at most this
+    """Groups of copies, and groups of near-duplicates, by links of at most this
     distance.
 
     Copies count at any distance, as their pixels are compared. Of a group of copies only the first
     number takes part in the other groups. Both in the order of their first links.
     """
-    near = [link for link in links if link.kind < ALIKE or link.distance <= distance]
-    copies = components(count, [(link.first, link.second) for link in near if link.kind < ALIKE])
+    near = [link for link in links if link.kind < NEAR_DUPLICATE or link.distance <= distance]
+    copies = components(
+        count, [(link.first, link.second) for link in near if link.kind < NEAR_DUPLICATE]
+    )
     ends = [
-        (int(copies[link.first]), int(copies[link.second])) for link in near if link.kind == ALIKE
+        (int(copies[link.first]), int(copies[link.second]))
+        for link in near
+        if link.kind == NEAR_DUPLICATE
     ]
-    alike = components(count, ends)
+    near_duplicates = components(count, ends)
     order = [row for link in near for row in (link.first, link.second)]
-    return _collected(copies, order), _collected(alike, [int(copies[row]) for row in order])
+    return _collected(copies, order), _collected(
+        near_duplicates, [int(copies[row]) for row in order]
+    )
 
 
 def group_members(
@@ -601,7 +618,7 @@ def group_members(
     archive: int = 0,
     stays: Callable[[int, int], str] | None = None,
 ) -> list[Member]:
-    """The members of all groups at a distance, copies before images that are merely alike.
+    """The members of all groups at a distance, copies before near-duplicates.
 
     stays: of the positions of an image and of the first of its group, why it is kept although
     another has its bytes; "" for no reason (`removal.Staying`).
@@ -627,10 +644,10 @@ def group_members(
         link.second: link.first for link in links if link.kind == SAME_FILE
     }
     kind = _closest_kinds(links, same, distance)
-    copies, alike = group_links(links, len(names), distance)
+    copies, near_duplicates = group_links(links, len(names), distance)
     proportions = same_proportions(links, len(names))
     turns = _turns(links, [min(group, key=order) for group in copies])
-    best: dict[int, int] = {}  # represents a group of copies among the images that are alike
+    best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
     for number, group in enumerate(copies, 1):
         kept: set[int] = set()
@@ -651,9 +668,9 @@ def group_members(
             kept_too = not again or bool(why)
             members.append(Member(number, row, words, kept_too, turn, why, stretched))
             kept.add(same[row])
-    for number, group in enumerate(alike, len(copies) + 1):
+    for number, group in enumerate(near_duplicates, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
-        members += [Member(number, row, KINDS[ALIKE], True) for row in rows]
+        members += [Member(number, row, KINDS[NEAR_DUPLICATE], True) for row in rows]
     return members
 
 
@@ -663,9 +680,9 @@ def _closest_kinds(
     """The kind of the closest link of a file, or of those with the same bytes, to another."""
     kind: dict[int, int] = {}
     for link in links:
-        if link.kind != SAME_FILE and (link.kind < ALIKE or link.distance <= distance):
+        if link.kind != SAME_FILE and (link.kind < NEAR_DUPLICATE or link.distance <= distance):
             for row in (same[link.first], same[link.second]):
-                kind[row] = min(link.kind, kind.get(row, ALIKE))
+                kind[row] = min(link.kind, kind.get(row, NEAR_DUPLICATE))
     return kind
 
 
@@ -678,7 +695,7 @@ def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
     """The orientation in which each image of a group of copies shows the first of its group."""
     steps: dict[int, list[tuple[int, int]]] = {}
     for link in links:
-        if link.kind < ALIKE:
+        if link.kind < NEAR_DUPLICATE:
             steps.setdefault(link.first, []).append((link.second, link.turn))
             steps.setdefault(link.second, []).append((link.first, inverse(link.turn)))
     turns, reached = dict.fromkeys(first, 0), list(first)

@@ -59,9 +59,9 @@ class Health:
     unit sphere. feature_spread, embedding_spread: see `spread`; 0 when all images are one point, 1
     when directions cancel. alignment: mean |z1 - z2|^2 of two views on the unit sphere; 0 is
     perfect, 2 is unrelated (Wang and Isola 2020). uniformity: log mean exp(-2 |zi - zj|^2) over
-    pairs of images; 0 when all are one point, about -4 when uniform. own_view: share of images
-    whose other view is nearer than every other image's, both ways; chance is 1 / images. rankme,
-    lidar: of the embeddings, see below; None where not measured. No part of the verdict.
+    pairs of images; 0 when all are one point, about -4 when uniform. view_retrieval: share of
+    images whose other view is nearer than every other image's, both ways; chance is 1 / images.
+    rankme, lidar: of the embeddings, see below; None where not measured. No part of the verdict.
     """
 
     images: int
@@ -73,13 +73,13 @@ class Health:
     embedding_spread: float
     alignment: float
     uniformity: float
-    own_view: float
+    view_retrieval: float
     rankme: float | None = None
     lidar: float | None = None
 
     @property
     def chance(self) -> float:
-        """Return what `own_view` is for embeddings that know nothing of the images."""
+        """Return what `view_retrieval` is for embeddings that know nothing of the images."""
         return 1 / self.images
 
     def finite(self) -> bool:
@@ -115,7 +115,7 @@ def measure_health(
             embedding_spread=spread(u1),
             alignment=float((u1 - u2).square().sum(1).mean()),
             uniformity=float(torch.pdist(u1).square().mul(-2).exp().mean().log()),
-            own_view=(_own_view(u1, u2) + _own_view(u2, u1)) / 2,
+            view_retrieval=(_view_retrieval(u1, u2) + _view_retrieval(u2, u1)) / 2,
             rankme=rankme(z1),
             lidar=None if views is None else lidar(views.detach().cpu()),
         )
@@ -152,7 +152,7 @@ def spread(x: Float[Tensor, "rows dim"]) -> float:
     return float((unit - unit.mean(0)).square().sum(1).mean().sqrt())
 
 
-def _own_view(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) -> float:
+def _view_retrieval(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim"]) -> float:
     """Share of rows of a that are nearer to their own row of b than to any other row of b; ties do
     not count.
     """
@@ -332,14 +332,14 @@ def _learned(health: Health, first: Health | None) -> bool:
     """Return whether own-view retrieval is above chance and above what it was before training (or
     untrained nets reach).
     """
-    now, images = health.own_view, health.images
+    now, images = health.view_retrieval, health.images
     if now < health.chance + SIGNIFICANT * math.sqrt(health.chance * (1 - health.chance) / images):
         return False
     if now >= KNOWN:
         return True
     if first is None or not first.finite():
         return now > UNTRAINED
-    before = first.own_view
+    before = first.view_retrieval
     return now - before > SIGNIFICANT * math.sqrt(
         (now * (1 - now) + before * (1 - before)) / images
     )
@@ -351,10 +351,10 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
     then = f"It is early, after {epochs:.3g} epochs: {early}" if few else "Try"
     more = "" if few else "more --epochs, "
     late = "" if few else "; if it is early, train on"
-    before = "" if first is None else f", {first.own_view:.1%} before training"
+    before = "" if first is None else f", {first.view_retrieval:.1%} before training"
     found = (
         f"the other view of an image is found among {health.images} images in "
-        f"{health.own_view:.1%} of cases "
+        f"{health.view_retrieval:.1%} of cases "
         f"(chance {health.chance:.1%}{before})"
     )
     rank = (

@@ -70,12 +70,12 @@ def duplicate_issues(
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
 
-    links, near: of copies and images alike, and the distance up to which the latter count;
-    features: unit rows. Images that are alike are near leaks if any other image is at least twice
+    links, near: of copies and near-duplicates, and the distance up to which the latter count;
+    features: unit rows. Near-duplicates are near leaks if any other image is at least twice
     as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
     most do not have; all, if there is no such majority.
     """
-    copies, alike = group_links(links, len(names), near)
+    copies, near_duplicates = group_links(links, len(names), near)
     proportions = same_proportions(links, len(names))
     found, leaked = [], set[int]()
 
@@ -95,7 +95,10 @@ def duplicate_issues(
         )
         return near <= APART * float(distance.min())
 
-    for problem, groups, words in (("leak", copies, "copy of"), ("near leak", alike, "much like")):
+    for problem, groups, words in (
+        ("leak", copies, "copy of"),
+        ("near leak", near_duplicates, "much like"),
+    ):
         for group in groups:
             of_train = [row for row in group if splits[row] == "train"]
             others = [

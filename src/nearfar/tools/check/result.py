@@ -28,7 +28,7 @@ from nearfar.tools.check.problems import (
 from nearfar.tools.result import Columns, Result
 from nearfar.training.seeding import stream
 
-BEYOND = 2.0  # times the distance of images that are alike: pairs up to there are compared
+BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared
 SHOWN = 60  # images or pairs of one problem on the page
 
 

@@ -1,4 +1,4 @@
-"""The tool that finds copies of images, and images that are nearly alike.
+"""The tool that finds copies of images, and near-duplicates.
 
 nearfar duplicates runs/photos
 nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
@@ -34,7 +34,7 @@ def duplicates(
     distance: Annotated[float | None, Between(0, 2)] = None,
     approximate: bool = False,
 ) -> Duplicates:
-    """Find copies of images, exact, resized or encoded again, and images that are nearly alike.
+    """Find copies of images, exact, resized or encoded again, and near-duplicates.
 
     Args:
         against: an archive: list the images that it holds already, each with its closest one there,
@@ -54,17 +54,17 @@ def duplicates(
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or
         "mirrored" (perhaps turned, too), "stretched copy" of other proportions, or "first frame
-        alone" of animations and documents of several pages, in a group of copies, else "alike";
-        "kept": False for an image with the bytes of an image that is kept, unless removing it could
-        harm: "why" is then "shows nothing", "belongs to another file of that name" (a mask, a
-        second view, a text beside it), "in another class" or "in another split"; "name", "distance"
-        to the first of the group, "width", "height", "bytes" and, for images in files, "path". The
-        first of a group has the most pixels, then the largest file, then the shortest name. Groups
-        of copies come first. An image that is kept can be in a group that is alike, too. Nothing is
-        removed, and images with other bytes are for a person to look at: no list for removal names
-        them. With `against`, a row for each image that the archive has, and the columns
-        "archive_name", "archive_width", "archive_height", "archive_bytes" and "archive_path" of its
-        closest image there, in place of "group".
+        alone" of animations and documents of several pages, in a group of copies, else
+        "near-duplicate"; "kept": False for an image with the bytes of an image that is kept, unless
+        removing it could harm: "why" is then "shows nothing", "belongs to another file of that
+        name" (a mask, a second view, a text beside it), "in another class" or "in another split";
+        "name", "distance" to the first of the group, "width", "height", "bytes" and, for images in
+        files, "path". The first of a group has the most pixels, then the largest file, then the
+        shortest name. Groups of copies come first. An image that is kept can be in a group of
+        near-duplicates, too. Nothing is removed, and images with other bytes are for a person to
+        look at: no list for removal names them. With `against`, a row for each image that the
+        archive has, and the columns "archive_name", "archive_width", "archive_height",
+        "archive_bytes" and "archive_path" of its closest image there, in place of "group".
 
     Raises:
         ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of

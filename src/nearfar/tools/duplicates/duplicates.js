@@ -1,7 +1,7 @@
 // The groups of copies at the distance of the slider, differences of their images, and the files that are not kept.
 
 const told = JSON.parse(document.getElementById("data").textContent);
-const { images, links, alike } = told;
+const { images, links, near_duplicate: nearDuplicate } = told;
 const slider = document.getElementById("far");
 const MOST_GROUPS = 150, MOST_MEMBERS = 24, AMPLIFIED = 4, NOISE = 8; // of 255, of the page's JPEG
 const say = (text) => { document.getElementById("live").textContent = text; };
@@ -126,21 +126,21 @@ const bytesOf = ({ href }) => Uint8Array.from(
 
 const counted = (count, one, many = one + "s") => `${count} ${count === 1 ? one : many}`;
 
-/* Slider position n: up to the distance of the n-th link of images that are merely alike; copies are there always. */
+/* Slider position n: up to the distance of the n-th link of near-duplicates; copies are there always. */
 function draw() {
   const at = Number(slider.value);
   const distance = at === usual ? told.distance : at ? likenesses[at - 1][0] : 0;
-  const near = links.filter((link) => link[3] < alike || link[0] <= distance);
+  const near = links.filter((link) => link[3] < nearDuplicate || link[0] <= distance);
   const first = images.map((_, i) => i);
   for (const group of copies) for (const row of group) first[row] = group[0];
-  const ends = near.filter((link) => link[3] === alike).map(([, a, b]) => [first[a], first[b]]).filter(([a, b]) => a !== b);
+  const ends = near.filter((link) => link[3] === nearDuplicate).map(([, a, b]) => [first[a], first[b]]).filter(([a, b]) => a !== b);
   const others = collected(grouped(ends), ends);
-  fill("alike", others);
+  fill("near-duplicates", others);
   const gone = copies.reduce((sum, group) => sum + group.length - 1, 0);
   const exact = Number(distance.toPrecision(4));
   document.getElementById("said").textContent =
     `${exact}: ${counted(gone, "copy", "copies")} in ${counted(copies.length, "group")}, ${listed} of them listed for removal; ` +
-    `${counted(others.length, "group")} of images that are merely alike`;
+    `${counted(others.length, "group")} of near-duplicates`;
   document.getElementById("command").textContent = `${told.command} --distance ${Number((distance * 1.000001).toPrecision(7))}`;
   slider.setAttribute("aria-valuetext", `distance ${exact}`);
 }
@@ -148,9 +148,9 @@ function draw() {
 const identical = links.filter((link) => link[3] === 0).map(([, a, b]) => [a, b]);
 const twin = grouped(identical);
 const listed = images.filter((one) => !one.kept).length;
-const sure = links.filter((link) => link[3] < alike).map(([, a, b]) => [a, b]);
+const sure = links.filter((link) => link[3] < nearDuplicate).map(([, a, b]) => [a, b]);
 const copies = collected(grouped(sure), sure);
-const likenesses = links.filter((link) => link[3] === alike);
+const likenesses = links.filter((link) => link[3] === nearDuplicate);
 const usual = likenesses.filter((link) => link[0] <= told.distance).length;
 slider.max = likenesses.length;
 slider.value = usual;

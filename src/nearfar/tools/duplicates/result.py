@@ -35,8 +35,8 @@ from nearfar.training.seeding import stream
 CHOSEN = "to-remove.list"  # saved from the page
 MOST_IMAGES = 1500  # on the page, in the nearest pairs: about 10 MB
 BEYOND = 2.0  # times the distance: end of the slider on the page
-FOLDED = 0.2  # of the images: where more are merely alike, their groups are folded
-ALIKE = len(KINDS) - 1
+FOLDED = 0.2  # of the images: where more are near-duplicates, their groups are folded
+NEAR_DUPLICATE = len(KINDS) - 1
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Comparison:
     """Images compared with each other, or with those of an archive that come before them.
 
     archive: so many of the first images are of an archive. near: the distance up to which images
-    count as alike. links: nearest first, those beyond that distance as well. facts: by position,
-    what is said of an image: width, height, bytes and whether it is a link.
+    count as near-duplicates. links: nearest first, those beyond that distance as well. facts: by
+    position, what is said of an image: width, height, bytes and whether it is a link.
     """
 
     features: Float[Tensor, "images dim"]
@@ -73,7 +73,7 @@ def find_duplicates(
     if not photos.has_pixels:
         log.warning(
             "copies are confirmed by pixels: name the images of these vectors; without, all are "
-            "alike"
+            "near-duplicates"
         )
     links = find_links(
         images,
@@ -122,20 +122,22 @@ class Duplicates(Result):
         """Say how many images repeat others, and how."""
         archive, kinds = self.compared.archive, self["kind"]
         counts = [kinds.count(kind) for kind in KINDS]
-        same, pixels, again, turned, mirrored, stretched, alike = counts
+        same, pixels, again, turned, mirrored, stretched, near_duplicates = counts
         frames = kinds.count(FRAME)
         said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
         said += f", {turned} turned, {mirrored} mirrored" if self.orientations else ""
         said += f", {stretched} stretched to other proportions" if stretched else ""
         said += f", {frames} by their first frame alone" if frames else ""
-        total = sum(counts) - alike + frames
+        total = sum(counts) - near_duplicates + frames
         what = "in the archive" if archive else "copies of others"
         of = f" of {self.of_splits}" if self.of_splits else ""
-        groups = {member.group for member in self.compared.members if member.kind == KINDS[ALIKE]}
-        others = f"{alike}" if archive else f"{len(groups)} groups of"
+        groups = {
+            member.group for member in self.compared.members if member.kind == KINDS[NEAR_DUPLICATE]
+        }
+        others = f"{near_duplicates}" if archive else f"{len(groups)} groups of"
         lines = [
             f"{total} of {len(self.photos) - archive} images{of} are {what}: {said}",
-            f"{others} others are nearly alike, at a distance of up to {self.compared.near:.3g}",
+            f"{others} others are near-duplicates, at a distance of up to {self.compared.near:.3g}",
         ]
         if stay := [why for why in self["why"] if why]:
             reasons = ", ".join(f"{count} {why}" for why, count in Counter(stay).most_common())
@@ -157,24 +159,24 @@ class Duplicates(Result):
         return [name for name, keep in zip(names, self["kept"], strict=True) if not keep]
 
     def page(self) -> str:
-        """Return the page: groups at a distance that a slider sets, copies apart from images that
-        are merely alike.
+        """Return the page: groups at a distance that a slider sets, copies apart from
+        near-duplicates.
         """
         place, near = _nearest_pairs(self.compared.links)
         count = len(self.photos) - self.compared.archive
         data = {
             "images": self._described(list(place)),
             "links": near,
-            "alike": ALIKE,
+            "near_duplicate": NEAR_DUPLICATE,
             "distance": self.compared.near,
             "command": self.command,
             "files": CHOSEN,
             "removing": archive_and_delete_command(Path(CHOSEN)),
         }
-        alike = {
+        near_duplicates = {
             member.row
             for member in self.compared.members
-            if member.kind == KINDS[ALIKE] and member.row >= self.compared.archive
+            if member.kind == KINDS[NEAR_DUPLICATE] and member.row >= self.compared.archive
         }
         return page(
             "duplicates/duplicates.html",
@@ -182,7 +184,7 @@ class Duplicates(Result):
             about=self.about,
             data=data,
             left=len(self.compared.links) - len(near),
-            folded=len(alike) if len(alike) > FOLDED * count else 0,
+            folded=len(near_duplicates) if len(near_duplicates) > FOLDED * count else 0,
             images=count,
             scripts=[script("saving.js", "duplicates/duplicates.js")],
         )
@@ -190,7 +192,9 @@ class Duplicates(Result):
     def _described(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Return what the page shows of each image."""
         copies = {
-            member.row: member for member in self.compared.members if member.kind != KINDS[ALIKE]
+            member.row: member
+            for member in self.compared.members
+            if member.kind != KINDS[NEAR_DUPLICATE]
         }
         described = []
         for row, figure in zip(
@@ -252,7 +256,7 @@ def _nearest_pairs(links: Sequence[Link]) -> tuple[dict[int, int], list[list[Any
     """
     place: dict[int, int] = {}
     near: list[list[Any]] = []
-    for link in sorted(links, key=lambda link: link.kind == ALIKE):
+    for link in sorted(links, key=lambda link: link.kind == NEAR_DUPLICATE):
         if len(place.keys() | {link.first, link.second}) > MOST_IMAGES:
             break
         pair = [place.setdefault(row, len(place)) for row in (link.first, link.second)]

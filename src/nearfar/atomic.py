@@ -66,8 +66,10 @@ def remove_abandoned(path: Path) -> None:
     folder, for a day after their last change.
     """
     own = re.compile(rf"\.{re.escape(path.stem)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.partial(?:\..*)?")
-    with contextlib.suppress(OSError), os.scandir(path.parent) as there:
-        found = [(Path(one.path), match) for one in there if (match := own.fullmatch(one.name))]
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        found = [
+            (Path(entry.path), match) for entry in entries if (match := own.fullmatch(entry.name))
+        ]
         for left, match in found:
             machine, process = match[1], int(match[2])
             gone = not _runs(process) if machine == _machine() else _age(left) > ABANDONED
@@ -105,7 +107,7 @@ def _age(path: Path) -> float:
     """Seconds since a file, or anything right inside a folder, last changed."""
     times = [path.lstat().st_mtime]
     if path.is_dir() and not path.is_symlink():
-        times += [one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path)]
+        times += [entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path)]
     return time.time() - max(times)
 
 
@@ -166,10 +168,14 @@ def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ())
         raise ValueError(
             f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}"
         )
-    for one in (path, *(path.with_suffix(ending) for ending in beside)):
-        if os.path.lexists(one):
-            also = "" if one == path else f", and {path.name} comes with a {one.suffix} beside it"
-            raise ValueError(f"{one} exists already{also}; choose another --out")
+    for output in (path, *(path.with_suffix(ending) for ending in beside)):
+        if os.path.lexists(output):
+            also = (
+                ""
+                if output == path
+                else f", and {path.name} comes with a {output.suffix} beside it"
+            )
+            raise ValueError(f"{output} exists already{also}; choose another --out")
     check_folder(path.parent)
 
 

@@ -35,15 +35,15 @@ def find_device(asked: str = "auto") -> torch.device:
     """Return the device that is asked for; raises ValueError for one that this machine does not
     have.
     """
-    there = torch.accelerator.current_accelerator(check_available=True)
-    if asked == "cpu" or (asked == "auto" and there is None):
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if asked == "cpu" or (asked == "auto" and accelerator is None):
         return torch.device("cpu")
-    if there is None or asked not in ("auto", "gpu", there.type):
-        has = "the CPU alone" if there is None else f"{there.type} and the CPU"
+    if accelerator is None or asked not in ("auto", "gpu", accelerator.type):
+        has = "the CPU alone" if accelerator is None else f"{accelerator.type} and the CPU"
         raise ValueError(
             f"--accelerator {asked}: torch finds no such device on this machine, but {has}"
         )
-    return torch.device(there.type)
+    return torch.device(accelerator.type)
 
 
 def count_gpus() -> int:

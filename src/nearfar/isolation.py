@@ -21,17 +21,17 @@ def isolated() -> Iterator[None]:
 
     of_numpy, of_python = np.random.get_state(), random.getstate()
     default = torch.get_default_dtype()
-    there = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     with ExitStack() as stack:
         devices = []
-        if there is not None:
-            started = getattr(torch.get_device_module(there), "is_initialized", lambda: True)
+        if accelerator is not None:
+            started = getattr(torch.get_device_module(accelerator), "is_initialized", lambda: True)
             devices = [torch.accelerator.current_device_index()] if started() else []
-        of_gpu = {"device_type": there.type} if there is not None and devices else {}
+        of_gpu = {"device_type": accelerator.type} if accelerator is not None and devices else {}
         stack.enter_context(torch.random.fork_rng(devices, **of_gpu))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        for kind in {"cpu", "cpu" if there is None else there.type}:
+        for kind in {"cpu", "cpu" if accelerator is None else accelerator.type}:
             stack.enter_context(_no_autocast(kind))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))

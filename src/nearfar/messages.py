@@ -189,10 +189,10 @@ def to_plain(value: Any) -> Any:
     if hasattr(value, "summary"):
         return to_plain(value.summary())
     if isinstance(value, Mapping):
-        return {str(name): to_plain(one) for name, one in value.items()}
+        return {str(name): to_plain(item) for name, item in value.items()}
     if hasattr(value, "tolist"):  # of NumPy or torch
         return to_plain(value.tolist())
-    return [to_plain(one) for one in value]
+    return [to_plain(item) for item in value]
 
 
 class Outlet:
@@ -296,7 +296,9 @@ def load_yaml(path: Path) -> Any:
         if id(node) not in known:
             known[id(node)] = most  # where it holds itself
             parts = [
-                part for one in node.value for part in (one if isinstance(one, tuple) else [one])
+                part
+                for entry in node.value
+                for part in (entry if isinstance(entry, tuple) else [entry])
             ]
             known[id(node)] = 1 + sum(1 if isinstance(part, str) else size(part) for part in parts)
             if known[id(node)] > most:

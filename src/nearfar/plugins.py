@@ -24,6 +24,6 @@ def report_sections() -> dict[str, EntryPoint]:
 
 def _installed(group: str) -> dict[str, EntryPoint]:
     found: dict[str, EntryPoint] = {}
-    for one in sorted(entry_points(group=group), key=lambda one: one.name):
-        found.setdefault(one.name, one)  # the first on the path
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        found.setdefault(entry.name, entry)  # the first on the path
     return found

@@ -114,7 +114,7 @@ class Run:
         try:
             if not isinstance(listed, list):
                 raise ValueError("its measurements are no list")
-            return [Measurement.from_json(one) for one in listed]
+            return [Measurement.from_json(entry) for entry in listed]
         except ValueError as error:
             raise self._damaged(error) from error
 
@@ -137,7 +137,7 @@ class Run:
 
     def write_results(self, measured: Sequence[Measurement]) -> None:
         """Write results.json."""
-        whole = {"measurements": [one.to_json() for one in measured]}
+        whole = {"measurements": [measurement.to_json() for measurement in measured]}
         write_file(self.path / RESULTS, json.dumps(whole, indent=2) + "\n")
 
     @property
@@ -164,7 +164,7 @@ class Run:
             "verdict": None if verdict is None else asdict(verdict),
             "health": next((line["health"] for line in reversed(lines) if "health" in line), None),
             "metrics": next((line for line in reversed(lines) if "loss" in line), None),
-            "results": [one.summary() for one in self.results],
+            "results": [measurement.summary() for measurement in self.results],
         }
 
     @property
@@ -254,12 +254,14 @@ def join(
                 "members are a list, such as ['pretrained', 'edges'], with as many weights"
             )
         pairs = list(zip(members, weights, strict=True))
-    return join_encoders([(_member(one), weight) for one, weight in pairs], image_size, channels)
+    return join_encoders(
+        [(_member(member), weight) for member, weight in pairs], image_size, channels
+    )
 
 
-def _member(one: Any) -> Encoder | str:
+def _member(member: Any) -> Encoder | str:
     """An encoder as it is, or that of a run; else the word for one."""
-    if isinstance(one, Encoder):
-        return one
-    folder = one.path if isinstance(one, Run) else Path(one)
-    return load(folder) if isinstance(one, Run) or (folder / WEIGHTS).exists() else str(one)
+    if isinstance(member, Encoder):
+        return member
+    folder = member.path if isinstance(member, Run) else Path(member)
+    return load(folder) if isinstance(member, Run) or (folder / WEIGHTS).exists() else str(member)

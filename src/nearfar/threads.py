@@ -63,7 +63,8 @@ def _measured() -> int:
             taken.append(
                 _trial(
                     count,
-                    at_most=2 * min((min(one) for one in seconds.values() if one), default=1.0),
+                    at_most=2
+                    * min((min(times) for times in seconds.values() if times), default=1.0),
                 )
             )
     torch.set_num_threads(now)

@@ -142,7 +142,10 @@ def _versions() -> dict[str, Any]:
     """Return "versions" and "extras" as `doctor` does."""
     from nearfar.training.environment import version_of
 
-    installed = [(extra, one.name, version_of(one.name)) for extra, one in _requirements()]
+    installed = [
+        (extra, requirement.name, version_of(requirement.name))
+        for extra, requirement in _requirements()
+    ]
     versions: dict[str, str | None] = {
         "python": platform.python_version(),
         "nearfar": version_of("nearfar"),
@@ -157,11 +160,14 @@ def _wrong_versions() -> Iterator[str]:
     """Name the packages that are missing or of a version that does not do."""
     from nearfar.training.environment import version_of
 
-    for extra, one in _requirements():
-        version = version_of(one.name)
-        if not extra and not (version and one.specifier.contains(version, prereleases=True)):
-            state = f"{version} is not {one.specifier}" if version else "is missing"
-            yield f"{one.name} {state}: pip install '{one.name}{one.specifier}'"
+    for extra, requirement in _requirements():
+        version = version_of(requirement.name)
+        if not extra and not (
+            version and requirement.specifier.contains(version, prereleases=True)
+        ):
+            state = f"{version} is not {requirement.specifier}" if version else "is missing"
+            pinned = f"{requirement.name}{requirement.specifier}"
+            yield f"{requirement.name} {state}: pip install '{pinned}'"
 
 
 def _unwritable(cached: Path) -> Iterator[str]:
@@ -243,12 +249,14 @@ def _requirements() -> Iterator[tuple[str, Requirement]]:
         return
     extras = ["", *metadata.get_all("Provides-Extra", [])]
     for line in metadata.get_all("Requires-Dist", []):
-        one = Requirement(line)
+        requirement = Requirement(line)
         wanted = [
-            extra for extra in extras if one.marker is None or one.marker.evaluate({"extra": extra})
+            extra
+            for extra in extras
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
         ]
         if wanted and wanted[0] not in DEVELOPERS:
-            yield wanted[0], one
+            yield wanted[0], requirement
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
@@ -279,15 +287,17 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             f"speed      {found['images_per_second']:.0f} images/s: the small net on "
             f"images of {SIDE} px, in training"
         )
-    times = ", ".join(f"{name} {one:.1f} ms" for name, one in found["convolutions"].items())
+    times = ", ".join(
+        f"{name} {milliseconds:.1f} ms" for name, milliseconds in found["convolutions"].items()
+    )
     yield (
         f"kernels    convolution on the CPU: {times.replace('product', 'matrix product as large')}"
     )
     yield f"device     {found['device']}"
-    for name, one in found["setup"].items():
+    for name, entry in found["setup"].items():
         yield (
-            f"           {name.replace('_', ' ')}: {'yes' if one['value'] else 'no'}, "
-            f"{one['reason']}"
+            f"           {name.replace('_', ' ')}: {'yes' if entry['value'] else 'no'}, "
+            f"{entry['reason']}"
         )
     cache = found["cache"]
     held = f"{_size(cache['bytes'])} in {cache['data_sets']} data sets, {_size(cache['free'])} free"

@@ -248,8 +248,8 @@ def _build(
     def made(item: tuple[bytes | str, str | None]) -> np.ndarray | Exception:
         data, mark = item
         try:
-            there = known.get(mark or "")
-            return decode(read_small(data), form) if there is None else there
+            earlier = known.get(mark or "")
+            return decode(read_small(data), form) if earlier is None else earlier
         except Exception as error:  # decoders raise anything on damaged data
             return error
 
@@ -309,7 +309,7 @@ def _write_pixels(
     count = 0
     with without_warnings(), only_python_writes(), progress("reading images", total) as bar:
         for pieces in chunks:
-            whole = [one for one in pieces if not isinstance(one, Exception)]
+            whole = [piece for piece in pieces if not isinstance(piece, Exception)]
             wrong = {bar.done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}
             problems |= {row: reason(error) for row, error in wrong.items()}
             passing += [row for row, error in wrong.items() if is_passing(error)]
@@ -369,7 +369,9 @@ def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
                 "digest"
             ].to_pylist()
             if pixels is not None:
-                return {mark: one for mark, one in zip(marks, pixels.numpy(), strict=True) if mark}
+                return {
+                    mark: image for mark, image in zip(marks, pixels.numpy(), strict=True) if mark
+                }
     return {}
 
 
@@ -429,11 +431,11 @@ def _tidy(built: Path, lineage: str) -> None:
     for path in _states(built.parent, lineage):
         if path not in stay:
             _removed(path)
-    there = sizes(built.parent)
-    excess = sum(there.values()) - limit()
-    for path in sorted(there, key=_last_used):
+    size_of = sizes(built.parent)
+    excess = sum(size_of.values()) - limit()
+    for path in sorted(size_of, key=_last_used):
         if excess > 0 and path not in stay and _removed(path):
-            excess -= there[path]
+            excess -= size_of[path]
 
 
 def _last_used(path: Path) -> float:

@@ -231,7 +231,7 @@ def _planes(
         ]
         # plane by plane, since floats of all of them would take twice as much memory
         made = (_scaled(planes[i : i + 1], 1, of_plane) for i, of_plane in enumerate(ranges))
-        return torch.cat([resize_square(one[None], size)[0] for one in made])
+        return torch.cat([resize_square(plane[None], size)[0] for plane in made])
 
 
 def _scaled(

@@ -58,30 +58,30 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[EncodedIma
     """A few images with their names, spread over the files if each is one image."""
     if source.whole:
         named = [
-            one
+            named_file
             for split in splits
-            for one in zip(source.names(split), source.splits[split], strict=True)
+            for named_file in zip(source.names(split), source.splits[split], strict=True)
         ]
         chosen = [named[place] for place in spread(len(named), count)]
         return [next(source.images(file))._replace(name=name) for name, file in chosen]
     found: list[EncodedImage] = []
     for split in splits:
         images = (
-            one
+            image
             for file in source.splits[split]
             for of_images in [source.splits_in(file)]
-            for one in source.images(file)
-            if of_images is None or of_images[one.place] == split
+            for image in source.images(file)
+            if of_images is None or of_images[image.place] == split
         )
-        for number, one in enumerate(itertools.islice(images, count - len(found))):
-            found.append(one._replace(name=prefix(split) + (one.name or f"{number:06d}")))
+        for number, image in enumerate(itertools.islice(images, count - len(found))):
+            found.append(image._replace(name=prefix(split) + (image.name or f"{number:06d}")))
     return found
 
 
 def in_memory(given: Sequence[EncodedImage], source: str, request: FormatRequest) -> Images:
     """Decode images with names to images that are not cached; ValueError if none can be read."""
     with without_warnings(), only_python_writes():
-        rows = [scan_image(one._replace(name=printable(one.name or ""))) for one in given]
+        rows = [scan_image(image._replace(name=printable(image.name or ""))) for image in given]
         table = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
 
         def range_of(rows: np.ndarray, count: int) -> list[float] | None:

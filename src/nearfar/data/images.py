@@ -208,9 +208,9 @@ class Images:
             )  # np.take would copy all of an array with channels last
         out = np.empty((len(rows), *pixels[0].shape[1:]), pixels[0].dtype)
         starts = np.cumsum([0, *map(len, pixels)])
-        for one, start in zip(pixels, starts, strict=False):
-            own = (rows >= start) & (rows < start + len(one))
-            out[own] = one[rows[own] - start]
+        for stored, start in zip(pixels, starts, strict=False):
+            own = (rows >= start) & (rows < start + len(stored))
+            out[own] = stored[rows[own] - start]
         return out
 
     @property
@@ -218,8 +218,8 @@ class Images:
         if self._table is None:
             pixels = self.pixels.numpy() if self.stored else [None] * len(self)
             digests = [
-                one if one is None else digest(str(one.shape).encode() + one.tobytes())
-                for one in pixels
+                image if image is None else digest(str(image.shape).encode() + image.tobytes())
+                for image in pixels
             ]
             columns = {"name": self.names, "digest": pyarrow.array(digests, pyarrow.string())}
             self._table = pyarrow.table(
@@ -239,7 +239,7 @@ class Images:
         known.
         """
         known = self.table["digest"].take(self.table_rows).to_pylist()
-        return [one or None for one in known]
+        return [known_digest or None for known_digest in known]
 
     @property
     def split_names(self) -> list[str]:
@@ -255,8 +255,8 @@ class Images:
             return [""] * len(self)
         names = self.class_names or []
         return [
-            "" if one < 0 else names[one] if one < len(names) else str(one)
-            for one in self.labels.tolist()
+            "" if number < 0 else names[number] if number < len(names) else str(number)
+            for number in self.labels.tolist()
         ]
 
     @property
@@ -417,14 +417,14 @@ def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool 
         form=parts[0].form,
         labels=labels,
         class_names=class_names,
-        skipped=[one for left in skipped for one in left],
+        skipped=[entry for left in skipped for entry in left],
         statistics=_statistics(parts),
         split=splits.pop() if len(splits) == 1 else None,
         source=" + ".join(short),
         columns=concat_columns([part.columns for part in parts], [len(part) for part in parts]),
         table=concat_tables([part.table for part in parts], short),
     )
-    starts = np.cumsum([0, *(sum(one.count for one in part._parts) for part in parts)])
+    starts = np.cumsum([0, *(sum(piece.count for piece in part._parts) for part in parts)])
     rows = (np.arange(len(part)) if part._rows is None else part._rows for part in parts)
     whole._rows = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
     starts = np.cumsum([0, *(len(readable(part.table)) for part in parts)])

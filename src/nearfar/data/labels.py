@@ -89,18 +89,18 @@ def _of_sequence(value: Any, where: str) -> str | OneHot | None:
 
 def _wrong(where: str, value: Any) -> ValueError:
     shape = getattr(value, "shape", ())
-    what = f"an array of shape {list(shape)}" if shape else f"{value!r:.80}"
-    return ValueError(f"labels must be whole numbers or texts; {where} holds {what}")
+    described = f"an array of shape {list(shape)}" if shape else f"{value!r:.80}"
+    return ValueError(f"labels must be whole numbers or texts; {where} holds {described}")
 
 
 def texts_of(labels: Sequence[str | OneHot | None], where: str) -> list[str | None]:
     """Labels as of `label_of` with one-hot rows as numbers; ValueError where these are not all of
     one length.
     """
-    widths = {one.width for one in labels if isinstance(one, OneHot)}
-    if len(widths) > 1 or (widths and any(isinstance(one, str) for one in labels)):
+    widths = {label.width for label in labels if isinstance(label, OneHot)}
+    if len(widths) > 1 or (widths and any(isinstance(label, str) for label in labels)):
         raise ValueError(f"labels must be one for each image; {where} holds lists of several kinds")
-    return [str(one.place) if isinstance(one, OneHot) else one for one in labels]
+    return [str(label.place) if isinstance(label, OneHot) else label for label in labels]
 
 
 def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
@@ -110,9 +110,9 @@ def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iufb":
         each, place = np.unique(array, return_inverse=True)
-        known = texts_of([label_of(one, where) for one in each.tolist()], where)
-        return [known[one] for one in place.reshape(-1).tolist()]
-    return texts_of([label_of(one, where) for one in array], where)
+        known = texts_of([label_of(value, where) for value in each.tolist()], where)
+        return [known[number] for number in place.reshape(-1).tolist()]
+    return texts_of([label_of(value, where) for value in array], where)
 
 
 def whole_number(label: str) -> int | None:
@@ -129,8 +129,8 @@ def negative_is_class(values: Iterable[int]) -> bool:
     """Return whether -1 among these labels is a class: beside other negative ones, and where they
     are -1 and 1 alone.
     """
-    there = set(values)
-    return min(there, default=0) < -1 or there == {-1, 1}
+    present = set(values)
+    return min(present, default=0) < -1 or present == {-1, 1}
 
 
 def numbered(
@@ -142,15 +142,15 @@ def numbered(
     numbers stay what they are, and have no names unless some are negative; texts are numbered in
     alphabetical order.
     """
-    there = {label for label in labels if label is not None}
+    present = {label for label in labels if label is not None}
     names: list[str] | None
     if class_names is not None:
-        number, names = _by_names(there, list(class_names))
-    elif there and {label.lower() for label in there} <= _TRUTH.keys():
-        number = {label: _TRUTH[label.lower()] for label in there}
+        number, names = _by_names(present, list(class_names))
+    elif present and {label.lower() for label in present} <= _TRUTH.keys():
+        number = {label: _TRUTH[label.lower()] for label in present}
         names = ["False", "True"]
     else:
-        number, names = _by_value(there)
+        number, names = _by_value(present)
     _say_alike(names or [])
     numbers = [None if label is None else number.get(label) for label in labels]
     return pyarrow.array(numbers, pyarrow.int64()), names and [printable(name) for name in names]
@@ -164,13 +164,13 @@ def _say_alike(names: Sequence[str]) -> None:
             say_once(f"{other!r} and {name!r} are two classes: they differ in case alone")
 
 
-def _by_names(there: set[str], names: list[str]) -> tuple[dict[str, int], list[str]]:
+def _by_names(present: set[str], names: list[str]) -> tuple[dict[str, int], list[str]]:
     number = {name: place for place, name in enumerate(names)}
-    others = sorted(there - number.keys())
+    others = sorted(present - number.keys())
     whole = [whole_number(label) for label in others]
-    if others and all(one is not None and 0 <= one < len(names) for one in whole):
+    if others and all(number is not None and 0 <= number < len(names) for number in whole):
         return number | dict(zip(others, map(int, others), strict=True)), names
-    if any(one is not None for one in whole) and not all(map(str.isdecimal, names)):
+    if any(number is not None for number in whole) and not all(map(str.isdecimal, names)):
         raise ValueError(
             f"labels are numbers in one place and names of classes in another: {others[0]} beside "
             f"{names[0]!r}; write them alike"
@@ -178,15 +178,15 @@ def _by_names(there: set[str], names: list[str]) -> tuple[dict[str, int], list[s
     return number | {name: len(names) + n for n, name in enumerate(others)}, [*names, *others]
 
 
-def _by_value(there: set[str]) -> tuple[dict[str, int], list[str] | None]:
-    number = {label: one for label in there if (one := whole_number(label)) is not None}
-    if number and all(label.lower() in NO_NUMBER for label in there - number.keys()):
+def _by_value(present: set[str]) -> tuple[dict[str, int], list[str] | None]:
+    number = {label: value for label in present if (value := whole_number(label)) is not None}
+    if number and all(label.lower() in NO_NUMBER for label in present - number.keys()):
         if negative_is_class(number.values()):
             classes = sorted(set(number.values()))
-            place = {one: n for n, one in enumerate(classes)}
-            return {label: place[one] for label, one in number.items()}, list(map(str, classes))
-        return {label: one for label, one in number.items() if one >= 0}, None
-    names = sorted(there)
+            place = {value: n for n, value in enumerate(classes)}
+            return {label: place[value] for label, value in number.items()}, list(map(str, classes))
+        return {label: value for label, value in number.items() if value >= 0}, None
+    names = sorted(present)
     return {name: place for place, name in enumerate(names)}, names or None
 
 
@@ -194,12 +194,14 @@ def check_alike(parts: Mapping[str, Sequence[str | None]], source: object) -> No
     """Raise ValueError where one part of a source has numbers as labels and another one texts."""
     numbers, texts = None, None
     for part, labels in parts.items():
-        there = sorted({one for one in labels if one is not None and one.lower() not in NO_NUMBER})
-        whole = [whole_number(one) is not None for one in there]
-        if there and all(whole):
-            numbers = part, there[0]
-        elif there and not any(whole):
-            texts = part, there[0]
+        present = sorted(
+            {label for label in labels if label is not None and label.lower() not in NO_NUMBER}
+        )
+        whole = [whole_number(label) is not None for label in present]
+        if present and all(whole):
+            numbers = part, present[0]
+        elif present and not any(whole):
+            texts = part, present[0]
     if numbers is not None and texts is not None:
         raise ValueError(
             f"the labels of '{source}' are numbers in {numbers[0]}, such as {numbers[1]}, "
@@ -273,8 +275,8 @@ def plain_labels(
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iub":
         return array, np.ones(len(array), bool)
     texts = labels_of(array, where)
-    known = np.array([one is not None for one in texts], bool)
-    whole = [None if one is None else whole_number(one) for one in texts]
-    if all((one is None) == (text is None) for one, text in zip(whole, texts, strict=True)):
-        return np.array([one or 0 for one in whole], np.int64), known
-    return np.array([one or "" for one in texts], str), known
+    known = np.array([text is not None for text in texts], bool)
+    whole = [None if text is None else whole_number(text) for text in texts]
+    if all((number is None) == (text is None) for number, text in zip(whole, texts, strict=True)):
+        return np.array([number or 0 for number in whole], np.int64), known
+    return np.array([text or "" for text in texts], str), known

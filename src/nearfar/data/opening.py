@@ -124,10 +124,10 @@ def _open(
                 f"none of {describe(source)} has columns, so none has '{label_column}' for labels"
             )
 
-        def open_one(one: Any, form: FormatRequest) -> Images:
-            labels = label_column if label_column is None or sources.has_columns(one) else None
+        def open_one(part: Any, form: FormatRequest) -> Images:
+            labels = label_column if label_column is None or sources.has_columns(part) else None
             share = None if few is None else -(-few // len(source))
-            return _open(one, form, split, show_channels, labels, store, share)
+            return _open(part, form, split, show_channels, labels, store, share)
 
         opened = _open_several(source, open_one, request)
         return opened if few is None else opened.subset(spread(len(opened), few))
@@ -161,7 +161,7 @@ def _open(
         )
     images.source = name
     if found is not None:
-        images.splits = [one for one in found.splits if one]
+        images.splits = [split_name for split_name in found.splits if split_name]
     elif isinstance(source, (str, os.PathLike)):
         images.splits = sources.list_splits(source)
     if show_channels is not None or not isinstance(source, Images):
@@ -192,15 +192,15 @@ def _as_they_are(images: Images, split: str | None, request: FormatRequest) -> I
     image_size, channels, value_range = request
     if isinstance(value_range, list):
         value_range = for_channels(value_range, images.channels)
-    for what, wanted, there in (
+    for name, wanted, opened in (
         ("image_size", image_size, images.image_size),
         ("channels", channels, images.channels),
         ("split", split, images.split),
         ("value_range", value_range, images.value_range or EIGHT_BITS),
     ):
-        if wanted is not None and wanted != there:
+        if wanted is not None and wanted != opened:
             raise ValueError(
-                f"these images were opened with {what} {there}, and {what} {wanted} is asked for"
+                f"these images were opened with {name} {opened}, and {name} {wanted} is asked for"
             )
     return images
 
@@ -216,7 +216,7 @@ def _open_several(
     channels that do not go together.
     """
     short = short_names(given)
-    parts = [open_one(one, request) for one in given]
+    parts = [open_one(path, request) for path in given]
     size, channels, _ = request
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
@@ -229,19 +229,22 @@ def _open_several(
     if size is None:
         sizes = {part.image_size for part in parts}
         size = sizes.pop() if len(sizes) == 1 else USUAL
-    ranges = [one for part in parts if (one := part.value_range) is not None]
+    ranges = [value_range for part in parts if (value_range := part.value_range) is not None]
     if len(ranges) < len(parts):
         common: list[float] | str | None = EIGHT_BITS if ranges else None
-    elif len({len(one) for one in ranges}) > 1:  # grayscale and colour
-        common = [min(min(one[::2]) for one in ranges), max(max(one[1::2]) for one in ranges)]
+    elif len({len(value_range) for value_range in ranges}) > 1:  # grayscale and colour
+        common = [
+            min(min(value_range[::2]) for value_range in ranges),
+            max(max(value_range[1::2]) for value_range in ranges),
+        ]
     else:
         common = np.where(
             np.arange(len(ranges[0])) % 2, np.max(ranges, 0), np.min(ranges, 0)
         ).tolist()
     stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
-        part if part.form == stored_as else open_one(one, FormatRequest(size, channels, common))
-        for one, part in zip(given, parts, strict=True)
+        part if part.form == stored_as else open_one(path, FormatRequest(size, channels, common))
+        for path, part in zip(given, parts, strict=True)
     ]
     return concat_images(fitting, short)
 
@@ -261,7 +264,7 @@ def scan(
     25
     """
     if sources.are_several(source):
-        tables = [scan(one, split, cache_dir) for one in source]
+        tables = [scan(path, split, cache_dir) for path in source]
         known = [table for table in tables if table is not None]
         return concat_tables(known, short_names(source)) if len(known) == len(tables) else None
     found = encoded_source(source)

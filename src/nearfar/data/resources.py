@@ -44,7 +44,7 @@ def in_order(
     stop = threading.Event()
 
     def work_on(chunk: list[Given]) -> list[Made]:
-        return [work(one) for one in chunk if not stop.is_set()]
+        return [work(item) for item in chunk if not stop.is_set()]
 
     waiting: deque[Future[list[Made]]] = deque()
     with ThreadPoolExecutor(threads) as pool:

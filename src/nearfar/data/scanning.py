@@ -274,7 +274,9 @@ def _table_of_rows(owners: Sequence[_FileStamp], rows: Sequence[Row]) -> pyarrow
     """Rows as a table, each with the stamp of its file."""
     columns: list[Any] = [*zip(*owners, strict=True), *zip(*rows, strict=True)]
     columns = columns or [[]] * len(SCANNED)
-    arrays = [pyarrow.array(one, kind.type) for one, kind in zip(columns, SCANNED, strict=True)]
+    arrays = [
+        pyarrow.array(values, kind.type) for values, kind in zip(columns, SCANNED, strict=True)
+    ]
     return pyarrow.table(arrays, SCANNED)
 
 

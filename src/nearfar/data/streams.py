@@ -175,17 +175,17 @@ def open_stream(
     if not len(places):
         raise ValueError(
             f"'{name}' holds no images"
-            + "".join(f"; {': '.join(one)}" for one in skipped(table)[:1])
+            + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
         )
     first = places.slice(0, HEAD)
     given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
     head = in_memory([EncodedImage(data, name=own) for data, own in given], name, form)
     others = [*found.problems, *found.in_no_split(splits)]
-    problems = [(printable(one), why) for one, why in others]
+    problems = [(printable(file), why) for file, why in others]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
     return Stream(
-        found, places, head, _marks(found, [one for part in splits for one in found.splits[part]])
+        found, places, head, _marks(found, [file for part in splits for file in found.splits[part]])
     )
 
 

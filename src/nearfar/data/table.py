@@ -188,10 +188,10 @@ def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
         first = next(name for name, other in zip(old[0], new[0], strict=True) if name != other)
         return f"the same images in another order: first {first}"
     first = min(set[str]().union(*changes.values()))
-    (number, what), *more = [(len(names), what) for what, names in changes.items() if names]
+    (number, change), *more = [(len(names), change) for change, names in changes.items() if names]
     said = [
-        f"{number} image{'' if number == 1 else 's'} {what}",
-        *(f"{number} {what}" for number, what in more),
+        f"{number} image{'' if number == 1 else 's'} {change}",
+        *(f"{number} {change}" for number, change in more),
     ]
     return f"{', '.join(said)}: first {first}"
 
@@ -240,8 +240,8 @@ def concat_columns(
         except pyarrow.ArrowException:
             texts = [
                 None if value is None else str(value)
-                for one in parts
-                for value in one[name].to_pylist()
+                for part in parts
+                for value in part[name].to_pylist()
             ]
             columns[name] = pyarrow.array(texts, pyarrow.string())
     return pyarrow.table(columns) if columns else None
@@ -272,5 +272,5 @@ def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:
     ):
         return None
     words = {True: "yes", False: "no"} if pyarrow.types.is_boolean(kind) else {}
-    texts = ["" if one is None else words.get(one, str(one)) for one in column.to_pylist()]
+    texts = ["" if value is None else words.get(value, str(value)) for value in column.to_pylist()]
     return np.array(texts, dtype=object)  # each of its own length: one long text widens no other

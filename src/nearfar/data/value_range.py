@@ -79,7 +79,7 @@ def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRan
     """
     if value_range is not None and not isinstance(value_range, str):
         return for_channels(value_range, channels)
-    kinds = {one.dtype for one in sample}
+    kinds = {image.dtype for image in sample}
     whole = all(kind.kind in "ui" for kind in kinds)
     if value_range == FULL:
         ends = [np.iinfo(kind) for kind in kinds] if whole else []
@@ -88,10 +88,10 @@ def of_sample(sample: Sequence[np.ndarray], channels: int, value_range: ValueRan
             float(max((e.max for e in ends), default=1)),
         ] * channels
     seen = [
-        with_channels(torch.from_numpy(thinned(one).astype(np.float32))[None], channels)[0]
-        for one in sample
+        with_channels(torch.from_numpy(thinned(image).astype(np.float32))[None], channels)[0]
+        for image in sample
     ]
-    finite = [one.flatten(1) for one in seen if one.isfinite().all()]
+    finite = [image.flatten(1) for image in seen if image.isfinite().all()]
     if not finite:
         raise ValueError("images must hold finite numbers")
     numbers = torch.cat(finite, 1).numpy()

@@ -142,10 +142,10 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
         if encoding_of(content) == "cp1252":  # or names of files in whatever bytes they have
             escaped = content.decode("utf-8", "surrogateescape")
             lines = lines_of(escaped)
-            there = any(
+            are_names = any(
                 line in known or os.path.exists(line) for line in lines if not _is_text(line)
             )
-            out += lines if there else lines_of(text_of(content))
+            out += lines if are_names else lines_of(text_of(content))
         else:
             out += lines_of(text_of(content))
     return out

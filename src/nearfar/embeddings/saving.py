@@ -84,10 +84,10 @@ def write_embeddings(
     with replacing(path) as file:
         if path.suffix == ".npz":  # whose texts have one width, and objects would be pickled
             known = {
-                name: np.array([cut(str(text), LONGEST) for text in one], dtype=str)
-                if isinstance(one, np.ndarray) and one.dtype.kind == "O"
-                else one
-                for name, one in known.items()
+                name: np.array([cut(str(text), LONGEST) for text in values], dtype=str)
+                if isinstance(values, np.ndarray) and values.dtype.kind == "O"
+                else values
+                for name, values in known.items()
             }
             np.savez(file, **known, **embedding)
         elif path.suffix == ".csv":

@@ -263,7 +263,7 @@ class OfEmbeddings:
 
     def open(self, how: Opening) -> Embeddings:
         """Return them as they are; ValueError for options that ask for others."""
-        if any(one is not None for one in (how.data, how.split, how.encoder, how.label_column)):
+        if any(value is not None for value in (how.data, how.split, how.encoder, how.label_column)):
             raise ValueError(
                 "these embeddings are open already: name data, split, encoder and label column "
                 "where they are made, as in nearfar.embed('photos', split='all')"

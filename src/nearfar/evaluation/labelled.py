@@ -82,11 +82,11 @@ def labelled(
             f"{len(checked)} {name} images need {len(checked)} labels, got shape {labels.shape}"
         )
     if np.issubdtype(labels.dtype, np.number):
-        there = set(labels[known].tolist())
+        values = set(labels[known].tolist())
         if beside is not None:
             others, of_others = plain_labels(beside, "what is given for labels")
-            there |= set(others[of_others].tolist()) if others.dtype.kind in "iu" else set()
-        if not negative_is_class(there):
+            values |= set(others[of_others].tolist()) if others.dtype.kind in "iu" else set()
+        if not negative_is_class(values):
             known &= labels >= 0
     if not known.any():
         raise ValueError(none)

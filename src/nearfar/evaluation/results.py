@@ -156,8 +156,8 @@ def added(measured: Sequence[Measurement], new: Measurement) -> list[Measurement
     """Return all measurements with a new one as the last; one on the same data and encoder takes it
     in.
     """
-    same = [one for one in measured if one.on.same(new.on)]
-    others = [one for one in measured if not one.on.same(new.on)]
+    same = [measurement for measurement in measured if measurement.on.same(new.on)]
+    others = [measurement for measurement in measured if not measurement.on.same(new.on)]
     return [*others, same[0].joined(new) if same else new]
 
 
@@ -216,7 +216,7 @@ def lead(measured: Measurement, row: str, column: str) -> Literal[-1, 0, 1]:
     """
     own = judged(measured)
     ours, theirs = measured[own][column], measured[row][column]
-    errors = [chance(measured, one, column) for one in (own, row)]
+    errors = [chance(measured, name, column) for name in (own, row)]
     if round(ours, 3) == round(theirs, 3) or abs(ours - theirs) <= CLEAR * math.hypot(*errors):
         return 0
     return 1 if ours > theirs else -1
@@ -354,15 +354,17 @@ def _measured_on(value: Any) -> MeasuredOn:
     }
     if not isinstance(value, dict):
         raise ValueError("it is not said what numbers were measured on")
-    for one in fields(MeasuredOn):
-        if one.name not in value:
-            raise ValueError(f"what numbers were measured on has no {one.name}")
-        given = value[one.name]
-        if not isinstance(given, kinds[str(one.type)]) or (
-            isinstance(given, bool) and one.type != "bool"
+    for entry in fields(MeasuredOn):
+        if entry.name not in value:
+            raise ValueError(f"what numbers were measured on has no {entry.name}")
+        given = value[entry.name]
+        if not isinstance(given, kinds[str(entry.type)]) or (
+            isinstance(given, bool) and entry.type != "bool"
         ):
-            raise ValueError(f"{one.name} of what numbers were measured on is {str(given)[:20]!r}")
-    return MeasuredOn(**{one.name: value[one.name] for one in fields(MeasuredOn)})
+            raise ValueError(
+                f"{entry.name} of what numbers were measured on is {str(given)[:20]!r}"
+            )
+    return MeasuredOn(**{field.name: value[field.name] for field in fields(MeasuredOn)})
 
 
 def _rows(value: Any) -> Rows:
@@ -375,7 +377,7 @@ def _rows(value: Any) -> Rows:
 
 
 def _words(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("the options of its protocols are no words")
     return value
 

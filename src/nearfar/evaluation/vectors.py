@@ -104,7 +104,7 @@ def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None
         if words is not None and len(set(words)) < len(words):
             raise ValueError("a name occurs more than once")
         known = None if labels is None else _labels_of(labels)
-        if any(one is not None and len(one) != len(x) for one in (words, known)):
+        if any(values is not None and len(values) != len(x) for values in (words, known)):
             raise ValueError(f"{len(x)} rows need as many names and labels")
         return Vectors(said, checked, words, known, columns.texts, columns.columns)
 
@@ -253,24 +253,28 @@ def _chosen(
             f"lists of floats in '{column}'"
         )
         return None
-    texts = [one.name for one in schema if _is_text(one.type)]
+    texts = [field.name for field in schema if _is_text(field.type)]
     names = usual_column(texts, PATH_NAMES) or usual_column(schema.names, PATH_NAMES)
     labels = label_column if label_column in schema.names else None
-    usual = (one for one in label_columns(schema) if one not in (column, names))
+    usual = (
+        column_name for column_name in label_columns(schema) if column_name not in (column, names)
+    )
     labels = labels or next(usual, None)
     say_once(f"vectors of '{said}': column '{column}'" + (f", named by '{names}'" if names else ""))
-    texts += [one for one in _pandas_index(schema) if one not in texts]
-    others = [one for one in texts if one != labels] if names is None else []
+    texts += [column_name for column_name in _pandas_index(schema) if column_name not in texts]
+    others = (
+        [column_name for column_name in texts if column_name != labels] if names is None else []
+    )
     return column, names, labels, others
 
 
 def _pandas_index(schema: pyarrow.Schema) -> list[str]:
     """The index that pandas saved, unless it counts the rows from 0."""
     saved = (schema.pandas_metadata or {}).get("index_columns", [])
-    counted = [one for one in saved if isinstance(one, dict)]
-    if any((one.get("start"), one.get("step")) != (0, 1) for one in counted):
+    counted = [index for index in saved if isinstance(index, dict)]
+    if any((index.get("start"), index.get("step")) != (0, 1) for index in counted):
         return ["the index of pandas"]
-    return [one for one in saved if one in schema.names]
+    return [index for index in saved if index in schema.names]
 
 
 def _is_text(kind: pyarrow.DataType) -> bool:
@@ -284,9 +288,13 @@ def _column_of(schema: pyarrow.Schema) -> str | None:
     """
     kinds = pyarrow.types
     are_lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
-    nested = [one for one in schema if any(is_one(one.type) for is_one in are_lists)]
-    lists = [one.name for one in nested if kinds.is_floating(one.type.value_type)]
-    likely = [one for one in lists if not _BOXES & set(re.split(r"[\W_]+", one.lower()))]
+    nested = [field for field in schema if any(is_one(field.type) for is_one in are_lists)]
+    lists = [field.name for field in nested if kinds.is_floating(field.type.value_type)]
+    likely = [
+        column_name
+        for column_name in lists
+        if not _BOXES & set(re.split(r"[\W_]+", column_name.lower()))
+    ]
     return usual_column(lists, VECTOR_NAMES) or (likely[0] if len(likely) == 1 else None)
 
 
@@ -301,7 +309,7 @@ def _of_dataset(table: Any, said: str, label_column: str | None) -> _Columns | N
     if names is None:
         return found
     return found._replace(
-        labels=[None if one is None or one < 0 else names[one] for one in found.labels]
+        labels=[None if number is None or number < 0 else names[number] for number in found.labels]
     )
 
 

@@ -28,7 +28,9 @@ class FullPrecision(nn.Module):
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         numbers: dict[str, Tensor | None] = {**self._parameters, **self._buffers}
         before = {
-            name: one.detach() for name, one in numbers.items() if one is not None and one.ndim < 2
+            name: number.detach()
+            for name, number in numbers.items()
+            if number is not None and number.ndim < 2
         }
         super()._apply(fn, recurse)
         for name, exact in before.items():

@@ -103,7 +103,9 @@ def _same(unit: Float[Tensor, "rows dim"]) -> np.ndarray:
     direction = torch.randn(unit.shape[1], generator=torch.Generator().manual_seed(0))
     order = (unit @ direction).argsort()
     pairs = zip(order[:-1].split(BATCH), order[1:].split(BATCH), strict=True)
-    apart = torch.cat([(unit[one] - unit[other]).abs().amax(1) > SAME for one, other in pairs])
+    apart = torch.cat(
+        [(unit[first_row] - unit[other]).abs().amax(1) > SAME for first_row, other in pairs]
+    )
     group = np.zeros(len(unit), dtype=np.int64)
     group[order[1:].numpy()] = apart.cumsum(0).numpy()
     first = np.unique(group, return_index=True)[1]
@@ -133,7 +135,7 @@ def _grouped(
     coordinates = coordinates[np.argsort(order)][same]
     sample = np.random.default_rng(seed).permutation(len(unit))[:JUDGED]
     counts = (
-        [one for one in COUNTS if one <= max(2, (2 * len(first)) ** 0.5)]
+        [count for count in COUNTS if count <= max(2, (2 * len(first)) ** 0.5)]
         if count is None
         else [count]
     )

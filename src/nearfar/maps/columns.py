@@ -91,7 +91,7 @@ class Column(NamedTuple):
 
     def description(self) -> dict[str, Any]:
         """All but the values, for JSON."""
-        classes = None if self.classes is None else [one._asdict() for one in self.classes]
+        classes = None if self.classes is None else [entry._asdict() for entry in self.classes]
         return {"name": self.name, "classes": classes, "low": self.low, "high": self.high}
 
 
@@ -141,7 +141,9 @@ def _column(name: str, values: np.ndarray, count: int) -> Column:
     if values.dtype.kind in "OUS":
         return _classes(
             name,
-            np.array(["" if one is None or one != one else str(one) for one in values.tolist()]),
+            np.array(
+                ["" if value is None or value != value else str(value) for value in values.tolist()]
+            ),
         )
     raise ValueError(f"column '{name}' must hold numbers or text, not {values.dtype}")
 
@@ -149,14 +151,18 @@ def _column(name: str, values: np.ndarray, count: int) -> Column:
 def _classes(name: str, text: np.ndarray) -> Column:
     count_of = Counter(text.tolist())
     missing = count_of.pop("", 0)
-    ranked = sorted(count_of, key=lambda one: (-count_of[one], one))
+    ranked = sorted(count_of, key=lambda name: (-count_of[name], name))
     classes = _in_colours(ranked[:MOST_CLASSES])
     if len(ranked) > MOST_CLASSES:
         classes.append(Coloured(OTHERS, GREY))
-    number = {one: min(rank, MOST_CLASSES) for rank, one in enumerate(ranked)} | {"": len(classes)}
+    number = {name: min(rank, MOST_CLASSES) for rank, name in enumerate(ranked)} | {
+        "": len(classes)
+    }
     if missing:
         classes.append(Coloured(NONE, GREY))
-    return Column(name, np.array([number[one] for one in text.tolist()], dtype=np.uint16), classes)
+    return Column(
+        name, np.array([number[name] for name in text.tolist()], dtype=np.uint16), classes
+    )
 
 
 def _in_colours(names: Iterable[str]) -> list[Coloured]:

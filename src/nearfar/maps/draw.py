@@ -49,12 +49,12 @@ def draw_map(
     column = None if labels is None else label_column(labels, class_names)
     classes = (column and column.classes) or []
     colours = np.full(len(coordinates), GREY)
-    if column is not None and 0 < sum(one.colour != GREY for one in classes) <= len(PALETTE):
-        colours = np.array([one.colour for one in classes])[column.values]
+    if column is not None and 0 < sum(entry.colour != GREY for entry in classes) <= len(PALETTE):
+        colours = np.array([entry.colour for entry in classes])[column.values]
         order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
         axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
-        marks = [axes.scatter([], [], s=36, c=one.colour) for one in classes]
-        names = [one.name for one in classes]
+        marks = [axes.scatter([], [], s=36, c=entry.colour) for entry in classes]
+        names = [entry.name for entry in classes]
         legend = axes.legend(
             marks, names, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelcolor=INK
         )

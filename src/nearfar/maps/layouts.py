@@ -126,9 +126,12 @@ class Map:
         if self.digests is None or digests_of(images) is None:
             return None
         left: dict[str | None, list[int]] = {}
-        for row, one in reversed(list(enumerate(self.digests.numpy()))):
-            left.setdefault(bytes(one).hex(), []).append(row)
-        return [left[one].pop() if left.get(one) else -1 for one in images.digests]
+        for row, value in reversed(list(enumerate(self.digests.numpy()))):
+            left.setdefault(bytes(value).hex(), []).append(row)
+        return [
+            left[image_digest].pop() if left.get(image_digest) else -1
+            for image_digest in images.digests
+        ]
 
 
 def check_layout(layout: str, num_views: int | None) -> None:
@@ -277,10 +280,12 @@ def _check(
 
 def digests_of(images: Images) -> UInt8[Tensor, "images bytes"] | None:
     """The digest of each image, 16 bytes; None where that of one is not known."""
-    known = [bytes.fromhex(one) for one in images.digests if one is not None]
+    known = [
+        bytes.fromhex(image_digest) for image_digest in images.digests if image_digest is not None
+    ]
     if not known or len(known) < len(images):
         return None
-    return torch.tensor([list(one) for one in known], dtype=torch.uint8)
+    return torch.tensor([list(value) for value in known], dtype=torch.uint8)
 
 
 def names_of(images: Images) -> str:

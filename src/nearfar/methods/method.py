@@ -196,13 +196,15 @@ class Setup:
         ):
             widths = f"{tuple(self.predictor.widths)} after {tuple(self.projector.widths)}"
             raise ValueError(f"predictor must end with the same width as projector, got {widths}")
-        there = {
+        available = {
             "projection": True,
             "prediction": self.predictor is not None,
             "key": self.momentum is not None,
         }
-        if missing := {name for name in self.pairing.names - {"teacher"} if not there.get(name)}:
-            made = " and ".join(f"{name!r}" for name in there if there[name])
+        if missing := {
+            name for name in self.pairing.names - {"teacher"} if not available.get(name)
+        }:
+            made = " and ".join(f"{name!r}" for name in available if available[name])
             raise ValueError(
                 f"the pairing uses {min(missing)!r}, but these networks make only {made}"
             )

@@ -47,7 +47,7 @@ def find_nearest(
         )
         return found
     device = find_device()
-    queries, own = (None if one is None else one.to(device) for one in (queries, own))
+    queries, own = (None if rows is None else rows.to(device) for rows in (queries, own))
     found = nearest_rows(rows.to(device), queries, k, own=own)
     return Nearest(found.distance.cpu(), found.index.cpu())
 

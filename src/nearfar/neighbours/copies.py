@@ -142,7 +142,7 @@ def pixel_difference(
         return first.new_zeros(0)
     square = (first - second).square().flatten(1).mean(1)
     variances = torch.stack(
-        [one.flatten(2).var(2, unbiased=False).mean(1) for one in (first, second)]
+        [image.flatten(2).var(2, unbiased=False).mean(1) for image in (first, second)]
     )
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
 
@@ -200,10 +200,10 @@ def _equal_in_colour(first: np.ndarray, second: np.ndarray) -> bool:
     """Return whether a grayscale image is the other one, which is stored as colour, or a
     see-through one it on white.
     """
-    one, other = _on_one_ground(first, second)
-    if (len(one), len(other)) != (len(first), len(second)) and np.ptp(one) < PLAIN:
+    ours, other = _on_one_ground(first, second)
+    if (len(ours), len(other)) != (len(first), len(second)) and np.ptp(ours) < PLAIN:
         return False  # a white drawing shows nothing on white
-    return {len(one), len(other)} <= {1, 3} and bool((one == other).all())
+    return {len(ours), len(other)} <= {1, 3} and bool((ours == other).all())
 
 
 def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | None:
@@ -217,8 +217,8 @@ def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | Non
     lossy = _jpeg(torch.tensor(small), ROUGH).numpy()
     pixels = small.astype(np.float32)
     changes = [
-        maximum_filter(_strength(one - other), AROUND)
-        for one, other in zip(pixels, lossy.astype(np.float32), strict=True)
+        maximum_filter(_strength(plane - other), AROUND)
+        for plane, other in zip(pixels, lossy.astype(np.float32), strict=True)
     ]
     return Reduced(pixels, np.stack(changes), height, width)
 
@@ -229,7 +229,7 @@ def differs(first: Reduced | None, second: Reduced | None) -> bool:
         return False
     changes = np.maximum(first.changes, second.changes) + FLOOR
     strengths = np.stack(
-        [_strength(one - other) for one, other in zip(first.pixels, second.pixels, strict=True)]
+        [_strength(plane - other) for plane, other in zip(first.pixels, second.pixels, strict=True)]
     )
     most = REFUSED if first[2:] == second[2:] else REFUSED_RESIZED
     return float((strengths / changes).max()) > most
@@ -268,21 +268,22 @@ def local_difference(
     """
     first, second = _on_one_ground(first, second)
     if {len(first), len(second)} == {1, 3}:
-        first, second = (np.broadcast_to(one, (3, *one.shape[1:])) for one in (first, second))
+        first, second = (np.broadcast_to(image, (3, *image.shape[1:])) for image in (first, second))
     if len(first) != len(second) or first.dtype != second.dtype:
         return math.inf
     if first.dtype == np.uint8:
         return _local_difference(first, second)
     found = []
     for cut in (0, 0.5):
-        both = [one.reshape(len(one), -1) for one in (first, second)]
+        both = [image.reshape(len(image), -1) for image in (first, second)]
         ends = np.array(
-            [np.percentile(one, [cut, 100 - cut], axis=1) for one in both]
+            [np.percentile(planes, [cut, 100 - cut], axis=1) for planes in both]
         )  # [2 images, 2 ends, channels]
         low, high = ends[:, 0].min(0)[:, None, None], ends[:, 1].max(0)[:, None, None]
         scale = 255 / np.where(high > low, high - low, 1)
         scaled = (
-            ((one - low) * scale).clip(0, 255).round().astype(np.uint8) for one in (first, second)
+            ((image - low) * scale).clip(0, 255).round().astype(np.uint8)
+            for image in (first, second)
         )
         found.append(_local_difference(*scaled))
     return max(found)
@@ -372,8 +373,8 @@ def _stretched_difference(
         made.pop()
     tried = [
         (small(version), small(other))
-        for one, other in made
-        for version in [*_versions(one, other), _interpolated(one, other)]
+        for source, other in made
+        for version in [*_versions(source, other), _interpolated(source, other)]
     ]
     nearest, smaller = min(tried, key=lambda pair: _mean_square(*pair))
     return _resized_difference(nearest, smaller, SMALLER)
@@ -392,7 +393,7 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
     flat = np.ones(first.shape[1:], dtype=bool)
     for plane in (*planes[0], *planes[1]):
         flat &= maximum_filter(plane, EVEN) - minimum_filter(plane, EVEN) <= PATCH
-    change = [(one - other)[flat] for one, other in zip(*planes, strict=True)]
+    change = [(plane - other)[flat] for plane, other in zip(*planes, strict=True)]
     least, found = max(AREA, PORTION * flat.size), []
     for image in planes:
         key = np.zeros(int(flat.sum()), dtype=np.int64)
@@ -400,8 +401,8 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
             key = key * (256 // BIN + 1) + (plane[flat] + BIN // 2) // BIN
         counts = np.bincount(key)
         large = np.flatnonzero(counts >= least)
-        sums = [np.abs(np.bincount(key, one)[large]) / counts[large] for one in change]
-        found.append(max((float(one.max()) for one in sums if len(one)), default=0.0))
+        sums = [np.abs(np.bincount(key, values)[large]) / counts[large] for values in change]
+        found.append(max((float(means.max()) for means in sums if len(means)), default=0.0))
     return min(found)
 
 
@@ -418,7 +419,7 @@ def _bands(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarra
     if len(pixels) != 3:
         return list(pixels)
     image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    return [np.asarray(one) for one in image.convert("YCbCr").split()]
+    return [np.asarray(plane) for plane in image.convert("YCbCr").split()]
 
 
 def _furthest(first: np.ndarray, second: np.ndarray, quality: int, least: float) -> float:
@@ -462,8 +463,10 @@ def _interpolated(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     (high, wide), (height, width) = first.shape[1:], second.shape[1:]
     whole, kernel = (0, 0, wide, high), Image.Resampling.BILINEAR
     images = map(Image.fromarray, first)
-    made = [one.transform((width, height), Image.Transform.EXTENT, whole, kernel) for one in images]
-    return np.stack([np.asarray(one) for one in made])
+    made = [
+        plane.transform((width, height), Image.Transform.EXTENT, whole, kernel) for plane in images
+    ]
+    return np.stack([np.asarray(plane) for plane in made])
 
 
 def _mean_square(first: np.ndarray, second: np.ndarray) -> float:
@@ -517,7 +520,7 @@ def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarr
     light, *colours = _bands(pixels)
     if len(pixels) != 3:
         return [light, *colours]
-    return [light, *(np.asarray(Image.fromarray(one).reduce(2)) for one in colours)]
+    return [light, *(np.asarray(Image.fromarray(plane).reduce(2)) for plane in colours)]
 
 
 def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:

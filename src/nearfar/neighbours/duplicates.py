@@ -412,7 +412,7 @@ def _near_pairs(
     Candidates are the nearest of each of `own`, twice as many each time until the last differs too
     much; the order is that of the largest difference of versions of 32 pixels.
     """
-    coarse, own_coarse = (F.adaptive_avg_pool2d(one, SIDE) for one in (small, own))
+    coarse, own_coarse = (F.adaptive_avg_pool2d(images, SIDE) for images in (small, own))
     left, count, parts = torch.arange(len(own)), 2 * NEIGHBOURS, list[tuple[Tensor, ...]]()
     while len(left):
         count = min(count, len(small))
@@ -424,7 +424,7 @@ def _near_pairs(
         place, column = torch.where(near & ~whole[:, None])
         parts.append((nearest.index[place, column], left[place], nearest.distance[place, column]))
         left, count = left[whole], 2 * count
-    at, by, distance = (torch.cat(one) for one in zip(*parts, strict=True))
+    at, by, distance = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     largest = torch.empty(len(at))
     for some in torch.arange(len(at)).split(PAIRS // 8):
         one, other = at[some], by[some]
@@ -432,7 +432,7 @@ def _near_pairs(
         far[pixel_difference(coarse[one], own_coarse[other]) > COPY] = torch.inf
         largest[some] = far
     order = largest.argsort(stable=True)[: int(largest.isfinite().sum())]
-    return list(zip(*(one[order].tolist() for one in (at, by, distance)), strict=True))
+    return list(zip(*(values[order].tolist() for values in (at, by, distance)), strict=True))
 
 
 def _confirmed(
@@ -769,7 +769,7 @@ def paths_of(images: Images) -> list[str | None]:
     found = (
         originals[row] if place is None or place < 0 else None for row, place in enumerate(places)
     )
-    return [one if isinstance(one, str) else None for one in found]
+    return [data if isinstance(data, str) else None for data in found]
 
 
 def _size(data: bytes | str) -> int:

@@ -100,7 +100,7 @@ def typical_rows(
             )
         mean, order = mean.sort(stable=True)
         queue = zip(members[order].tolist(), mean.tolist(), strict=True)
-        queues.append([one for one in queue if not known[one[0]]])
+        queues.append([entry for entry in queue if not known[entry[0]]])
     small = [queue for queue in queues if len(queue) < FEWEST_IN_CLUSTER]
     queues = [queue for queue in queues if len(queue) >= FEWEST_IN_CLUSTER]
     found = _in_turns(queues)[:count]
@@ -111,7 +111,7 @@ def typical_rows(
 
 def _in_turns(queues: list[list[tuple[int, float]]]) -> list[tuple[int, float]]:
     """The first of each queue, then the second of each, and so on."""
-    return [one for turn in zip_longest(*queues) for one in turn if one is not None]
+    return [row for turn in zip_longest(*queues) for row in turn if row is not None]
 
 
 def outlier_rows(

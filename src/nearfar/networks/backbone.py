@@ -422,8 +422,8 @@ def _finished(
     """Try the net on two blank images to see how many features it gives."""
     name = qualified_name(net) if architecture is None else architecture.name
     net.eval()
-    what = f"encoder {name!r} cannot take images of {image_size} px and {channels} channels"
-    with raise_as_value_error(what), torch.no_grad():
+    problem = f"encoder {name!r} cannot take images of {image_size} px and {channels} channels"
+    with raise_as_value_error(problem), torch.no_grad():
         out = net(torch.zeros(2, channels, image_size, image_size))
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():
         given = (

@@ -256,8 +256,8 @@ def load_weights(net: nn.Module, state: Mapping[str, Tensor]) -> None:
     """
     own = net.state_dict()
     if others := sorted(own.keys() ^ state.keys()):
-        what = "missing" if others[0] in own else "not of this net"
-        raise ValueError(f"{others[0]} is {what} ({len(others)} such tensors)")
+        problem = "missing" if others[0] in own else "not of this net"
+        raise ValueError(f"{others[0]} is {problem} ({len(others)} such tensors)")
     for name, value in state.items():
         here = own[name]
         if value.shape != here.shape:
@@ -282,9 +282,12 @@ def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> En
     """The encoder of a config.json, with random weights; `weights`: the bytes of their file."""
     preprocessing = about["pretrained_cfg"]
     channels, size, _ = preprocessing["input_size"]
-    for what, number, most in (("size", size, LARGEST_SIDE), ("channels", channels, MOST_CHANNELS)):
+    for label, number, most in (
+        ("size", size, LARGEST_SIDE),
+        ("channels", channels, MOST_CHANNELS),
+    ):
         if type(number) is not int or not 1 <= number <= most:
-            raise ValueError(f"the {what} of its input must be 1 to {most}, not {number!r:.40}")
+            raise ValueError(f"the {label} of its input must be 1 to {most}, not {number!r:.40}")
     if (value_range := about.get("value_range")) is not None:
         value_range = check_value_range(value_range)
         if len(value_range) not in (2, 2 * channels):
@@ -295,7 +298,7 @@ def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> En
         if arguments.get("in_chans", 3) != channels or max(sides, default=0) > LARGEST_SIDE:
             raise ValueError(f"its net is for other images: {arguments}"[:200])
         form = Architecture(name, arguments, bool(small_stem))
-        if any(not isinstance(one, str) for key, one in arguments.items() if key not in USUAL):
+        if any(not isinstance(value, str) for key, value in arguments.items() if key not in USUAL):
             form.check_size(weights)
         backbone = form.build(size)
     else:

@@ -159,7 +159,7 @@ class Joined(nn.Module):
         if not isinstance(members, Sequence) or not 1 <= len(members) <= MOST_MEMBERS:
             raise ValueError(f"a joined encoder has 1 to {MOST_MEMBERS} members (nearfar.join)")
         self.members = nn.ModuleList(
-            one if isinstance(one, Member) else Member.built(**one) for one in members
+            member if isinstance(member, Member) else Member.built(**member) for member in members
         )
         self.in_chans = in_chans
         self.reset_classifier(num_classes)
@@ -238,7 +238,7 @@ def join_encoders(
     channels: int | None = None,
 ) -> Encoder:
     """Put encoders side by side, each with its weight; see `nearfar.join`."""
-    encoders = [one for one, _ in members if isinstance(one, Encoder)]
+    encoders = [encoder for encoder, _ in members if isinstance(encoder, Encoder)]
     taken = {encoder.channels for encoder in encoders}
     channels = min(taken, default=3) if channels is None else channels
     if not taken <= {channels} | ({3} if channels == 1 else set()):  # gray is repeated for colour
@@ -246,19 +246,23 @@ def join_encoders(
             f"the encoders are for images of {' and '.join(map(str, sorted(taken)))} channels, "
             f"and cannot be joined for {channels}"
         )
-    ranges = [list(one.value_range) for one in encoders if one.value_range is not None]
-    if any(one != ranges[0] for one in ranges):
+    ranges = [list(encoder.value_range) for encoder in encoders if encoder.value_range is not None]
+    if any(value_range != ranges[0] for value_range in ranges):
         raise ValueError(f"the encoders have different value ranges: {ranges[0]} and {ranges[-1]}")
     found = [
-        (named_encoder(one, SIDE, channels) if isinstance(one, str) and one not in SIMPLE else one)
-        for one, _ in members
+        (
+            named_encoder(member, SIDE, channels)
+            if isinstance(member, str) and member not in SIMPLE
+            else member
+        )
+        for member, _ in members
     ]
     size = image_size or max(
-        [one.image_size for one in found if isinstance(one, Encoder)] or [SIDE]
+        [encoder.image_size for encoder in found if isinstance(encoder, Encoder)] or [SIDE]
     )
     parts: list[Member] = []
-    for one, (_, weight) in zip(found, members, strict=True):
-        parts += _members(one, weight, size, channels)
+    for member, (_, weight) in zip(found, members, strict=True):
+        parts += _members(member, weight, size, channels)
     plain = [part.described() for part in parts]
     if all(plain):
         architecture = Architecture(JOINED, {"members": plain, "in_chans": channels})
@@ -291,17 +295,17 @@ def first_encoder(encoder: Encoder) -> Encoder:
     return Encoder(backbone, *shape, mean, std, encoder.value_range).eval()
 
 
-def _members(one: Encoder | str, weight: float, size: int, channels: int) -> list[Member]:
+def _members(encoder: Encoder | str, weight: float, size: int, channels: int) -> list[Member]:
     """The members of one encoder or simple feature; those of a joined encoder get its weight
     together.
     """
-    if isinstance(one, str):
+    if isinstance(encoder, str):
         mean, std = [0.0] * channels, [1.0] * channels
-        return [Member.built(one, image_size=size, mean=mean, std=std, weight=weight)]
-    net = copy.deepcopy(one.backbone.net).cpu()
+        return [Member.built(encoder, image_size=size, mean=mean, std=std, weight=weight)]
+    net = copy.deepcopy(encoder.backbone.net).cpu()
     if not isinstance(net, Joined):
-        mean, std = one.mean.flatten().tolist(), one.std.flatten().tolist()
-        return [Member(net, one.backbone.architecture, one.image_size, mean, std, weight)]
+        mean, std = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+        return [Member(net, encoder.backbone.architecture, encoder.image_size, mean, std, weight)]
     members = [member for member in net.members if isinstance(member, Member)]
     whole = hypot(*(member.weight for member in members))
     for member in members:

@@ -48,7 +48,7 @@ class MomentumEncoder(nn.Module):
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Embed without a graph."""
-        given = [_in_float32(one) if isinstance(one, Tensor) else one for one in args]
+        given = [_in_float32(arg) if isinstance(arg, Tensor) else arg for arg in args]
         return self.networks(*given, **kwargs)
 
     @torch.no_grad()

@@ -120,13 +120,13 @@ def _command(settings: Settings) -> str:
     user's objects.
     """
     given = {}
-    for one in settings_fields():
-        value = getattr(settings, one.name)
-        if one.name == "init" and value is not None:
+    for field in settings_fields():
+        value = getattr(settings, field.name)
+        if field.name == "init" and value is not None:
             value = value if value in (OWN, "timm") or value.startswith("hf:") else "WEIGHTS"
         plain = isinstance(value, str | int | float | list | tuple)
-        if plain and value != one.default and one.name not in _OF_A_MACHINE:
-            given[one.name] = value
+        if plain and value != field.default and field.name not in _OF_A_MACHINE:
+            given[field.name] = value
     return shlex.join(
         ["nearfar", "pretrain", "DATA", *to_argv(given | dict(settings.hyperparameters))]
     )

@@ -183,7 +183,7 @@ def _checked(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return lines of metrics; ValueError where what a report shows of them is no number."""
     for line in lines:
         numbers = [line.get(key, 0.0) for key in ("epoch", "planned_epochs", "images_per_second")]
-        if not all(isinstance(one, (int, float)) for one in numbers):
+        if not all(isinstance(number, (int, float)) for number in numbers):
             raise ValueError(f"step {line['step']} holds something else than numbers")
         if "health" in line and not (isinstance(line["health"], dict) and "epoch" in line):
             raise ValueError(f"the health at step {line['step']} is not complete")
@@ -218,8 +218,12 @@ def _evaluations(run: Run, results: Sequence[Measurement]) -> str:
     first.
     """
     parts = [
-        section("evaluation", **results_shown(one), earlier=one.on.encoder != run.weights)
-        for one in reversed(results)
+        section(
+            "evaluation",
+            **results_shown(measurement),
+            earlier=measurement.on.encoder != run.weights,
+        )
+        for measurement in reversed(results)
     ]
     return Markup("").join(parts)
 
@@ -228,7 +232,7 @@ def _outcome(run: Run, results: Sequence[Measurement]) -> Outcome | None:
     """What the last measurement of these weights says of them; None where there is none, or nothing
     to compare with.
     """
-    current = [one for one in results if one.on.encoder == run.weights]
+    current = [measurement for measurement in results if measurement.on.encoder == run.weights]
     return outcome(current[-1]) if current else None
 
 

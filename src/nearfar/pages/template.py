@@ -83,7 +83,7 @@ def policy(*scripts: str, beside: bool = False) -> Markup:
     hashes = [
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     ]
-    own = [*(f"'sha256-{one}'" for one in hashes), *([BESIDE] if beside else [])]
+    own = [*(f"'sha256-{hashed}'" for hashed in hashes), *([BESIDE] if beside else [])]
     images = f"data: {BESIDE}" if beside else "data:"
     return Markup(
         f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src "

@@ -49,13 +49,14 @@ def views_shown(images: Images, views: Views, *, samples: int, seed: int) -> dic
     chosen = slice(None) if images.shown is None else images.shown
     originals = _urls(images.pictures(every), STORED)
     made = [
-        [_urls(view[:, chosen], round(stored * view.shape[-1])) for view in one] for one in drawn
+        [_urls(view[:, chosen], round(stored * view.shape[-1])) for view in views]
+        for views in drawn
     ]
     shown = [
         {
             "name": name,
             "url": originals[row],
-            "views": [[one[view][row] for one in made] for view in range(len(sizes))],
+            "views": [[sheet[view][row] for sheet in made] for view in range(len(sizes))],
         }
         for row, name in enumerate(images.names)
     ]

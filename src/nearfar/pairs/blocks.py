@@ -101,10 +101,10 @@ class Blocks:
         if group < 2 or (
             self._in_groups and any((rows.stop - rows.start) % group for rows in shares)
         ):
-            what = (
+            described = (
                 f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
             )
-            raise ValueError(f"group_size must be 2 or more and divide {what}, got {group}")
+            raise ValueError(f"group_size must be 2 or more and divide {described}, got {group}")
         self.as_one = (
             not (across or most_rows or self.shares or self._in_groups)
             and 2 * self.batch <= fitting

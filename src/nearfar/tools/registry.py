@@ -142,11 +142,15 @@ class Tool:
         """Return the function behind the command and the public name."""
         names = [*KINDS] if self.labels else [name for name in KINDS if name != "label_column"]
         own = list(self._options())
-        placed = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        options = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
-        taken = {one.name for one in (*placed, *options)}
+        placed = [
+            parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+        ]
+        options = [parameter for parameter in own if parameter.kind is Parameter.KEYWORD_ONLY]
+        taken = {parameter.name for parameter in (*placed, *options)}
         shared = [self._shared(name, bool(placed)) for name in names if name not in taken]
-        ordered = sorted([*shared[:1], *placed, *shared[1:], *options], key=lambda one: one.kind)
+        ordered = sorted(
+            [*shared[:1], *placed, *shared[1:], *options], key=lambda parameter: parameter.kind
+        )
         signature = inspect.Signature(ordered)
 
         @functools.wraps(self.function)
@@ -158,20 +162,24 @@ class Tool:
 
         del command.__wrapped__
         command.__signature__ = signature  # type: ignore[attr-defined]
-        command.__doc__ = self._documentation([one.name for one in shared])
+        command.__doc__ = self._documentation([parameter.name for parameter in shared])
         return command
 
     def _options(self) -> Iterator[Parameter]:
         """Yield the arguments of the function with their types, and note their ranges."""
         known = inspect.unwrap(self.function).__globals__
-        for one in list(inspect.signature(self.function).parameters.values())[1:]:
-            kind = eval(one.annotation, known) if type(one.annotation) is str else one.annotation
+        for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
+            kind = (
+                eval(parameter.annotation, known)
+                if type(parameter.annotation) is str
+                else parameter.annotation
+            )
             if get_origin(kind) is Annotated:
                 kind, *further = get_args(kind)
                 for between in further:
                     if isinstance(between, Between):
-                        self.ranges[one.name] = between
-            yield one.replace(annotation=kind)
+                        self.ranges[parameter.name] = between
+            yield parameter.replace(annotation=kind)
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for an option beyond its range, before anything is opened."""

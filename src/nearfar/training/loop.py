@@ -305,13 +305,13 @@ def _view_maker(
     return views_of
 
 
-def _what_to_try(step: int, what: str, checkpoint: Path) -> str:
+def _what_to_try(step: int, problem: str, checkpoint: Path) -> str:
     kept = (
         f"the last good checkpoint is {checkpoint}"
         if checkpoint.is_file()
         else "that folder can be used again"
     )
     return (
-        f"{what} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more "
+        f"{problem} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more "
         f"--warmup-epochs"
     )

@@ -136,7 +136,7 @@ def rate_factor(
     if step < warmup_steps:
         return start + (1 - start) * min(1.0, (step + 1) / warmup_steps)
     if passed := list(drops):
-        return drop ** sum(step >= one for one in passed)
+        return drop ** sum(step >= milestone for milestone in passed)
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
     return final + (1 - final) * (1 + math.cos(math.pi * min(1.0, progress))) / 2
 

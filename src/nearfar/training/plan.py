@@ -105,7 +105,7 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         keep_colour=keep_colour_for(given, views),
         out=given.out or str(default_folder(given)),
         method=method_name(method) or describe_object(method),
-        hyperparameters={one.name: getattr(method, one.name) for one in fields(method)},
+        hyperparameters={field.name: getattr(method, field.name) for field in fields(method)},
         views=_as_written(views.to_dict() if isinstance(views, ViewPlan) else views),
         held_out=held_out,
         minutes=None,
@@ -138,7 +138,7 @@ def _must_learn(encoder: str | nn.Module) -> None:
             "the encoder of a run normalises images itself: give its backbone, "
             "encoder=nearfar.load(run).backbone.net, or start from its weights by init=run"
         )
-    if weights and not any(one.requires_grad for one in weights):
+    if weights and not any(weight.requires_grad for weight in weights):
         raise ValueError(
             f"nothing of the encoder would be trained: all of its {len(weights)} parameters have "
             f"requires_grad=False; call encoder.requires_grad_(True)"
@@ -155,7 +155,10 @@ def resolve_method(settings: Settings) -> tuple[Method, Recipe]:
         raise ValueError(f"method must be a name or a nearfar.methods.Method, not {method!r}")
     kind = method_class(method) if isinstance(method, str) else type(method)
     recipe = kind.recipe(settings.recipe)
-    known, names = [one.name for one in fields(kind)], [one.name for one in settings_fields()]
+    known, names = (
+        [field.name for field in fields(kind)],
+        [field.name for field in settings_fields()],
+    )
     if taken := [name for name in known if name in names]:
         raise ValueError(
             f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it"
@@ -335,7 +338,7 @@ def serializable_source(data: Any) -> Any:
     described.
     """
     if are_paths(data):
-        return [serializable_source(one) for one in data]
+        return [serializable_source(path) for path in data]
     if not isinstance(data, (str, os.PathLike)):
         return Described(describe(data))
     data = os.fspath(data)
@@ -427,7 +430,7 @@ def _with_data(given: Settings, images: Images | Stream, start: StartingWeights 
         )
     elif min(images.std) == 0:  # which cannot be divided by
         log.info("a channel is constant over all images: it is not scaled")
-        mean, std = images.mean, [one or 1.0 for one in images.std]
+        mean, std = images.mean, [deviation or 1.0 for deviation in images.std]
     return replace(
         given,
         data=serializable_source(given.data),

@@ -95,7 +95,7 @@ class StepBudget:
         Raises ValueError for numbers that no run comes to.
         """
         steps, since, position = (state[name] for name in ("steps", "from_step", "from_position"))
-        whole = all(type(one) is int for one in (steps, since, step))
+        whole = all(type(value) is int for value in (steps, since, step))
         most = max(self.scheduled, self.most) if self.most < inf else inf
         if not whole or not 0 <= since <= step <= steps <= most or steps < 1:
             raise ValueError(f"step {step} of {steps}, fitted at {since}, is on no schedule")

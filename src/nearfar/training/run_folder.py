@@ -79,7 +79,7 @@ def create_run_folder(folder: Path) -> Iterator[None]:
     check_text(folder)
     if not (folder / LOCK).is_file():  # else its owner is named first, if there is one
         _must_be_free(folder)
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         home = folder.stat()
@@ -98,8 +98,8 @@ def create_run_folder(folder: Path) -> Iterator[None]:
     except BaseException:
         if not was_renamed(folder, home):
             with suppress(OSError):  # what is not empty stays
-                for one in made:
-                    one.rmdir()
+                for parent in made:
+                    parent.rmdir()
         raise
 
 
@@ -119,9 +119,9 @@ def _must_be_free(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    ours = LOCK in there and all(map(_is_ours, there))
-    if (there and not ours) or (folder / CHECKPOINT).exists():
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    ours = LOCK in names and all(map(_is_ours, names))
+    if (names and not ours) or (folder / CHECKPOINT).exists():
         raise ValueError(
             f"{folder} exists already; choose another --out, or resume it with --resume {folder}"
         )
@@ -246,7 +246,7 @@ def not_finite(state: dict[str, Any], finite: set[str]) -> str:
             return name
     for values in state["optimizer"]["state"].values():
         if len(finite_names(values)) < sum(
-            isinstance(one, torch.Tensor) for one in values.values()
+            isinstance(value, torch.Tensor) for value in values.values()
         ):
             return "the state of the optimiser"
     return ""
@@ -282,8 +282,8 @@ def load_optimizer(
     optimizer.load_state_dict(own | {"state": state})
     for weights, values in optimizer.state.items():
         if not all(
-            isinstance(one, torch.Tensor) and one.shape in (weights.shape, ())
-            for one in values.values()
+            isinstance(value, torch.Tensor) and value.shape in (weights.shape, ())
+            for value in values.values()
         ):
             raise ValueError("the state of the optimiser does not fit the weights")
 
@@ -375,7 +375,7 @@ def _is_metric(value: Any, needed: bool) -> bool:
     if needed:
         return type(value) in (int, float) and abs(value) < LARGEST_METRIC
     inner = value.values() if isinstance(value, dict) else [value]
-    return all(one is None or type(one) in (int, float, str) for one in inner)
+    return all(value is None or type(value) in (int, float, str) for value in inner)
 
 
 class SkippedImages:

@@ -78,7 +78,9 @@ def write_run_header(folder: Path, job: Job, model: Model) -> None:
 
 def _summary(job: Job, images: Images | Stream) -> str:
     settings = job.settings
-    method, encoder = (getattr(one, "words", one) for one in (settings.method, settings.encoder))
+    method, encoder = (
+        getattr(value, "words", value) for value in (settings.method, settings.encoder)
+    )
     total = min(settings.limit or len(images), len(images))
     sample = (
         f" (a random sample of {len(images)}, seed {settings.seed})" if total < len(images) else ""

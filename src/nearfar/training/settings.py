@@ -311,16 +311,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
-        for one in settings_fields():
-            if one.name not in OBJECTS:
-                check_value(one, hints[one.name], getattr(self, one.name))
+        for entry in settings_fields():
+            if entry.name not in OBJECTS:
+                check_value(entry, hints[entry.name], getattr(self, entry.name))
 
     @classmethod
     def of(cls, **given: Any) -> Settings:
         """Build settings from their values by name; other names are hyperparameters of the
         method.
         """
-        own = {one.name: given.pop(one.name) for one in settings_fields() if one.name in given}
+        own = {
+            field.name: given.pop(field.name) for field in settings_fields() if field.name in given
+        }
         own = {
             name: list(value) if isinstance(value, tuple) and name not in OBJECTS else value
             for name, value in own.items()
@@ -350,7 +352,7 @@ class Settings:
 
         What a file cannot hold must be `Described` by now, as it is in the settings of a `Job`.
         """
-        values = {one.name: getattr(self, one.name) for one in settings_fields()} | dict(
+        values = {field.name: getattr(self, field.name) for field in settings_fields()} | dict(
             self.hyperparameters
         )
         values = {name: _as_yaml(value) for name, value in values.items()}
@@ -392,7 +394,7 @@ def settings_fields() -> list[Field[Any]]:
     """List the settings in order but for `hyperparameters`, each with its documentation in
     `metadata["meaning"]`.
     """
-    return [one for one in fields(Settings) if one.name != "hyperparameters"]
+    return [field for field in fields(Settings) if field.name != "hyperparameters"]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -420,7 +422,7 @@ def read_value(name: str, value: Any) -> Any:
         name == "data"
         and isinstance(value, list)
         and value
-        and all(isinstance(one, str) for one in value)
+        and all(isinstance(entry, str) for entry in value)
     )
     if several or isinstance(value, str | None) or (name == "views" and isinstance(value, dict)):
         return value
@@ -453,20 +455,20 @@ def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
     declares.
     """
     hints = get_type_hints(kind)
-    for one in fields(kind):
-        if one.name in given and hints[one.name] is not Any:
-            check_value(one, hints[one.name], given[one.name])
+    for entry in fields(kind):
+        if entry.name in given and hints[entry.name] is not Any:
+            check_value(entry, hints[entry.name], given[entry.name])
 
 
-def check_value(one: Field[Any], hint: Any, value: Any) -> None:
+def check_value(field: Field[Any], hint: Any, value: Any) -> None:
     """Raise ValueError for a value that is not of the setting's type or out of its range."""
-    option = f"--{one.name.replace('_', '-')}"
+    option = f"--{field.name.replace('_', '-')}"
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if not any(_is(value, kind) for kind in kinds):
         expected = " or ".join(filter(None, map(_words, kinds)))
         raise ValueError(f"{option} must be {expected}, not {value!r}")
-    if "range" in one.metadata and isinstance(value, Real):
-        check_range(option, cast(float, value), *one.metadata["range"])
+    if "range" in field.metadata and isinstance(value, Real):
+        check_range(option, cast(float, value), *field.metadata["range"])
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -475,7 +477,7 @@ def _is(value: Any, kind: Any) -> bool:
     if get_origin(kind) in (list, tuple):
         item = get_args(kind)[0]
         return isinstance(value, get_origin(kind)) and all(
-            _is(one, item) and isfinite(one) for one in value
+            _is(entry, item) and isfinite(entry) for entry in value
         )
     if isinstance(value, bool):
         return kind is bool
@@ -541,9 +543,9 @@ def arguments_of(
 def _documented(docstring: str) -> str:
     """Put the meaning of every setting into a docstring, before its "Returns:"."""
     lines = []
-    for one in settings_fields():
-        said = "" if one.default in (None, MISSING) else f" Default: {one.default!r}."
-        entry = f"{one.name}: {one.metadata['meaning']}.{said}"
+    for declared in settings_fields():
+        said = "" if declared.default in (None, MISSING) else f" Default: {declared.default!r}."
+        entry = f"{declared.name}: {declared.metadata['meaning']}.{said}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     lines += ["    hyperparameters: those of the method."]
     before, after = inspect.cleandoc(docstring).split(

@@ -145,7 +145,7 @@ class Statistics:
     """Running statistics of the online networks as they are before a step."""
 
     def __init__(self, model: Model) -> None:
-        networks = [one for one in (model.online, model.predictor) if one is not None]
+        networks = [module for module in (model.online, model.predictor) if module is not None]
         self.buffers = [
             buffer
             for network in networks

@@ -69,4 +69,4 @@ def load_teacher(folder: Path, images: Images) -> Float[Tensor, "images dim"]:
 def _key(images: Images) -> str:
     """Return a digest of which images these are, and in which order."""
     known = zip(images.names, images.digests, strict=True)
-    return digest(f"{name}\0{one or ''}\n".encode() for name, one in known)
+    return digest(f"{name}\0{data_digest or ''}\n".encode() for name, data_digest in known)

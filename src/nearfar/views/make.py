@@ -277,8 +277,8 @@ def _where(pixels: Tensor, chosen: Tensor, operation: Callable[[Tensor, Tensor],
     """
     index = chosen.nonzero().squeeze(1)
     if len(index):
-        there = send(index, pixels.device)
-        pixels.index_copy_(0, there, operation(pixels.index_select(0, there), index))
+        rows = send(index, pixels.device)
+        pixels.index_copy_(0, rows, operation(pixels.index_select(0, rows), index))
 
 
 def _side(view: View, source: Tensor) -> int:

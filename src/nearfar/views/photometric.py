@@ -146,9 +146,9 @@ def _blend_(
 def _hue_where_(images: Tensor, hue: Tensor, chosen: Tensor) -> None:
     index = (chosen & (hue != 0)).nonzero().squeeze(1)
     if len(index):
-        there = send(index, images.device)
+        rows = send(index, images.device)
         images.index_copy_(
-            0, there, turn_hue(images.index_select(0, there), send(hue[index], images.device))
+            0, rows, turn_hue(images.index_select(0, rows), send(hue[index], images.device))
         )
 
 

@@ -35,13 +35,13 @@ from nearfar.data.sources.tars import Tars
 def are_paths(source: Any) -> bool:
     """Return whether it is a list of paths or names."""
     given = isinstance(source, (list, tuple)) and len(source) > 0
-    return given and all(isinstance(one, (str, os.PathLike)) for one in source)
+    return given and all(isinstance(path, (str, os.PathLike)) for path in source)
 
 
 def are_files(source: Any) -> bool:
     """Return whether it is a list of image files, by their endings: one source."""
     return are_paths(source) and all(
-        kind_of(os.fspath(one)) == "images" and not os.path.isdir(one) for one in source
+        kind_of(os.fspath(path)) == "images" and not os.path.isdir(path) for path in source
     )
 
 
@@ -54,7 +54,7 @@ def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
     """The end of each path or name, of as many parts as make all of them differ; ValueError for one
     given twice.
     """
-    names = [os.fspath(one) for one in given]
+    names = [os.fspath(path) for path in given]
     whole = [
         os.path.abspath(os.path.expanduser(n)) if os.path.exists(os.path.expanduser(n)) else n
         for n in names
@@ -66,7 +66,8 @@ def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
         seen.add(real)
     parts = [Path(name).parts for name in whole]
     shorter = (
-        ["/".join(one[-depth:]) for one in parts] for depth in range(1, max(map(len, parts)) + 1)
+        ["/".join(folders[-depth:]) for folders in parts]
+        for depth in range(1, max(map(len, parts)) + 1)
     )
     return next(short for short in shorter if len(set(short)) == len(short))
 
@@ -171,8 +172,8 @@ def list_splits(source: Any) -> list[str]:
     []
     """
     if are_several(source):
-        first, *others = [list_splits(one) for one in source]
-        return [split for split in first if all(split in there for there in others)]
+        first, *others = [list_splits(path) for path in source]
+        return [split for split in first if all(split in splits for splits in others)]
     if isinstance(source, str) and source == "digits":
         return ["train", "test"]
     if is_array_file(source):
@@ -218,18 +219,18 @@ def _folder(root: Path, label_column: str | None) -> Source:
     kind = max(groups, key=lambda name: len(groups[name]))
     members = groups.pop(kind)
     if not members:
-        what = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
+        state = "is empty" if not any(root.iterdir()) else "holds no images, Parquet files or tars"
         wrong = f"; left out: {describe_left_out(left)}" if left else ""
         wrong += "".join(f"; '{name}': {reason}" for name, reason in problems[:1])
         raise ValueError(
-            f"the folder '{root}' {what}; images are .png, .jpg, .tif and others, at any "
+            f"the folder '{root}' {state}; images are .png, .jpg, .tif and others, at any "
             f"depth{wrong}"
         )
     splits = folder_splits(members, root) if kind == "images" else shard_splits(members, root)
     others = sorted(name for group in groups.values() for name in group)
     problems += [(name, f"not read: most files here are {kind}") for name in others] + left
     if kind == "images":
-        metadata = [one for one in files if os.path.basename(one) in METADATA]
-        tables = [one for one in files if one.lower().endswith(TEXT_TABLES) or one in metadata]
+        metadata = [file for file in files if os.path.basename(file) in METADATA]
+        tables = [file for file in files if file.lower().endswith(TEXT_TABLES) or file in metadata]
         return ImageFolder(root, splits, metadata, problems, label_column, tables)
     return (rows.ParquetFiles if kind == "parquet" else Tars)(root, splits, problems, label_column)

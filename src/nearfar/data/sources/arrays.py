@@ -100,7 +100,7 @@ def from_file(path: Path, split: str | None, request: FormatRequest, label: str 
         opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, request)
         if all(part in every for part in chosen):
             check_alike(every, path)
-            _set_labels(opened, [one for part in chosen for one in every[part]], every)
+            _set_labels(opened, [key for part in chosen for key in every[part]], every)
         opened.skipped = left
         return opened
 
@@ -246,7 +246,7 @@ def _set_labels(
     """
     if len(labels) != len(images):
         raise ValueError(f"labels must be one for each of {len(images)} images, got {len(labels)}")
-    others = [one for part in (of_splits or {}).values() for one in part]
+    others = [label for part in (of_splits or {}).values() for label in part]
     numbers, names = numbered([*labels, *others], class_names)
     numbers = numbers.slice(0, len(labels))
     if numbers.null_count < len(numbers):
@@ -403,12 +403,12 @@ def from_items(source: Any, name: str, request: FormatRequest, store: Store) -> 
         names.append(f"{number:06d}")
         labels = _with_label(labels, label, name)
     if not images:
-        what = (
+        problem = (
             f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}"
             if skipped
             else "it has no items"
         )
-        raise ValueError(f"{name}: {what}")
+        raise ValueError(f"{name}: {problem}")
     channels = request.channels or most_common_channels(
         np.array([image.shape[1] for image in images])
     )
@@ -455,12 +455,18 @@ def _named(
     whole = [None if label is None else whole_number(label) for label in labels]
     if all(label is None or label in names for label in labels) and None in whole:
         return labels, None, names
-    if any(one is None and label is not None for one, label in zip(whole, labels, strict=True)):
+    if any(
+        number is None and label is not None for number, label in zip(whole, labels, strict=True)
+    ):
         return labels, None, None
-    there = [one for one in whole if one is not None]
-    if min(there, default=0) < -1 or max(there, default=0) >= len(names):
+    present = [number for number in whole if number is not None]
+    if min(present, default=0) < -1 or max(present, default=0) >= len(names):
         return labels, None, None
-    return [None if one is None or one < 0 else names[one] for one in whole], None, names
+    return (
+        [None if number is None or number < 0 else names[number] for number in whole],
+        None,
+        names,
+    )
 
 
 def _read(source: Any, number: int) -> tuple[Any, Any]:

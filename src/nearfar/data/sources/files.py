@@ -64,11 +64,11 @@ class ImageFolder(Source):
         self.by_metadata = (
             None if label_column is None else self._by_metadata(metadata, label_column)
         )
-        folders = [[class_folders(one, split) for one in part] for split, part in splits.items()]
+        folders = [[class_folders(file, split) for file in part] for split, part in splits.items()]
         rest = folders.pop() if len(splits) > 1 and "" in splits else None
         self.folders = _without_common(folders)
         if rest is not None:  # what is in no split may lie anywhere
-            self.folders.append([one if len(one) == 1 else () for one in rest])
+            self.folders.append([folders if len(folders) == 1 else () for folders in rest])
 
     def class_names(self) -> list[str] | None:
         every = [folders for part in self.folders for folders in part]
@@ -112,7 +112,7 @@ class ImageFolder(Source):
             return
         deep = max(map(len, every))
         files = [name for names in self.splits.values() for name in names]
-        first = files[next(n for n, one in enumerate(every) if len(one) == deep)]
+        first = files[next(n for n, folders in enumerate(every) if len(folders) == deep)]
         why = (
             f"lie in folders of folders, such as '{first}'"
             if deep > 1
@@ -141,7 +141,7 @@ class ImageFolder(Source):
                 say_once(
                     f"column '{words[0]}' does not divide a folder: name '{file}' in its place"
                 )
-            paths, labels = (_column(table, one, file) for one in ("file_name", label_column))
+            paths, labels = (_column(table, name, file) for name in ("file_name", label_column))
             folder = os.path.dirname(name)
             texts = labels_of(labels.to_pylist(), f"column '{label_column}'")
             for path, label in zip(paths.to_pylist(), texts, strict=True):
@@ -153,9 +153,9 @@ class ImageFolder(Source):
                 f"the metadata of '{self.root}' has other labels in {twice} further rows for "
                 f"images that it named before: the first counts"
             )
-        there = {plain_name(name): name for names in self.splits.values() for name in names}
-        found = {there.get(plain_name(name), name): label for name, label in found.items()}
-        lost = sorted(found.keys() - set(there.values()))
+        known = {plain_name(name): name for names in self.splits.values() for name in names}
+        found = {known.get(plain_name(name), name): label for name, label in found.items()}
+        lost = sorted(found.keys() - set(known.values()))
         self.problems += [
             (name, "named in the metadata, and not an image in the folder") for name in lost
         ]
@@ -191,10 +191,10 @@ class PathTable(Source):
         self.file, self.table = file, read_table(file, label_column)
         self.path_column = path_column(self.table.schema)
         if self.path_column is None:
-            there = ", ".join(self.table.column_names) or "none"
+            columns = ", ".join(self.table.column_names) or "none"
             raise ValueError(
                 f"'{file}' has no column of paths, such as 'path' or 'file_name'; its "
-                f"columns: {there}"
+                f"columns: {columns}"
             )
         paths = [path or "" for path in self.table[self.path_column].to_pylist()]
         if again := sum(map(bool, paths)) - len(set(filter(None, paths))):
@@ -239,8 +239,8 @@ class PathTable(Source):
         whole = os.path.join(self.root, file)
         if "\0" in file or len(file) > _LONGEST or os.path.lexists(whole):
             return whole
-        others = (os.path.join(self.root, one) for one in spellings(file))
-        return next((one for one in others if os.path.lexists(one)), whole)
+        others = (os.path.join(self.root, spelling) for spelling in spellings(file))
+        return next((path for path in others if os.path.lexists(path)), whole)
 
     def images(self, file: str) -> Iterator[EncodedImage]:
         if not 0 < len(file) <= _LONGEST:
@@ -336,21 +336,22 @@ def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.
     """A column of texts as numbers where all are some, but for those with zeros in front, such as
     001.
     """
-    stripped = [None if one is None else one.strip() for one in column.to_pylist()]
-    texts = [None if one is None or one.lower() in NO_NUMBER else one for one in stripped]
-    there = [one for one in texts if one is not None]
-    if not there or not all(map(_NUMBER.fullmatch, there)):
+    stripped = [None if text is None else text.strip() for text in column.to_pylist()]
+    texts = [None if text is None or text.lower() in NO_NUMBER else text for text in stripped]
+    present = [text for text in texts if text is not None]
+    if not present or not all(map(_NUMBER.fullmatch, present)):
         return column
-    if any(whole_number(one) is None for one in there):
-        return pyarrow.array([None if one is None else float(one) for one in texts])
-    return pyarrow.array([None if one is None else whole_number(one) for one in texts])
+    if any(whole_number(text) is None for text in present):
+        return pyarrow.array([None if text is None else float(text) for text in texts])
+    return pyarrow.array([None if text is None else whole_number(text) for text in texts])
 
 
 def _column(table: pyarrow.Table, wanted: str, file: Path) -> pyarrow.ChunkedArray:
     if wanted not in table.column_names:
-        what = "" if wanted == "file_name" else " for labels"
+        purpose = "" if wanted == "file_name" else " for labels"
         raise ValueError(
-            f"'{file}' has no column '{wanted}'{what}; its columns: {', '.join(table.column_names)}"
+            f"'{file}' has no column '{wanted}'{purpose}; its columns: "
+            f"{', '.join(table.column_names)}"
         )
     return table[wanted]
 
@@ -363,11 +364,13 @@ def _without_common(folders: list[list[tuple[str, ...]]]) -> list[list[tuple[str
     """The folders of images without those of one name in which all lie, such as "images" in
     cat/images/1.jpg.
     """
-    while (every := {one for part in folders for one in part if one}) and max(map(len, every)) > 1:
+    while (
+        every := {folder_names for part in folders for folder_names in part if folder_names}
+    ) and max(map(len, every)) > 1:
         for place in (-1, 0):
-            if len({one[place] for one in every}) == 1:
+            if len({folder_names[place] for folder_names in every}) == 1:
                 kept = slice(None, -1) if place else slice(1, None)
-                folders = [[one[kept] for one in part] for part in folders]
+                folders = [[folder_names[kept] for folder_names in part] for part in folders]
                 break
         else:
             break
@@ -383,15 +386,15 @@ def existing(source: str) -> Path:
         if special(path):
             raise ValueError(f"'{source}' is {special(path)}, neither a file nor a folder")
         return path
-    there = path.parent
-    while not there.exists():
-        path, there = there, there.parent
-    names = [entry.name for entry in there.iterdir()] if there.is_dir() else []
+    nearest = path.parent
+    while not nearest.exists():
+        path, nearest = nearest, nearest.parent
+    names = [entry.name for entry in nearest.iterdir()] if nearest.is_dir() else []
     near = did_you_mean(path.name, names, cutoff=0.5)
     hub = f"; a data set of that name on the Hugging Face Hub is called 'hf:{source}'"
     raise FileNotFoundError(
         f"there is no file or folder '{source}'"
-        + (f"; in '{there}', {near}" if near else hub if _HUB_NAME.fullmatch(source) else "")
+        + (f"; in '{nearest}', {near}" if near else hub if _HUB_NAME.fullmatch(source) else "")
     )
 
 
@@ -435,20 +438,20 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
                     raise ValueError(f"the folder '{root}' {why}") from error
                 problems.append((inside, f"the folder {why}"))
                 continue
-            if inside and {one.name for one in listed} >= _RUN:
+            if inside and {entry.name for entry in listed} >= _RUN:
                 say_once(f"'{folder}' is the folder of a run, not of images: left out")
                 continue
             inner = []
-            for one in listed:
-                name = inside + one.name
-                if one.is_file(follow_symlinks=False):  # known without a stat
+            for entry in listed:
+                name = inside + entry.name
+                if entry.is_file(follow_symlinks=False):  # known without a stat
                     found.append(name)
-                elif os.path.isdir(one.path):
+                elif os.path.isdir(entry.path):
                     inner.append(f"{name}/")
-                elif not (what := special(one.path)):
+                elif not (kind := special(entry.path)):
                     found.append(name)
                 elif kind_of(name) is not None:
-                    problems.append((name, f"{what}, not a file"))
+                    problems.append((name, f"{kind}, not a file"))
             folders += reversed(inner)
             bar.update(len(found))
     return sorted(found), sorted(problems)
@@ -458,7 +461,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     """List the entries of a folder by name, without hidden ones."""
     with os.scandir(folder) as entries:
         return sorted(
-            (one for one in entries if not is_hidden(one.name)), key=lambda entry: entry.name
+            (entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name
         )
 
 

@@ -142,7 +142,7 @@ class Rows(Source):
             name
             for features in every.values()
             for name in label_columns(
-                features.arrow_schema, [one for one in features if _classes(features, one)]
+                features.arrow_schema, [column for column in features if _classes(features, column)]
             )
         )
         usual = list(dict.fromkeys(found))
@@ -187,9 +187,9 @@ class Rows(Source):
         names = _classes(features, column)
         if names is None:
             return labels_of(values, f"column '{column}'")
-        if values and max(one for one in [*values, -1] if one is not None) >= len(names):
+        if values and max(number for number in [*values, -1] if number is not None) >= len(names):
             raise ValueError(f"column '{column}' holds numbers beyond its {len(names)} classes")
-        return [None if one is None or one < 0 else names[one] for one in values]
+        return [None if number is None or number < 0 else names[number] for number in values]
 
     def values(self, file: str, column: str) -> list[Any]:
         """Return the values in a column of a table."""
@@ -235,8 +235,8 @@ class Rows(Source):
     def images(self, file: str) -> Iterator[EncodedImage]:
         labels = None
         if (column := self.label) is not None:  # to find it may have been to read it
-            there = file in self.labels_read
-            labels = self.labels_read[file] if there else self.labels_in(file, column)
+            cached = file in self.labels_read
+            labels = self.labels_read[file] if cached else self.labels_in(file, column)
         rows = (row for batch in self.batches(file, [self.image]) for row in batch)
         for place, row in enumerate(rows):
             label = None if labels is None else labels[place]
@@ -305,11 +305,11 @@ class ParquetFiles(Rows):
             raise_as_value_error(f"cannot read '{path}'"),
             pyarrow.parquet.ParquetFile(path) as opened,
         ):
-            there = opened.schema_arrow.names
-            if self.image not in there:
+            stored = opened.schema_arrow.names
+            if self.image not in stored:
                 raise ValueError(f"it has no column '{self.image}'; the first file has one")
             for batch in opened.iter_batches(
-                _ROWS, columns=[name for name in columns if name in there]
+                _ROWS, columns=[name for name in columns if name in stored]
             ):
                 yield batch.to_pylist()
 
@@ -368,8 +368,8 @@ class Tables(Rows):
         table = self.tables[file]
         if self.image not in table.column_names:
             raise ValueError(f"{file} has no column '{self.image}'; the first split has one")
-        there = [name for name in columns if name in table.column_names]
-        for row in undecoded(table.select_columns(there), self.image):
+        present = [name for name in columns if name in table.column_names]
+        for row in undecoded(table.select_columns(present), self.image):
             yield [row]
 
     def dataset(self, files: list[str], scratch: Path | None) -> Dataset:

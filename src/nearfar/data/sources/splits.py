@@ -92,7 +92,7 @@ def _split_and_others(folder: str) -> tuple[str | None, tuple[str, ...]]:
 
 def _in_one_form(folders: Iterable[str]) -> tuple[str, ...]:
     """Names of folders with one form of accents, so that a class is one in all splits."""
-    return tuple(unicodedata.normalize("NFC", one) for one in folders)
+    return tuple(unicodedata.normalize("NFC", folder) for folder in folders)
 
 
 def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
@@ -113,8 +113,8 @@ def split_columns(columns: Iterable[str]) -> list[str]:
     "is_valid".
     """
     named = {column: usual_name(column) for column in columns}
-    usual = [one for known in SPLIT_NAMES for one, name in named.items() if name == known]
-    return usual + [one for one, name in named.items() if _of_truth(name)]
+    usual = [column for known in SPLIT_NAMES for column, name in named.items() if name == known]
+    return usual + [column for column, name in named.items() if _of_truth(name)]
 
 
 def row_splits(column: str, values: Sequence[Any], source: object) -> dict[str, list[int]]:
@@ -128,16 +128,16 @@ def row_splits(column: str, values: Sequence[Any], source: object) -> dict[str, 
     if own:
         other = "test" if own == "train" else "train"
         truths = [_TRUTH.get(word.lower()) for word in words]
-        of_row = [None if one is None else own if one else other for one in truths]
+        of_row = [None if truth is None else own if truth else other for truth in truths]
     else:
         of_row = [_last_word(word) for word in words]
     is_split = usual_name(column) == "split"
     named = zip(words, of_row, strict=True) if is_split else ()
     found = _divided(dict(enumerate(of_row)), named, source)
     if set(found) == {""}:
-        there = [word for word in dict.fromkeys(words) if word.lower() not in NO_NUMBER]
-        if is_split and there and set(of_row) <= {"train", None}:
-            shown = ", ".join(map(repr, there[:_SHOWN])) + ", ..." * (len(there) > _SHOWN)
+        present = [word for word in dict.fromkeys(words) if word.lower() not in NO_NUMBER]
+        if is_split and present and set(of_row) <= {"train", None}:
+            shown = ", ".join(map(repr, present[:_SHOWN])) + ", ..." * (len(present) > _SHOWN)
             say_once(
                 f"column 'split' of '{source}' holds {shown}, which name no splits: all rows "
                 f"are read; such words are train, val and test"
@@ -206,21 +206,21 @@ def choose_splits(available: Iterable[str], wanted: str | None, source: object) 
 
     What is in none of the splits is read with all. ValueError lists what there is.
     """
-    there = list(available)
+    names = list(available)
     if wanted is None:
-        return ["train"] if "train" in there else there
+        return ["train"] if "train" in names else names
     if wanted == "all":
-        return there
+        return names
     name = _SPLIT_WORDS.get(wanted, wanted)
-    name = name if name in there else wanted
-    if name in there:
+    name = name if name in names else wanted
+    if name in names:
         return [name]
-    if there == [""]:
+    if names == [""]:
         raise ValueError(
             f"'{source}' is not divided into splits, so there is no split '{wanted}'; "
             f"leave split out"
         )
-    named = ", ".join(split for split in there if split)
+    named = ", ".join(split for split in names if split)
     raise ValueError(f"'{source}' has no split '{wanted}'; it has {named} (and 'all')")
 
 

@@ -84,23 +84,29 @@ class Tars(Source):
         if not self.headers:
             return super().scan_file(file)
         with opened(self.path(file)) as tar:
-            found = [(one.image or Place(-1, 0), one) for one in self._examples(tar, file)]
+            found = [
+                (example.image or Place(-1, 0), example) for example in self._examples(tar, file)
+            ]
         return [
-            Row(at.offset, bytes=at.size, problem=one.problem or None, name=one.name)
-            for at, one in found
+            Row(at.offset, bytes=at.size, problem=example.problem or None, name=example.name)
+            for at, example in found
         ]
 
     def images(self, file: str) -> Iterator[EncodedImage]:
         with opened(self.path(file)) as tar:
-            for one in self._examples(tar, file):
-                if one.image is None:
-                    yield EncodedImage(None, -1, one.name, None, one.problem)
+            for example in self._examples(tar, file):
+                if example.image is None:
+                    yield EncodedImage(None, -1, example.name, None, example.problem)
                 else:
                     label = None
-                    if one.label is not None:
-                        text = _member(tar, one.label._replace(size=min(one.label.size, 4096)))
+                    if example.label is not None:
+                        text = _member(
+                            tar, example.label._replace(size=min(example.label.size, 4096))
+                        )
                         label = _label_in(text)
-                    yield EncodedImage(_member(tar, one.image), one.image.offset, one.name, label)
+                    yield EncodedImage(
+                        _member(tar, example.image), example.image.offset, example.name, label
+                    )
 
     def _examples(self, tar: BinaryIO, file: str) -> Iterator[Example]:
         return examples(tar, self.path(file), file, self.label_column or LABEL, not self.headers)
@@ -188,18 +194,18 @@ def examples(
         found = _KEY.fullmatch(member.name)
         key, field = (found[1], found[2].lower()) if found else (member.name, "")
         run, last = run + (key != last), key
-        one = Member(member.name, key, field, run, Place(member.offset_data, member.size))
+        unused = Member(member.name, key, field, run, Place(member.offset_data, member.size))
         if problem:
             if _is_image(field):
                 problems.append(Example(f"{stem}/{member.name}", None, None, problem))
         elif _is_image(field):
-            images.append(one)
+            images.append(unused)
         elif field == label or field.endswith(f".{label}"):
-            labels.setdefault(f"{_stem(one.name, label)}.{label}", []).append(one)
+            labels.setdefault(f"{_stem(unused.name, label)}.{label}", []).append(unused)
         else:
-            others.append(one)
+            others.append(unused)
     images, left = _sorted_out(file, images, others, looking)
-    problems += [Example(f"{stem}/{one.name}", None, None, why) for one, why in left]
+    problems += [Example(f"{stem}/{member.name}", None, None, why) for member, why in left]
     used = set[Place]()
     for image, shown in zip(images, _names(images), strict=True):
         own = _label_of(image, images, labels, label)
@@ -210,9 +216,9 @@ def examples(
         else:
             yield Example(f"{stem}/{shown}", image.place, own)
     yield from problems
-    for one in (one for same in labels.values() for one in same):
-        if one.place not in used:
-            yield Example(f"{stem}/{one.name}", None, None, NO_IMAGE)
+    for unused in (label for same in labels.values() for label in same):
+        if unused.place not in used:
+            yield Example(f"{stem}/{unused.name}", None, None, NO_IMAGE)
 
 
 def _label_in(content: bytes) -> str | None:
@@ -232,11 +238,11 @@ def _label_of(
     """
     for name in (f"{os.path.splitext(image.name)[0]}.{label}", f"{image.key}.{label}"):
         same = labels.get(name, [])
-        beside = [one for one in same if one.run == image.run]
+        beside = [label for label in same if label.run == image.run]
         if len(same) == 1 or len(beside) == 1:
             return (beside or same)[0].place
         if len(same) > 1:
-            twins = [one.place for one in images if one.name == image.name]
+            twins = [member.place for member in images if member.name == image.name]
             return same[twins.index(image.place)].place if len(twins) == len(same) else None
     return None
 
@@ -246,12 +252,12 @@ def _names(images: Sequence[Member]) -> list[str]:
     each once.
     """
     of_key: dict[str, set[str]] = {}
-    for one in images:
-        of_key.setdefault(one.key, set()).add(one.name)
+    for image in images:
+        of_key.setdefault(image.key, set()).add(image.name)
     given: Counter[str] = Counter()
     names = []
-    for one in images:
-        shown = cut(one.key if len(of_key[one.key]) == 1 else one.name, _LONGEST_NAME)
+    for image in images:
+        shown = cut(image.key if len(of_key[image.key]) == 1 else image.name, _LONGEST_NAME)
         given[shown] += 1
         names.append(shown if given[shown] == 1 else f"{shown} ({given[shown]})")
     return names
@@ -265,18 +271,20 @@ def _sorted_out(
 
     Arrays, and files whose names say nothing, are parts of an example if an image has their key.
     """
-    keys, found, left = {one.key for one in images}, list(images), []
-    for one in others:
-        why = left_out.by_name(one.name)
-        is_part = one.key in keys and (why is None or why == left_out.ARRAYS)
+    keys, found, left = {image.key for image in images}, list(images), []
+    for member in others:
+        why = left_out.by_name(member.name)
+        is_part = member.key in keys and (why is None or why == left_out.ARRAYS)
         if why is None and looking:
-            head = _member(file, one.place._replace(size=min(one.place.size, left_out.LOOKED_AT)))
-            why = left_out.by_content(one.name, head)
+            head = _member(
+                file, member.place._replace(size=min(member.place.size, left_out.LOOKED_AT))
+            )
+            why = left_out.by_content(member.name, head)
             if why is None:
-                found.append(one)
+                found.append(member)
         if why and not is_part:
-            left.append((one, why))
-    return sorted(found, key=lambda one: one.place.offset), left
+            left.append((member, why))
+    return sorted(found, key=lambda image: image.place.offset), left
 
 
 def _opened_member(path_and_place: tuple[str, Place]) -> bytes:

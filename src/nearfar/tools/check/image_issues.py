@@ -85,15 +85,16 @@ def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
                 found += pool.map(lambda row: measures(_grayscale(originals[row])), rows.tolist())
             else:
                 found += [
-                    measures(one.float().mean(0).byte().numpy()) for one in images.pictures(rows)
+                    measures(picture.float().mean(0).byte().numpy())
+                    for picture in images.pictures(rows)
                 ]
             bar.update(len(found))
         columns = dict(zip(LIMITS, np.array(found).T, strict=False))
         if originals is not None:
             sides = np.array(
                 [
-                    one[:2]
-                    for one in pool.map(lambda row: header(originals[row]), range(len(images)))
+                    sizes[:2]
+                    for sizes in pool.map(lambda row: header(originals[row]), range(len(images)))
                 ]
             )
             short, long = np.log(sides.min(1)), np.log(sides.max(1))

@@ -90,7 +90,7 @@ def duplicate_issues(
     def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
         distance = 1 - features[[row, other]] @ features.T
         near = float(distance[0, other])
-        distance[:, [one for member in group for one in copies_of.get(member, [member])]] = (
+        distance[:, [copy for member in group for copy in copies_of.get(member, [member])]] = (
             torch.inf
         )
         return near <= APART * float(distance.min())
@@ -107,7 +107,11 @@ def duplicate_issues(
             for row in others if of_train else ():
                 if problem == "leak" or stands_out(row, of_train[0], group):
                     leaked.add(row)
-                    plain = (one for one in of_train if proportions[one] == proportions[row])
+                    plain = (
+                        candidate
+                        for candidate in of_train
+                        if proportions[candidate] == proportions[row]
+                    )
                     other = next(plain, of_train[0])
                     stretched = problem == "leak" and proportions[other] != proportions[row]
                     add(problem, row, other, f"stretched {words}" if stretched else words)
@@ -117,9 +121,9 @@ def duplicate_issues(
         for row in group if len(counts) > 1 else ():
             if labels[row] not in ("", clear):
                 other = next(
-                    one
-                    for one in group
-                    if labels[one] == (clear or labels[one]) not in ("", labels[row])
+                    candidate
+                    for candidate in group
+                    if labels[candidate] == (clear or labels[candidate]) not in ("", labels[row])
                 )
                 add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
     return found
@@ -156,7 +160,7 @@ def label_problems(
         features[torch.from_numpy(rows)], images.labels[rows], seed, approximate=approximate
     )
     problems = []
-    for place, own, other, chance in zip(*(one.tolist() for one in found[:4]), strict=True):
+    for place, own, other, chance in zip(*(values.tolist() for values in found[:4]), strict=True):
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
         problems.append(
@@ -208,8 +212,8 @@ def image_problems(images: Images) -> tuple[list[Issue], list[str]]:
             )
             continue
         problems += [
-            Issue(problem, row, images.names[row], MEASURED[problem].format(one), one)
-            for row, one in rows
+            Issue(problem, row, images.names[row], MEASURED[problem].format(value), value)
+            for row, value in rows
         ]
     return problems, usual
 
@@ -219,10 +223,10 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
     split.
     """
     counts, pairs = Counter(labels), Counter(zip(labels, splits, strict=True))
-    ranked = sorted(counts, key=lambda one: (one == "", -counts[one], one))
-    columns: dict[str, list[Any]] = {"label": ranked, "images": [counts[one] for one in ranked]}
+    ranked = sorted(counts, key=lambda name: (name == "", -counts[name], name))
+    columns: dict[str, list[Any]] = {"label": ranked, "images": [counts[name] for name in ranked]}
     divided = list(dict.fromkeys(splits)) if len(set(splits)) > 1 else []
-    return columns | {split: [pairs[one, split] for one in ranked] for split in divided}
+    return columns | {split: [pairs[name, split] for name in ranked] for split in divided}
 
 
 def next_step(
@@ -231,7 +235,7 @@ def next_step(
     """What to do, in a sentence: the two steps that matter most, and near leaks, which a
     measurement hides. noted: whether lines say more of the images than the problems do.
     """
-    counts = Counter(one.problem for one in problems)
+    counts = Counter(issue.problem for issue in problems)
     steps = [f"{advice} ({counts[name]})" for name, advice in ADVICE.items() if counts[name]]
     sizes = [size for label, size in zip(classes["label"], classes["images"], strict=True) if label]
     if small := sum(size < HANDFUL for size in sizes):

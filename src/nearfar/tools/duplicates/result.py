@@ -129,14 +129,14 @@ class Duplicates(Result):
         said += f", {stretched} stretched to other proportions" if stretched else ""
         said += f", {frames} by their first frame alone" if frames else ""
         total = sum(counts) - near_duplicates + frames
-        what = "in the archive" if archive else "copies of others"
+        relation = "in the archive" if archive else "copies of others"
         of = f" of {self.of_splits}" if self.of_splits else ""
         groups = {
             member.group for member in self.compared.members if member.kind == KINDS[NEAR_DUPLICATE]
         }
         others = f"{near_duplicates}" if archive else f"{len(groups)} groups of"
         lines = [
-            f"{total} of {len(self.photos) - archive} images{of} are {what}: {said}",
+            f"{total} of {len(self.photos) - archive} images{of} are {relation}: {said}",
             f"{others} others are near-duplicates, at a distance of up to {self.compared.near:.3g}",
         ]
         if stay := [why for why in self["why"] if why]:

@@ -89,12 +89,12 @@ def _old_images(new: Embeddings, saved: Map, file: Path) -> Embeddings:
     else:
         images = images.subset(range(count))
     now = map_fingerprint(run.path, images)
-    for part, what in (
+    for part, changed in (
         ("encoder", f"the encoder of {run.path}"),
         ("names", f"the images in {about['data']}"),
     ):
         if now[part] != about.get(part):
-            raise ValueError(f"{what} changed since {file} was drawn: draw the map again")
+            raise ValueError(f"{changed} changed since {file} was drawn: draw the map again")
     return Embeddings(images, encoder, run.path.name, about["data"], about.get("split"), run=run)
 
 

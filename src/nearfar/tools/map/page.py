@@ -245,8 +245,8 @@ def _sheets(
     workers, waiting = usable_cores(), iter(jobs)
     with ThreadPoolExecutor(workers) as pool, progress("thumbnails", len(jobs)) as bar:
         while some := list(islice(waiting, 4 * workers)):
-            for one in pool.map(drawn, some):
-                yield one
+            for drawn_sheet in pool.map(drawn, some):
+                yield drawn_sheet
                 bar.advance()
 
 
@@ -299,11 +299,11 @@ def levels(
     far = np.square(coordinates - means[cell]).sum(axis=1)
     order = np.lexsort((far, -counts[cell]))  # the middle of the fullest cell comes first
     found = {}
-    for one in range(COARSEST, depth + 1):
+    for level in range(COARSEST, depth + 1):
         _, first, counts = np.unique(
-            _cells(keys[order], one), return_index=True, return_counts=True
+            _cells(keys[order], level), return_index=True, return_counts=True
         )
-        found[one] = order[first].astype(np.int32), counts.astype(np.int32)
+        found[level] = order[first].astype(np.int32), counts.astype(np.int32)
     return found
 
 

@@ -229,7 +229,7 @@ def test_members_of_a_tar_are_not_read_where_the_table_knows_them(beside, tmp_pa
     facts = image_stats(images, rows)
     assert [facts[row].width for row in rows][-40:] == [8 + number for number in range(40)]
     assert len(set(facts)) == len(images) and all(one.bytes > 0 for one in facts.values())
-    assert find_links(images, torch.eye(len(images)), most=0.0, pictured=False) == []
+    assert find_links(images, torch.eye(len(images)), most=0.0, has_pixels=False) == []
     assert [path is not None for path in paths_of(images)] == [True] * 3 * beside + [False] * 40
     assert reads == []
 

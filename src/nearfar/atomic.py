@@ -37,24 +37,39 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     whatever ending, is removed first. Raises NotWrittenError for a full disk, and other errors as
     they are.
     """
-    path = Path(path)
-    remove_abandoned(path)
-    name = f".{path.stem}.{_machine()}-{os.getpid()}.partial{path.suffix}"
-    unfinished = path.with_name(name)
+    with replacing_all([path]) as [unfinished]:
+        yield unfinished
+
+
+@contextlib.contextmanager
+def replacing_all(paths: Sequence[str | os.PathLike[str]]) -> Iterator[list[Path]]:
+    """Yield a temporary path for each of these files that belong together, and move them all when
+    the last is written; see `replacing`.
+
+    After an error none is replaced. NotWrittenError names the first.
+    """
+    unfinished: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        remove_abandoned(path)
+        name = f".{path.stem}.{_machine()}-{os.getpid()}.partial{path.suffix}"
+        unfinished[path] = path.with_name(name)
     try:
-        with translate_errors(path):
-            yield unfinished
-            if unfinished.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                with unfinished.open("rb+") as file:
-                    os.fsync(file.fileno())
-            os.replace(unfinished, path)
+        with translate_errors(Path(paths[0])):
+            yield list(unfinished.values())
+            for part in unfinished.values():
+                if not part.is_dir():
+                    with part.open("rb+") as file:
+                        os.fsync(file.fileno())
+            for path, part in unfinished.items():
+                if part.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                os.replace(part, path)
     except BaseException:
-        if unfinished.is_dir():
-            shutil.rmtree(unfinished, ignore_errors=True)
-        else:
-            unfinished.unlink(missing_ok=True)
+        for part in unfinished.values():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+            else:
+                part.unlink(missing_ok=True)
         raise
 
 
@@ -122,12 +137,10 @@ def translate_errors(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.
 
     Libraries raise errors of other kinds on top of that of the operating system: torch's says
-    "unexpected pos".
+    "unexpected pos". A file that is written as a part of another is not named.
     """
     try:
         yield
-    except NotWrittenError:
-        raise
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:

@@ -1,4 +1,6 @@
-"""Every verb from the command line: it succeeds, and writes its files and no others."""
+"""What a run, an export and a map write from the command line, and nothing else; test_contract.py
+has the tools.
+"""
 
 from pathlib import Path
 
@@ -18,17 +20,11 @@ LINES = {
     "embed run --out features.parquet": "features.parquet run/features.safetensors",
     "map run --epochs 20 --out map.html": "map.html map.json map.png map.safetensors",
     "map run photos/a --onto map.html --out more.html": "more.html more.json more.png",
-    "search run photos/a/1.png --out alike.html": "alike.csv alike.html",
-    "duplicates run --out copies.html": "copies.csv copies.html copies.list",
-    "select run --by typical --n 5": "run/selection.csv run/selection.html run/selection.list",
-    "cluster run --clusters 3 --out groups.html": "groups.csv groups.html",
-    "check run --out checked.html": "checked.csv checked.html checked.list",
     "export run --to torch": "run/export/encoder.pt2",
     "views photos --out views.html": "views.html",
     "methods": "",
     "--help": "",
     "pretrain --help": "",
-    "search run photos/a/1.png --json": "",
 }
 
 

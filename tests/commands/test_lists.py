@@ -429,7 +429,6 @@ def test_what_the_page_of_duplicates_holds(run, tmp_path):
     assert f"nearfar duplicates {shlex.quote(str(run.path))} --out {out}" == data["command"]
     assert [link[0] for link in data["links"]] == sorted(link[0] for link in data["links"])
     assert max(link[0] for link in data["links"]) <= 0.002
-    assert not re.search(r"https?://", page)
 
 
 @pytest.mark.parametrize(
@@ -438,13 +437,10 @@ def test_what_the_page_of_duplicates_holds(run, tmp_path):
         (["search", "RUN"], "name the images to look for"),
         (["search", "RUN", "005.pn"], "did you mean '005.png'"),
         (["search", "RUN", "000.png", "--k", "84"], "--k must be 1 to 83"),
-        (["search", "RUN", "000.png", "--kk", "4"], "Did you mean --k?"),
         (["select", "RUN", "--n", "85"], "--n must be 1 to 84, not 85"),
         (["select", "RUN", "--by", "nearst"], 'Did you mean "near"?'),
         (["select", "RUN", "--by", "near"], "--by near needs images"),
         (["select", "RUN", "000.png"], "--by near needs images"),
-        (["duplicates", "RUN", "--distance", "-1"], "--distance must be 0 to 2"),
-        (["duplicates", "RUN", "--out", "x.csv"], "choose an --out in .html"),
         (["cluster", "RUN", "--clusters", "85"], "85 are needed"),
     ],
 )
@@ -454,23 +450,6 @@ def test_a_mistake_is_one_line(words, says, run, complaint, tmp_path, monkeypatc
     assert says in complaint(*(run.path if word == "RUN" else word for word in words))
     assert not list(tmp_path.iterdir())
     assert not (run.path / "features.safetensors").exists()  # noticed before the work
-
-
-def test_lists_replace_nothing_that_was_named(run, tmp_path):
-    for name in ("mine.list", "ours.csv"):
-        (tmp_path / name).write_text("mine")
-    for verb, name in (
-        (run.duplicates, "mine"),
-        (run.select, "mine"),
-        (run.select, "ours"),
-        (run.cluster, "ours"),
-    ):
-        with pytest.raises(ValueError, match=rf"{name}\.\w+ exists already"):
-            verb(out=tmp_path / f"{name}.html")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "mine.list": "mine",
-        "ours.csv": "mine",
-    }
 
 
 def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():

@@ -39,30 +39,6 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("out", "says"),
-    [
-        ("cat.html", r"cat\.png exists already, and cat\.html comes with a \.png beside it"),
-        ("dog.html", r"dog\.html exists already; choose another --out"),
-        (
-            "ant.html",
-            r"ant\.safetensors exists already, and ant\.html comes with a \.safetensors beside it",
-        ),
-        ("m.png", r"m\.png ends in \.png; choose an --out in \.html"),
-        ("m.xyz", r"m\.xyz ends in \.xyz; choose an --out in \.html"),
-        ("nowhere/m.html", "cannot write into .*nowhere: No such file or directory"),
-        ("dog.html/m.html", "cannot write into .*dog.html: Not a directory"),
-    ],
-)
-def test_a_map_replaces_nothing(out, says, run, tmp_path, no_work):
-    for name in ("cat.png", "dog.html", "ant.safetensors"):
-        (tmp_path / name).write_text("mine")
-    before = files(tmp_path)
-    with pytest.raises((ValueError, OSError), match=says):
-        nearfar.map(run, out=tmp_path / out)
-    assert files(tmp_path) == before
-
-
 @pytest.mark.parametrize("out", ["rows.xyz", "nowhere/rows.csv", "there.csv"])
 def test_embeddings_replace_nothing(out, run, tmp_path, no_work):
     (tmp_path / "there.csv").symlink_to("nothing")
@@ -73,31 +49,17 @@ def test_embeddings_replace_nothing(out, run, tmp_path, no_work):
 
 
 @pytest.mark.parametrize(
-    ("verb", "option", "value"),
+    ("option", "value"),
     [
-        *(
-            ("map", *each)
-            for each in (("num_views", 0), ("limit", -5), ("epochs", 0), ("seed", -1))
-        ),
-        *(
-            ("evaluate", *each)
-            for each in (("limit", 0), ("seed", 2**32), ("test_share", 1.0), ("protocol", ["nn"]))
-        ),
+        ("limit", 0),
+        ("seed", 2**32),
+        ("test_share", 1.0),
+        ("protocol", ["nn"]),
     ],
 )
-def test_values_that_make_no_sense(verb, option, value, run, no_work):
+def test_values_that_make_no_sense(option, value, run, no_work):
     with pytest.raises(ValueError, match=option.replace("_", "-")):
-        getattr(nearfar, verb)(run, **{option: value})
-
-
-def test_a_map_whose_page_fails_leaves_no_picture(run, tmp_path, monkeypatch):
-    def full(*given, **named):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("nearfar.tools.map.page.write_map_page", full)
-    with pytest.raises(OSError, match=r"cannot write .*m\.html: No space left"):
-        nearfar.map(run, out=tmp_path / "m.html", epochs=1)
-    assert not list(tmp_path.glob("*m.*"))
+        nearfar.evaluate(run, **{option: value})
 
 
 def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path):

@@ -104,8 +104,6 @@ def test_a_run_on_several_sources(places, tmp_path, capsys):
     assert [one["name"] for one in data["columns"]][:2] == ["label", "length"]
     found = nearfar.search("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2)
     assert found["path"][0].startswith(str(tmp_path)) and len(found["name"]) == 2
-    page = nearfar.map("run", ["a", "c.csv"], epochs=1, out="both.html").path
-    assert json.loads((tmp_path / "both.json").read_text())["layout"] == "cluster-embedding"
 
 
 def test_a_label_column_is_evaluated(places, tmp_path):

@@ -239,13 +239,6 @@ def test_copies_are_sought_by_colours_and_edges_alone(channels, more):
     assert beside - alone == more
 
 
-@pytest.mark.parametrize("verb", ["check", "duplicates", "cluster", "map"])
-def test_a_path_that_is_not_there_is_called_that(verb, here):
-    with pytest.raises(FileNotFoundError, match="there is no photso: name a run folder, images or"):
-        getattr(nearfar, verb)("photso")
-    assert not list(here.iterdir())
-
-
 def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here):
     np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
     assert str(nearfar.map("named.npz").path) == "named-map.html"

@@ -132,10 +132,10 @@ class Tool:
         )
         result = self.function(source.open(how), **options)
         result.command = self._words(source.name, given, page)
-        if page is not None:
-            result.write(page if given["out"] is not None else result.default_page(page))
         for line in result.lines:
             log.info(line)
+        if page is not None:
+            result.write(page if given["out"] is not None else result.default_page(page))
         return result
 
     def _command(self) -> Callable[..., Any]:

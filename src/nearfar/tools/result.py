@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.atomic import replacing, write_file
+from nearfar.atomic import replacing_all
 from nearfar.data.table import printable
 from nearfar.embeddings import Embeddings
 from nearfar.pages.sheet import contact_sheet, thumbnails_for
@@ -74,13 +74,16 @@ class Result(dict[str, list[Any]]):
         return contact_sheet(self.title, self.about, self.note, figures=figures)
 
     def write(self, path: Path) -> None:
-        """Write the page, the columns beside it as .csv, and the files as .list if there are any;
-        log where.
+        """Write the page, the columns beside it as .csv, and the files as .list if there are any:
+        all or none; log where.
         """
-        write_file(path, self.page())
-        write_table(path.with_suffix(TABLE), self)
-        if self.files is not None and self.photos.paths is not None:
-            write_files(path.with_suffix(FILES), self.files)
+        files = self.files if self.photos.paths is not None else None
+        endings = [path.suffix, TABLE] if files is None else [path.suffix, TABLE, FILES]
+        with replacing_all([path.with_suffix(ending) for ending in endings]) as unfinished:
+            unfinished[0].write_bytes(self.page().encode())
+            write_table(unfinished[1], self)
+            if files is not None:
+                write_files(unfinished[2], files)
         self.path = path
         log.info("look -> %s and %s", path, path.with_suffix(TABLE).name)
         for line in self.after(path):
@@ -107,10 +110,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns as CSV; a text that a spreadsheet would take for a formula begins with '
     then.
     """
-    with (
-        replacing(path) as unfinished,
-        unfinished.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         for row in zip(*columns.values(), strict=True):
@@ -124,7 +124,7 @@ def write_files(path: Path, files: Sequence[str]) -> None:
     """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read
     them.
     """
-    write_file(path, b"".join(os.fsencode(file) + b"\0" for file in files))
+    path.write_bytes(b"".join(os.fsencode(file) + b"\0" for file in files))
 
 
 def tar_command(files: Path) -> str:

@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from jaxtyping import Float, Int, UInt
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from nearfar.atomic import replacing
+from nearfar.atomic import replacing_all
 from nearfar.data import Images
 from nearfar.data.resources import usable_cores
 from nearfar.maps import Map, MapQuality, save_map
@@ -67,11 +66,9 @@ def write_map(
 
     measured = {} if quality is None else quality.numbers()
     kept = {} if quality is None else {"kept": quality.kept}
-    endings = (*(BESIDE if saved is not None else BESIDE[:2]), page.suffix)
-    with ExitStack() as stack:
-        files = {
-            ending: stack.enter_context(replacing(page.with_suffix(ending))) for ending in endings
-        }
+    endings = (page.suffix, *(BESIDE if saved is not None else BESIDE[:2]))
+    with replacing_all([page.with_suffix(ending) for ending in endings]) as unfinished:
+        files = dict(zip(endings, unfinished, strict=True))
         if saved is not None:
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""How torch gets the memory of large tensors: another allocator would have to be preloaded before
+"""Memory of large tensors for torch: another allocator would have to be preloaded before
 Python starts.
 """
 

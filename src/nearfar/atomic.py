@@ -82,10 +82,10 @@ def remove_abandoned(path: Path) -> None:
     """
     own = re.compile(rf"\.{re.escape(path.stem)}\.(?:([0-9a-f]{{8}})-)?(\d+)\.partial(?:\..*)?")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        found = [
+        left_files = [
             (Path(entry.path), match) for entry in entries if (match := own.fullmatch(entry.name))
         ]
-        for left, match in found:
+        for left, match in left_files:
             machine, process = match[1], int(match[2])
             gone = not _runs(process) if machine == _machine() else _age(left) > ABANDONED
             if gone and left.is_dir() and not left.is_symlink():
@@ -108,7 +108,7 @@ def _machine() -> str:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process of this machine runs; where that cannot be told, it does."""
+    """Return whether a process of this machine runs; where that cannot be told, it does."""
     if process <= 0 or not hasattr(os, "fork"):
         return True
     try:

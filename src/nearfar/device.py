@@ -1,4 +1,4 @@
-"""Which device there is, what it has, and how a run computes on it: no other file knows kinds of
+"""The device, its abilities, and the ways a run computes on it: no other file knows kinds of
 devices by name.
 """
 
@@ -85,8 +85,8 @@ def one_gpu(number: int) -> dict[str, str]:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's GPUs from
-    Ampere on.
+    """Return whether a device has bfloat16, not by emulation: CPUs with AVX-512 or AMX, NVIDIA's
+    GPUs from Ampere on.
     """
     if device.type == "cpu":
         return torch.backends.mkldnn.is_available() and bool(
@@ -99,7 +99,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether a device computes with float64: Apple's do not, nor do some of Intel's."""
+    """Return whether a device computes with float64: Apple's do not, nor do some of Intel's."""
     if device.type == "xpu":
         return bool(torch.xpu.get_device_properties(device).has_fp64)
     return _allocates(device, torch.float64)
@@ -145,14 +145,14 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class Choice(NamedTuple):
-    """Whether something is done, and why."""
+    """A decision and its reason."""
 
     value: bool
     reason: str
 
 
 class Setup(NamedTuple):
-    """How a run computes on a device in a precision.
+    """Way of computing on a device in a precision.
 
     channels_last: the memory format of convolutions. fused: torch's optimisers as one kernel.
     pinned: batches in page-locked memory. compiled: by torch.compile.
@@ -191,7 +191,7 @@ def setup_of(device: torch.device, precision: str) -> Setup:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an operation failed for want of memory: Apple's devices and CPUs raise a plain
+    """Return whether an operation failed for want of memory: Apple's devices and CPUs raise a plain
     RuntimeError.
     """
     said = str(error)

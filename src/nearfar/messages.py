@@ -94,8 +94,8 @@ def first_line(error: BaseException) -> str:
 
 
 def lacking(error: BaseException | None) -> str:
-    """What the machine lacked when an error was raised, "memory", "threads" or "open files"; "" for
-    other errors.
+    """Return what the machine lacked when an error was raised, "memory", "threads" or "open files";
+    "" for other errors.
 
     The causes of an error count too: libraries raise errors of their own on top of that of the
     system.
@@ -272,12 +272,12 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     anything else.
     """
     try:
-        found = json.loads(read_regular(path))
-        if not isinstance(found, dict):
+        content = json.loads(read_regular(path))
+        if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {first_line(error)}; {remedy}") from error
-    return found
+    return content
 
 
 def load_yaml(path: Path) -> Any:

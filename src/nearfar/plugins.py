@@ -1,4 +1,4 @@
-"""What other installed packages add to nearfar: commands, and sections of the report.
+"""Additions of other installed packages to nearfar: commands, and sections of the report.
 
 A package declares them as entry points in its pyproject.toml. In the group "nearfar.commands" the
 name is that of the command and the object a function, documented as those of nearfar are: Google's
@@ -23,7 +23,7 @@ def report_sections() -> dict[str, EntryPoint]:
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+    plugins: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
-        found.setdefault(entry.name, entry)  # the first on the path
-    return found
+        plugins.setdefault(entry.name, entry)  # the first on the path
+    return plugins

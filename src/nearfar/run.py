@@ -101,7 +101,7 @@ class Run:
 
     @property
     def results(self) -> list[Measurement]:
-        """What `evaluate` and other protocols measured, the last at the end; empty before.
+        """Measurements of `evaluate` and other protocols, the last at the end; empty before.
 
         Each is a mapping of rows (the encoder and the baselines) to accuracies, and says what they
         were measured on: the data, the split, the limit, the seed and the encoder. Running a
@@ -123,14 +123,14 @@ class Run:
         path = self.path / RESULTS
         if not os.path.lexists(path):
             return {}
-        found = read_json(path, REMEDY)
-        if found.keys() & ENCODERS.keys():
+        content = read_json(path, REMEDY)
+        if content.keys() & ENCODERS.keys():
             raise ValueError(
                 f"{path} is of an earlier version, which did not note what its numbers "
                 f"were measured on: "
                 "remove it and evaluate again"
             )
-        return found
+        return content
 
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(f"{self.path / RESULTS} is damaged: {first_line(error)}; {REMEDY}")
@@ -192,8 +192,8 @@ class Run:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the representation is healthy, in words; None for a run without a validation
-        set.
+        """Return whether the representation is healthy, in words; None for a run without a
+        validation set.
         """
         try:
             lines = [line for line in self.metrics if "health" in line]

@@ -227,7 +227,7 @@ def describe_leaks(
     test_x: Tensor,
     predictions: Mapping[str, np.ndarray],
 ) -> str:
-    """What copies of training images among the test images do to accuracies, in one line; ""
+    """Say what copies of training images among the test images do to accuracies, in one line; ""
     without any.
 
     The features are those of the encoder; predictions as `evaluate_features` fills them. Where not
@@ -422,7 +422,7 @@ def measured_on(
 
 
 def _identity(images: Any) -> Iterator[bytes]:
-    """What tells a split from others: its images by their digests, or names, with their labels;
+    """Identify a split: its images by their digests, or names, with their labels;
     else its length.
     """
     if not isinstance(images, Images):

@@ -95,7 +95,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found. words: what is wrong, or why the check was skipped, or empty.
+    """Outcome of a check. words: what is wrong, or why the check was skipped, or empty.
 
     >>> Outcome("memory", passed=False, skipped=True, words="a plain form").check
     'memory'
@@ -121,7 +121,7 @@ class Report:
 
     @property
     def failures(self) -> dict[str, str]:
-        """What is wrong, by the name of the check."""
+        """Return what is wrong, by the name of the check."""
         return {one.check: one.words for one in self.outcomes if not one.passed and not one.skipped}
 
     def __getitem__(self, check: str) -> Outcome:
@@ -534,7 +534,7 @@ def check_autocast(case: Case) -> str | None:
 
 
 def _finite(case: Case, change: Callable[[Tensor], Tensor], words: str) -> str | None:
-    """Whether value and gradients are finite where the views and keys are changed."""
+    """Return whether value and gradients are finite where the views and keys are changed."""
     given = [
         x if kind in ("index", "queue") else change(x.detach())
         for kind, x in zip(case.kinds, case.inputs(torch.float32), strict=True)
@@ -679,7 +679,7 @@ def check_state_dict(case: Case) -> str | None:
 
 
 def _continue(case: Case, loss: nn.Module, other: nn.Module) -> str | None:
-    """Whether two losses take the same two steps."""
+    """Return whether two losses take the same two steps."""
     for step in (4, 5):
         given = case.inputs(torch.float32, step)
         words = _differences(case.kinds, step_of(other, given), step_of(loss, given), 0.0)
@@ -797,7 +797,7 @@ def _of_a_rank(rank: int, cases: dict[str, bytes], parts: tuple[int, int], path:
 
 
 def _ways(case: Case) -> tuple[bool, ...]:
-    """Whether DistributedDataParallel wraps the loss: both, where it learns something."""
+    """Return whether DistributedDataParallel wraps the loss: both, where it learns something."""
     return (False, True) if any(one.requires_grad for one in case.loss.parameters()) else (False,)
 
 

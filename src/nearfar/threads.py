@@ -1,4 +1,4 @@
-"""How many threads torch computes with: the fastest number, measured once in a process.
+"""Number of threads that torch computes with: the fastest number, measured once in a process.
 
 threadpoolctl and torch set a number that somebody knows; the fastest one on a shared machine has to
 be measured.

@@ -1,5 +1,5 @@
-"""Whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by 95 per cent
-intervals.
+"""Verdicts on whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by
+95 per cent intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORDER = ("no", "not decided", "yes")
 
 
 class Judgement(NamedTuple):
-    """Whether a claim holds, and the numbers that say so.
+    """Verdict on a claim, and the numbers that say so.
 
     difference, interval: of the two cells, in the table's unit. p: of the two-sided test that
     decides; below 0.05 the claim is decided. None without a test: counts and memory of single runs,
@@ -45,7 +45,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher one cell is than another, its standard error and that error's degrees of
+    """Difference of one cell from another, its standard error and that error's degrees of
     freedom.
 
     variance: of one number about its cell and seed. cells: that it was estimated from.

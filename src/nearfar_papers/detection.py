@@ -60,7 +60,7 @@ SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spread
 # images on a page, pixels of their longer side, least score that is drawn
 SHOWN, SIDE, CERTAIN = 6, 480, 0.5
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
-Found = list[dict[str, Any]]
+Detections = list[dict[str, Any]]
 """The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`,
 with a "score".
 """
@@ -91,7 +91,7 @@ def read_detection(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _is_complete(about: Any) -> bool:
-    """Whether that is what `transfer` notes of detectors on one task."""
+    """Return whether that is what `transfer` notes of detectors on one task."""
     known = isinstance(about, dict) and {"detector", "train_images", "test_images"} <= about.keys()
     rows = about.get("results") if known else None
     return (
@@ -209,18 +209,18 @@ def _batches(
         steps -= len(loader)
 
 
-def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Found]:
+def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Detections]:
     """Let a detector find the objects in every image, at most 100 of each."""
     from faster_coco_eval.core import mask
 
-    found, device = list[Found](), find_device()
+    found, device = list[Detections](), find_device()
     detector.to(device).eval()
     for image in tracked(test.images, "finding objects"):
         with torch.inference_mode():
             [given] = detector([read_pixels(image, channels_of(detector)).to(device)])
         given = {key: value.cpu() for key, value in given.items()}
         boxes = box_convert(given["boxes"], "xyxy", "xywh").tolist()
-        objects: Found = [
+        objects: Detections = [
             {"bbox": box, "category_id": label, "score": score}
             for box, label, score in zip(
                 boxes, given["labels"].tolist(), given["scores"].tolist(), strict=True
@@ -238,7 +238,7 @@ def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Found
 
 
 def average_precision(
-    truth: AnnotatedImages, found: Sequence[Found], kind: str = "bbox"
+    truth: AnnotatedImages, found: Sequence[Detections], kind: str = "bbox"
 ) -> dict[str, float]:
     """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as
     "AP NAME".
@@ -345,7 +345,7 @@ def evaluate_detectors(
             "steps": steps_of(settings, len(train)),
             "device": find_device().type,
         }
-        numbers, found = dict[str, dict[str, float]](), dict[str, list[Found]]()
+        numbers, found = dict[str, dict[str, float]](), dict[str, list[Detections]]()
         for row, encoder in encoders.items():
             title = f"{task}, {STARTS[row]}"
             log.info("%s: %d steps of %d images", title, about["steps"], settings.batch_size)
@@ -368,7 +368,7 @@ def _measure(
     train: AnnotatedImages,
     test: AnnotatedImages,
     seed: int,
-) -> tuple[dict[str, float], list[Found]]:
+) -> tuple[dict[str, float], list[Detections]]:
     """Train a detector and test it; returns its precisions and minutes, and what it found."""
     torch.manual_seed(seed)  # the heads start alike in every row
     model = _built(encoder, settings, task, train)
@@ -434,7 +434,7 @@ def _built(
 
 
 def write_detection_page(
-    path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Found]]
+    path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Detections]]
 ) -> None:
     """Write a page with a few test images: what is annotated, then what each row of `found`
     holds.
@@ -467,7 +467,7 @@ def write_detection_page(
     )
 
 
-def _drawn(one: AnnotatedImage, objects: Found) -> str:
+def _drawn(one: AnnotatedImage, objects: Detections) -> str:
     from faster_coco_eval.core import mask
 
     image = eight_bits(read_pixels(one, 3))

@@ -36,7 +36,7 @@ HINT = "detectors take small, ResNets, ConvNeXts and others with stages"
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """How a detector is built and trained.
+    """Settings of building and training a detector.
 
     neck: "fpn" (feature pyramid with batch normalisation) or "c4" (the last stage of the net is
     applied to each region). sides: pixels of an image's shorter side, one drawn for each image; the
@@ -201,7 +201,7 @@ class FeatureMaps(nn.Module):
 
 
 class Neck(nn.Module):
-    """What torchvision calls the backbone: the maps of the trunk, through a pyramid where there is
+    """Backbone in the sense of torchvision: the maps of the trunk, through a pyramid where there is
     one.
     """
 

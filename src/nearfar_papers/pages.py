@@ -1,4 +1,4 @@
-"""What is written of tables: JSON, a Markdown page and a picture of each, and claims.md of all of
+"""Files written of tables: JSON, a Markdown page and a picture of each, and claims.md of all of
 them.
 """
 
@@ -26,8 +26,8 @@ from nearfar_papers.paper import TRAINED, Claim, Column, Paper, Row, Table
 from nearfar_papers.runs import (
     PLANE,
     VERDICTS,
-    Found,
     Known,
+    Results,
     folder_of,
     found_so_far,
     outcome_in,
@@ -112,7 +112,7 @@ def write_outcome(
     return path
 
 
-def _runs_and_seconds(found: Found) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:
+def _runs_and_seconds(found: Results) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:
     """Return the runs of a table by key and seed, and the seconds that all of it took."""
     numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
     runs = {(cell["key"], seed): one for cell, seed, one in numbers}
@@ -159,7 +159,7 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
 
 
 def _chosen(table: Table) -> dict[str, str]:
-    """What was chosen for each row, by its title; of each column where they differ."""
+    """Say what was chosen for each row, by its title; of each column where they differ."""
     found = {}
     for row in (table.rows[name] for name in table.run if table.choices):
         titles = {
@@ -173,7 +173,7 @@ def _chosen(table: Table) -> dict[str, str]:
 
 
 def _images(paper: Paper, table: Table) -> list[str]:
-    """How many images each data set of the table has, and how many are used."""
+    """Say how many images each data set of the table has, and how many are used."""
     found: dict[str, None] = {}
     for cell in table.cells():
         name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))

@@ -74,7 +74,7 @@ PRECISIONS = ("AP", "AP50", "AP75", "box AP")
 
 Known = Mapping[tuple[str, str], Mapping[str, Any]]
 """By the key of a run and what was read from it: the number of each seed."""
-Found = dict[str, dict[str, Any]]
+Results = dict[str, dict[str, Any]]
 """By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
 
 
@@ -163,8 +163,8 @@ def measurements(folder: Path) -> dict[str, Any]:
 
 
 def _is_number(one: Any, measured: bool = True) -> bool:
-    """Whether that is a number as `reproduce` writes it, with seconds and commands; not `measured`:
-    of a training.
+    """Return whether that is a number as `reproduce` writes it, with seconds and commands; not
+    `measured`: of a training.
     """
     if not isinstance(one, dict) or not isinstance(one.get("commands"), list):
         return False
@@ -480,8 +480,8 @@ def _measure_words(cell: Cell, task: Task) -> list[str]:
 
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:
-    """How a cell's number is measured: those that are alike come from one command, with all of
-    their protocols.
+    """Return how a cell's number is measured: those that are alike come from one command, with all
+    of their protocols.
     """
     return (
         cell.measure,
@@ -548,7 +548,7 @@ def _is_cell(cell: Any) -> bool:
 
 
 def _is_claim(claim: Any) -> bool:
-    """Whether that is a claim with its verdict; p, if it was tested, is a share."""
+    """Return whether that is a claim with its verdict; p, if it was tested, is a share."""
     return (
         isinstance(claim, dict)
         and all(isinstance(claim.get(name), str) for name in ("text", "numbers"))
@@ -557,14 +557,14 @@ def _is_claim(claim: Any) -> bool:
     )
 
 
-def found_so_far(table: Table, out: Path, known: Known | None = None) -> Found:
+def found_so_far(table: Table, out: Path, known: Known | None = None) -> Results:
     """Return the numbers of a table: those written before, of runs with the same settings, and
     those of run folders.
 
     known: numbers of other tables; their own come first.
     """
     before = outcome_in(path_of(table, out).with_suffix(".json")).get("cells", {})
-    found: Found = {}
+    found: Results = {}
     for cell in table.cells():
         old = before.get(cell.place, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
@@ -617,9 +617,9 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     return replace(table, own=own, choices=choices)
 
 
-def has(found: Found, cell: Cell, seed: int) -> bool:
-    """Whether a cell has its number for a seed; one without versions is older than the random
-    samples of `limit`.
+def has(found: Results, cell: Cell, seed: int) -> bool:
+    """Return whether a cell has its number for a seed; one without versions is older than the
+    random samples of `limit`.
     """
     number = found[cell.place]["seeds"].get(str(seed))
     return number is not None and ("versions" in number or "limit" not in cell.settings)

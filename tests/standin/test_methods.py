@@ -17,7 +17,7 @@ MAY_WAIT = {
     "state.items()}": "the saved encoder",
     "return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[": "health",
     "].float().cpu()": "health",
-    "pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)": "the same",
+    "pixels = validation.gather(torch.arange(rows.start, rows.stop)).to(device)": "the same",
     "encoder.to(find_device())": "the nearest images in the report",
     "out[index] = features.float().cpu()": "the same",
     EIGH: "torch's eigenvalues always wait; LORAC's are of a matrix as small as its views are many",

@@ -95,7 +95,7 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
             f"OMP_NUM_THREADS sets the number of torch's threads, {torch.get_num_threads()}"
         )
     setup = setup_of(device, trial.precision if trial else "32-true")
-    found: dict[str, Any] = {
+    findings: dict[str, Any] = {
         **_versions(),
         "processor": hardware()["processor"],
         "cores": usable_cores(),
@@ -112,9 +112,9 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
         "notes": notes,
         "problems": problems,
     }
-    for line in _lines(found):
+    for line in _lines(findings):
         log.info("%s", line)
-    return found
+    return findings
 
 
 def _cache(empty: bool) -> dict[str, Any]:
@@ -259,56 +259,59 @@ def _requirements() -> Iterator[tuple[str, Requirement]]:
             yield wanted[0], requirement
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def _lines(findings: dict[str, Any]) -> Iterator[str]:
     shown = {
-        name: found["versions"].get(name)
+        name: findings["versions"].get(name)
         for name in ("nearfar", "python", "torch", "torchvision", "timm")
     }
     yield "versions   " + ", ".join(
         f"{name} {version or 'missing'}" for name, version in shown.items()
     )
-    for name, packages in found["extras"].items():
+    for name, packages in findings["extras"].items():
         yield f"optional   {name}: " + (
             f"pip install 'nearfar[{name}]'" if None in packages.values() else "there"
         )
-    yield f"processor  {found['processor']}, {found['cores']} cores to use, {found['capability']}"
     yield (
-        f"memory     {_size(found['memory']['available'])} of "
-        f"{_size(found['memory']['total'])} available"
+        f"processor  {findings['processor']}, {findings['cores']} cores to use, "
+        f"{findings['capability']}"
     )
-    for gpu in found["gpus"]:
+    yield (
+        f"memory     {_size(findings['memory']['available'])} of "
+        f"{_size(findings['memory']['total'])} available"
+    )
+    for gpu in findings["gpus"]:
         lacks = [f", without {kind}" for kind in ("bfloat16", "float64") if not gpu[kind]]
         yield f"GPU        {gpu['name']}, {_size(gpu['memory'])}{''.join(lacks)}"
-    if not found["gpus"]:
+    if not findings["gpus"]:
         yield "GPU        none"
-    if found["precision"] is not None:
-        yield f"precision  {found['reason']}"
+    if findings["precision"] is not None:
+        yield f"precision  {findings['reason']}"
         yield (
-            f"speed      {found['images_per_second']:.0f} images/s: the small net on "
+            f"speed      {findings['images_per_second']:.0f} images/s: the small net on "
             f"images of {SIDE} px, in training"
         )
     times = ", ".join(
-        f"{name} {milliseconds:.1f} ms" for name, milliseconds in found["convolutions"].items()
+        f"{name} {milliseconds:.1f} ms" for name, milliseconds in findings["convolutions"].items()
     )
     yield (
         f"kernels    convolution on the CPU: {times.replace('product', 'matrix product as large')}"
     )
-    yield f"device     {found['device']}"
-    for name, entry in found["setup"].items():
+    yield f"device     {findings['device']}"
+    for name, entry in findings["setup"].items():
         yield (
             f"           {name.replace('_', ' ')}: {'yes' if entry['value'] else 'no'}, "
             f"{entry['reason']}"
         )
-    cache = found["cache"]
+    cache = findings["cache"]
     held = f"{_size(cache['bytes'])} in {cache['data_sets']} data sets, {_size(cache['free'])} free"
     yield f"cache      {cache['folder']}: {held}"
     if cache["freed"]:
         yield f"           {_size(cache['freed'])} were freed"
     if cache["data_sets"]:
         yield "           nearfar doctor --empty-cache empties it"
-    yield from (f"note       {note}" for note in found["notes"])
-    yield from (f"problem    {problem}" for problem in found["problems"])
-    if not found["problems"]:
+    yield from (f"note       {note}" for note in findings["notes"])
+    yield from (f"problem    {problem}" for problem in findings["problems"])
+    if not findings["problems"]:
         yield "a run would work"
 
 

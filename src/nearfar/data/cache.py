@@ -109,12 +109,12 @@ def read(home: Path) -> tuple[Entry, Shaped[Tensor, "images channels size size"]
 
     No pixels are read; see the head of this file for what is noticed.
     """
-    found = _loaded(home)
-    if found is not None:
+    loaded = _loaded(home)
+    if loaded is not None:
         used.add(home)
         with contextlib.suppress(OSError):
             os.utime(home / ENTRY)  # when it was used last
-    return found
+    return loaded
 
 
 def _loaded(home: Path) -> tuple[Entry, Tensor | None] | None:
@@ -154,8 +154,8 @@ def _pixels_file(home: Path, form: PixelFormat) -> Path:
 
 
 def _state(pixels: Path) -> list[int]:
-    found = pixels.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = pixels.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def decoded(
@@ -175,18 +175,18 @@ def decoded(
     home = store.folder / key([digests, form])
     wanted = store.cache and form.bytes_of(len(digests)) <= store.limit
 
-    def there() -> tuple[Path, Entry, Tensor | None] | None:
-        found = read(home)
-        if found is None or (wanted and found[0].count and found[1] is None):
+    def read_entry() -> tuple[Path, Entry, Tensor | None] | None:
+        entry = read(home)
+        if entry is None or (wanted and entry[0].count and entry[1] is None):
             return None
-        return home, found[0], found[1] if wanted else None
+        return home, entry[0], entry[1] if wanted else None
 
     def finished() -> tuple[Path, Entry, Tensor | None] | None:
-        found = there()
-        return None if found is None or _again(images, found[1]) else found
+        entry = read_entry()
+        return None if entry is None or _again(images, entry[1]) else entry
 
-    found = finished()
-    if found is None:
+    entry = finished()
+    if entry is None:
         from filelock import FileLock  # comes with torch
 
         try:
@@ -196,17 +196,17 @@ def decoded(
             ):  # of several processes that want it, one builds
                 for leftover in home.parent.glob(f".{home.name}.*"):  # of builds that were killed
                     shutil.rmtree(leftover, ignore_errors=True)
-                found = finished()  # another process may have built it while we waited
-                if found is None:
+                entry = finished()  # another process may have built it while we waited
+                if entry is None:
                     _build(home, images(), digests, form, lineage, wanted, store)
-                    found = there()
+                    entry = read_entry()
         except OSError as error:
             raise ValueError(
                 f"cannot write the cache in '{store.folder}' ({error}); {ELSEWHERE}"
             ) from error
-    if found is None:
+    if entry is None:
         raise ValueError(f"the cache in '{home}' cannot be read back; remove it, or {ELSEWHERE}")
-    return found
+    return entry
 
 
 def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
@@ -259,25 +259,25 @@ def _build(
         part.mkdir()
         file = _pixels_file(part, form)
         with contextlib.closing(chunks), open(file, "wb") as pixels:
-            found = _write_pixels(chunks, len(digests), form, pixels if wanted else None)
+            written = _write_pixels(chunks, len(digests), form, pixels if wanted else None)
             pixels.flush()
             os.fsync(pixels.fileno())
         whitest = 255 if form.value_range is None else 65535
-        mean, std = statistics(found.moments, found.images * form.size**2, whitest)
+        mean, std = statistics(written.moments, written.images * form.size**2, whitest)
         entry = Entry(
             form,
-            found.images,
-            found.problems,
+            written.images,
+            written.problems,
             mean,
             std,
             wanted,
             lineage,
             _state(file),
-            found.passing,
+            written.passing,
         )
         if not wanted:
             file.unlink()
-        marks = [mark for row, mark in enumerate(digests) if row not in found.problems]
+        marks = [mark for row, mark in enumerate(digests) if row not in written.problems]
         pyarrow.feather.write_feather(
             pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS
         )
@@ -377,12 +377,12 @@ def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
 
 def _states(folder: Path, lineage: str) -> list[Path]:
     """The states of a data set that a cache folder holds, those used last at the end."""
-    found = []
+    states = []
     for entry in folder.glob(f"*/{ENTRY}"):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if json.loads(entry.read_text(encoding="utf-8")).get("lineage") == lineage:
-                found.append((entry.stat().st_mtime_ns, entry.parent))
-    return [home for _, home in sorted(found)]
+                states.append((entry.stat().st_mtime_ns, entry.parent))
+    return [home for _, home in sorted(states)]
 
 
 def limit() -> int:
@@ -402,14 +402,14 @@ def sizes(folder: Path) -> dict[Path, int]:
     Data sets are folders; beside them lie tables of headers and digests. Only names that nearfar
     gives count.
     """
-    found = {}
+    size_of = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _NAME.fullmatch(path.name) and not path.is_symlink():
             with contextlib.suppress(OSError):  # removed meanwhile
-                found[path] = sum(
+                size_of[path] = sum(
                     file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])
                 )
-    return found
+    return size_of
 
 
 def empty(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """The usual names of columns: of paths and names of images, of images, labels, splits and vectors.
 
-Names are compared by `usual_name`: "File Paths", "filePath" and "file_path" are one.
+Names are compared by `normalized_name`: "File Paths", "filePath" and "file_path" are one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VECTOR_NAMES = ("embedding", "feature", "vector")
 _SINGULAR = re.compile(r"(?<=ss)es$|(?<=[^s])s$")
 
 
-def usual_name(column: str) -> str:
+def normalized_name(column: str) -> str:
     """A column's name in lower case, without anything between words and without the "s" of a
     plural.
     """
@@ -43,9 +43,9 @@ def usual_name(column: str) -> str:
     return name if name == "cls" else _SINGULAR.sub("", name)
 
 
-def usual_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
+def find_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
     """The column whose name stands first among the usual ones; of two that are written alike, the
     first.
     """
-    named = {usual_name(column): column for column in reversed(list(columns))}
+    named = {normalized_name(column): column for column in reversed(list(columns))}
     return next((named[name] for name in usual if name in named), None)

@@ -139,9 +139,9 @@ def decode(
     dangerously large image, and ValueError for other channels.
     """
     size, channels, value_range = form
-    found = own_numbers(data, channels, value_range)
-    if found is not None:
-        pixels = _planes(found, channels, value_range, size)
+    numbers = own_numbers(data, channels, value_range)
+    if numbers is not None:
+        pixels = _planes(numbers, channels, value_range, size)
         return pixels.numpy() if value_range is None else sixteen_bits(pixels)
     with _opened(data, at_least=2 * size) as image:
         narrow = image.convert("L") if image.mode == "RGB" and channels == 1 else image
@@ -200,31 +200,31 @@ def whole_planes(
     at_least: pixels that both sides keep where JPEG files may be decoded at a fraction of their
     size.
     """
-    if (found := own_numbers(data, channels, value_range)) is not None:
-        return _planes(found, channels, value_range)
+    if (numbers := own_numbers(data, channels, value_range)) is not None:
+        return _planes(numbers, channels, value_range)
     picture = to_pil(data, at_least).convert("L" if channels == 1 else "RGB")
     planes = torch.tensor(to_array(picture, channels))
     return planes if value_range is None else unit(planes)
 
 
 def _planes(
-    found: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
+    numbers: Raw, channels: int, value_range: Sequence[float] | None, size: int | None = None
 ) -> Shaped[Tensor, "channels height width"]:
     """The numbers of an image as `_scaled` makes them; with a size the centre square, resized to
     it.
     """
-    if found.channels != channels and not {found.channels, channels} <= set(PICTURE):
+    if numbers.channels != channels and not {numbers.channels, channels} <= set(PICTURE):
         raise ValueError(
-            f"it has {found.channels} channels, and {channels} are read: --channels chooses"
+            f"it has {numbers.channels} channels, and {channels} are read: --channels chooses"
         )
-    width, height = found.native
-    with memory_for(width * height * found.channels):
-        planes = found.read()
+    width, height = numbers.native
+    with memory_for(width * height * numbers.channels):
+        planes = numbers.read()
         if size is None:
             return _scaled(planes, channels, value_range)
         top, left, side = centre_square(*planes.shape[1:])
         planes = planes[:, top : top + side, left : left + side]
-        if found.channels != channels:
+        if numbers.channels != channels:
             return resize_square(_scaled(planes, channels, value_range)[None], size)[0]
         ranges = [
             None if value_range is None else value_range[2 * i : 2 * i + 2] for i in range(channels)
@@ -331,7 +331,7 @@ def _opened(data: bytes | str, at_least: int, ground: str = "white") -> Iterator
                 Exception
             ):  # a damaged EXIF block is no reason to lose the picture
                 orientation = image.getexif().get(ORIENTATION, 1)
-            simple = plain(image, ground)
+            simple = to_gray_or_rgb(image, ground)
             yield simple.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else simple
 
 
@@ -339,7 +339,7 @@ def _has_alpha(image: Image.Image) -> bool:
     return "transparency" in image.info or image.mode in _ALPHA
 
 
-def plain(image: Image.Image, ground: str = "white") -> Image.Image:
+def to_gray_or_rgb(image: Image.Image, ground: str = "white") -> Image.Image:
     """The same picture in mode L or RGB; see `to_pil` for how. ground: colour behind what is
     see-through.
     """

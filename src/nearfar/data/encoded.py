@@ -64,7 +64,7 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[EncodedIma
         ]
         chosen = [named[place] for place in spread(len(named), count)]
         return [next(source.images(file))._replace(name=name) for name, file in chosen]
-    found: list[EncodedImage] = []
+    images_found: list[EncodedImage] = []
     for split in splits:
         images = (
             image
@@ -73,9 +73,11 @@ def few_of(source: Source, splits: Sequence[str], count: int) -> list[EncodedIma
             for image in source.images(file)
             if of_images is None or of_images[image.place] == split
         )
-        for number, image in enumerate(itertools.islice(images, count - len(found))):
-            found.append(image._replace(name=prefix(split) + (image.name or f"{number:06d}")))
-    return found
+        for number, image in enumerate(itertools.islice(images, count - len(images_found))):
+            images_found.append(
+                image._replace(name=prefix(split) + (image.name or f"{number:06d}"))
+            )
+    return images_found
 
 
 def in_memory(given: Sequence[EncodedImage], source: str, request: FormatRequest) -> Images:
@@ -239,8 +241,8 @@ def _sampled_range(
     planes, passing = [], False
     for data in images:
         try:
-            if data is not None and (found := own_numbers(data, channels, [0, 1])) is not None:
-                planes.append(thinned(found.read()))
+            if data is not None and (numbers := own_numbers(data, channels, [0, 1])) is not None:
+                planes.append(thinned(numbers.read()))
         except Exception as error:  # it is listed with its reason when all are decoded
             passing = passing or is_passing(error)
     return of_sample(planes, channels, value_range) if planes else None, passing

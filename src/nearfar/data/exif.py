@@ -69,8 +69,12 @@ def _degrees(parts: Any, negative: bool, most: int) -> float | None:
     """Degrees, minutes and seconds as degrees."""
     if parts is None or len(parts) != 3:
         return None
-    found = sum(float(part) / 60**power for power, part in enumerate(parts))
-    return (-found if negative else found) if math.isfinite(found) and 0 <= found <= most else None
+    degrees = sum(float(part) / 60**power for power, part in enumerate(parts))
+    return (
+        (-degrees if negative else degrees)
+        if math.isfinite(degrees) and 0 <= degrees <= most
+        else None
+    )
 
 
 def with_exif(columns: pyarrow.Table | None, table: pyarrow.Table) -> pyarrow.Table | None:

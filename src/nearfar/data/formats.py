@@ -344,17 +344,17 @@ def tiff(data: bytes | str) -> Raw | None:
             bits, pages = max(tags.get(_BITS, (1,))), page_count(image)
             if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
                 return None
-            if pages == tags.get(_SAMPLES, 1) == 1 and (found := of_pillow(data)) is not None:
-                return found
+            if pages == tags.get(_SAMPLES, 1) == 1 and (decoded := of_pillow(data)) is not None:
+                return decoded
     except UnidentifiedImageError:
         pass  # other channels than those of a picture
     try:
-        found = _by_tifffile(data, pillow=bits > 0)
+        decoded = _by_tifffile(data, pillow=bits > 0)
     except Exception as error:
         if bits != 8 or is_passing(error):
             raise
         return None  # its first page is a picture
-    return None if bits == 8 and found.channels == found.pages == 1 else found
+    return None if bits == 8 and decoded.channels == decoded.pages == 1 else decoded
 
 
 def page_count(image: Image.Image) -> int:

@@ -177,7 +177,9 @@ class Images:
 
     @property
     def stored(self) -> bool:
-        """Whether pixels are stored; if not, crops and `gather` decode the originals each time."""
+        """Return whether pixels are stored; if not, crops and `gather` decode the originals each
+        time.
+        """
         return all(part.pixels is not None for part in self._parts)
 
     @cached_property
@@ -468,8 +470,8 @@ def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | Non
             lacks = next(part.source for part in parts if part.labels is None)
             say_once(f"labels are not used, since '{lacks}' has none")
         return None, None
-    found = joined_labels(labels, [part.class_names for part in parts])
-    if found is None:
+    together = joined_labels(labels, [part.class_names for part in parts])
+    if together is None:
         numbers, names = (
             next(part.source for part in parts if (part.class_names is None) == plain)
             for plain in (True, False)
@@ -479,7 +481,7 @@ def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | Non
             f"'{names}' names of classes"
         )
         return None, None
-    return found
+    return together
 
 
 def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:

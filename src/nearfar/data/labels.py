@@ -19,7 +19,7 @@ import pyarrow
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from nearfar.data.column_names import LABEL_NAMES, usual_name
+from nearfar.data.column_names import LABEL_NAMES, normalized_name
 from nearfar.data.table import printable
 from nearfar.data.text import text_of
 from nearfar.messages import say_once
@@ -233,8 +233,8 @@ def joined_labels(
         old = np.arange(len(known)) if own is not None else np.array(known, np.int64)
         new = np.array([number[str(name)] for name in known], np.int64)
         place = np.searchsorted(old, part).clip(max=max(len(old) - 1, 0))
-        found = new[place] if len(new) else np.full(len(part), -1)
-        parts.append(np.where(part < 0, -1, found))
+        numbers = new[place] if len(new) else np.full(len(part), -1)
+        parts.append(np.where(part < 0, -1, numbers))
     return np.concatenate(parts), list(every)
 
 
@@ -243,13 +243,13 @@ def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[s
     their classes.
     """
     kinds = {field.name: field.type for field in schema}
-    named = [name for known in LABEL_NAMES for name in kinds if usual_name(name) == known]
+    named = [name for known in LABEL_NAMES for name in kinds if normalized_name(name) == known]
     usual = [name for name in named if name in classes or _may_be(kinds[name])]
     if named and not usual:
         kind = f"{kinds[named[0]]!s:.80}"
         say_once(f"no labels are taken from column '{named[0]}', which holds {kind}")
-    found = [*(name for name in usual if name in classes), *usual]
-    return list(dict.fromkeys(found)) or (list(classes) if len(classes) == 1 else [])
+    columns = [*(name for name in usual if name in classes), *usual]
+    return list(dict.fromkeys(columns)) or (list(classes) if len(classes) == 1 else [])
 
 
 def _may_be(kind: pyarrow.DataType) -> bool:

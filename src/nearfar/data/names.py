@@ -39,10 +39,10 @@ def file_identity(path: str) -> tuple[int, int] | str:
     file.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a name with a null character
         return path
-    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(path)
+    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
 def parts_of(name: str) -> list[str]:

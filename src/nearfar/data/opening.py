@@ -131,7 +131,7 @@ def _open(
 
         opened = _open_several(source, open_one, request)
         return opened if few is None else opened.subset(spread(len(opened), few))
-    name, found = describe(source), encoded_source(source, label_column)
+    name, encoded = describe(source), encoded_source(source, label_column)
     if isinstance(source, Images):
         images = _as_they_are(source, split, request)
         images = images if show_channels is None else copy.copy(images)
@@ -141,14 +141,14 @@ def _open(
         images = arrays.digits(split, request)
     elif is_array_file(source):
         images = arrays.from_file(existing(name), split, request, label_column)
-    elif found is not None:
-        splits = choose_splits(found.splits, split, name)
+    elif encoded is not None:
+        splits = choose_splits(encoded.splits, split, name)
         if split is None:
-            say_splits(name, found.splits)
+            say_splits(name, encoded.splits)
         if few is None:
-            images = open_encoded(found, name, splits, request, label_column, store)
+            images = open_encoded(encoded, name, splits, request, label_column, store)
         else:
-            images = in_memory(few_of(found, splits, few), name, request)
+            images = in_memory(few_of(encoded, splits, few), name, request)
             images.split = splits[0] or None if len(splits) == 1 else None
     elif sources.has_items(source):
         choose_splits([""], split, name)
@@ -160,13 +160,13 @@ def _open(
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
-    if found is not None:
-        images.splits = [split_name for split_name in found.splits if split_name]
+    if encoded is not None:
+        images.splits = [split_name for split_name in encoded.splits if split_name]
     elif isinstance(source, (str, os.PathLike)):
         images.splits = sources.list_splits(source)
     if show_channels is not None or not isinstance(source, Images):
         images.shown = shown_positions(show_channels, images.channels)
-    return images if few is None or found is not None else images.subset(spread(len(images), few))
+    return images if few is None or encoded is not None else images.subset(spread(len(images), few))
 
 
 def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[int] | None:
@@ -267,8 +267,8 @@ def scan(
         tables = [scan(path, split, cache_dir) for path in source]
         known = [table for table in tables if table is not None]
         return concat_tables(known, short_names(source)) if len(known) == len(tables) else None
-    found = encoded_source(source)
-    if found is None:
+    encoded = encoded_source(source)
+    if encoded is None:
         return None
-    splits = choose_splits(found.splits, split, describe(source))
-    return table_of(found, splits, cache_folder(cache_dir))[0]
+    splits = choose_splits(encoded.splits, split, describe(source))
+    return table_of(encoded, splits, cache_folder(cache_dir))[0]

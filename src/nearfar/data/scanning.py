@@ -142,10 +142,10 @@ class Source:
         unknown.
         """
         try:
-            found = os.stat(self.path(file))
+            status = os.stat(self.path(file))
         except (OSError, ValueError):  # ValueError: a name with a null character
             return 0, 0, 0, 0
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino & (2**63 - 1), found.st_size
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino & (2**63 - 1), status.st_size
 
     def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
         """(name, reason) of the files or rows that are in no split, unless these are read too."""
@@ -165,7 +165,7 @@ class Source:
 
     def scan_file(self, file: str) -> list[Row]:
         """The rows of a file."""
-        return [scan_image(found) for found in self.images(file)]
+        return [scan_image(image) for image in self.images(file)]
 
     def names(self, split: str) -> list[str]:
         """The names of the images of a split, if every file is one."""
@@ -203,13 +203,13 @@ class Source:
         return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
 
 
-def scan_image(found: EncodedImage) -> Row:
+def scan_image(image: EncodedImage) -> Row:
     """Read the header of an encoded image."""
-    row = Row(found.place, name=found.name, label=found.label)
-    if found.data is None:
-        return row._replace(problem=found.problem)
+    row = Row(image.place, name=image.name, label=image.label)
+    if image.data is None:
+        return row._replace(problem=image.problem)
     try:
-        data = read_small(found.data)
+        data = read_small(image.data)
         if isinstance(data, bytes):
             row = row._replace(bytes=len(data), digest=digest(data))
         else:
@@ -323,9 +323,9 @@ def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
 def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
     chunks = (files[start : start + 64] for start in range(0, len(files), 64))
     with without_warnings(), only_python_writes():
-        found = in_order(chunks, source.scan_file, _THREADS)
-        with contextlib.closing(found):
-            for part in found:
+        scanned_files = in_order(chunks, source.scan_file, _THREADS)
+        with contextlib.closing(scanned_files):
+            for part in scanned_files:
                 yield from part
 
 

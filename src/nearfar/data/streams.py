@@ -156,21 +156,21 @@ def open_stream(
             "--value-range and --show-channels do not go with --stream, whose images become 8 bits"
         )
     name = describe(source)
-    found = (
+    opened = (
         HubTars(name)
         if isinstance(source, str) and name.startswith(HUB)
         else encoded_source(source)
     )
-    if not isinstance(found, Tars) or not found.splits:
+    if not isinstance(opened, Tars) or not opened.splits:
         raise ValueError(
             f"a stream is read from one tar or folder of tars in WebDataset form, and "
             f"{name} is none"
         )
-    found.headers = True
-    splits = choose_splits(found.splits, split, name)
+    opened.headers = True
+    splits = choose_splits(opened.splits, split, name)
     if split is None:
-        say_splits(name, found.splits)
-    table, _ = table_of(found, splits, cache_folder(cache_dir))
+        say_splits(name, opened.splits)
+    table, _ = table_of(opened, splits, cache_folder(cache_dir))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(
@@ -178,14 +178,17 @@ def open_stream(
             + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
         )
     first = places.slice(0, HEAD)
-    given = zip(_read(found, first), first["name"].to_pylist(), strict=True)
+    given = zip(_read(opened, first), first["name"].to_pylist(), strict=True)
     head = in_memory([EncodedImage(data, name=own) for data, own in given], name, form)
-    others = [*found.problems, *found.in_no_split(splits)]
+    others = [*opened.problems, *opened.in_no_split(splits)]
     problems = [(printable(file), why) for file, why in others]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
     return Stream(
-        found, places, head, _marks(found, [file for part in splits for file in found.splits[part]])
+        opened,
+        places,
+        head,
+        _marks(opened, [file for part in splits for file in opened.splits[part]]),
     )
 
 

@@ -120,11 +120,11 @@ def most_common_size(natives: Shaped[np.ndarray, "images 2"]) -> int:
     """The size for images of these (height, width): their shorter side if most share one of at most
     96, else 224.
     """
-    found, counts = np.unique(natives, axis=0, return_counts=True)
-    most = found[counts.argmax()] if len(found) else np.array([USUAL, USUAL])
+    sizes, counts = np.unique(natives, axis=0, return_counts=True)
+    most = sizes[counts.argmax()] if len(sizes) else np.array([USUAL, USUAL])
     return (
         int(most.min())
-        if len(found) and 2 * counts.max() > len(natives) and most.max() <= SMALL
+        if len(sizes) and 2 * counts.max() > len(natives) and most.max() <= SMALL
         else USUAL
     )
 
@@ -140,10 +140,10 @@ def most_common_channels(bands: Shaped[np.ndarray, " images"]) -> int:
     """Return the number of channels that most images have; 3 if grayscale and colour are mixed, and
     the larger of two equal numbers.
     """
-    found, counts = np.unique(bands, return_counts=True)
-    if set(found.tolist()) <= {1, 3}:
-        return int(found.max(initial=1)) if len(found) else 3
-    return int(found[::-1][counts[::-1].argmax()])
+    channels, counts = np.unique(bands, return_counts=True)
+    if set(channels.tolist()) <= {1, 3}:
+        return int(channels.max(initial=1)) if len(channels) else 3
+    return int(channels[::-1][counts[::-1].argmax()])
 
 
 def with_problems(table: pyarrow.Table, problems: Mapping[int, str]) -> pyarrow.Table:
@@ -253,8 +253,8 @@ def as_arrays(table: pyarrow.Table) -> dict[str, np.ndarray]:
 
     All else as text, "" where there is none. Lists, structs and bytes are left out.
     """
-    found = {name: _values(table[name]) for name in table.column_names}
-    return {name: values for name, values in found.items() if values is not None}
+    arrays = {name: _values(table[name]) for name in table.column_names}
+    return {name: values for name, values in arrays.items() if values is not None}
 
 
 def _values(column: pyarrow.ChunkedArray) -> np.ndarray | None:

@@ -19,9 +19,9 @@ def encoding_of(content: bytes) -> str:
     """The encoding of a text: by its mark, by the zero bytes of UTF-16, or UTF-8, else Windows'
     form of Latin-1.
     """
-    found = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
-    if found is not None:
-        return found
+    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+    if encoding is not None:
+        return encoding
     head = content[:4096]
     for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
         if zeros and 2 * zeros.count(0) > len(zeros) and head.count(0) == zeros.count(0):

@@ -101,20 +101,20 @@ def resolve_names(words: Sequence[Any], photos: Embeddings) -> list[tuple[str, i
         (real(folder), name): row
         for row, (folder, name) in enumerate(map(os.path.split, paths or []))
     }
-    found = _words(words, place)
+    resolved = _words(words, place)
     rows = []
-    for word in found:
+    for word in resolved:
         row = place.get(word, -1)
         for written in spellings(word):
             folder, name = os.path.split(written)
             row = files.get((real(folder), name), -1) if row < 0 else row
         rows.append(row)
-    rows = _by_links(found, rows, paths or [])
-    left = [n for n, row in enumerate(rows) if row < 0 and not os.path.exists(found[n])]
-    meant, _ = match([found[n] for n in left], names, paths) if left else ({}, "")
+    rows = _by_links(resolved, rows, paths or [])
+    left = [n for n, row in enumerate(rows) if row < 0 and not os.path.exists(resolved[n])]
+    meant, _ = match([resolved[n] for n in left], names, paths) if left else ({}, "")
     for row, n in meant.items():
         rows[left[n]] = row
-    return list(zip(found, rows, strict=True))
+    return list(zip(resolved, rows, strict=True))
 
 
 def _by_links(words: Sequence[str], rows: list[int], paths: Sequence[str]) -> list[int]:
@@ -152,7 +152,7 @@ def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name is UTF-8."""
+    """Return whether a name is UTF-8."""
     return not any("\udc80" <= char <= "\udcff" for char in name)
 
 

@@ -1,4 +1,4 @@
-"""What a user can name as the target of a tool: a run, data, vectors, or embeddings that exist.
+"""Targets that a user can name for a tool: a run, data, vectors, or embeddings that exist.
 
 `resolve(target)` is the only place that asks which one it is; each kind opens as `Embeddings`.
 """
@@ -33,7 +33,7 @@ from nearfar.training.progress import say_read
 
 @dataclass(frozen=True)
 class Opening:
-    """How a target is opened.
+    """Options of opening a target.
 
     data: other images than those of a run, further data, or the images of vectors. split: part of
     them; None: that of the run, the training split of other data. encoder: weights by name for data
@@ -104,8 +104,8 @@ class OfRun:
             raise FileNotFoundError(
                 f"{error}; that is where the data of {self.name} was: name it anew"
             ) from error
-        found = Embeddings(images, trained, self.name, source, split, how.label_column, self.run)
-        return checked(found, how.fewest)
+        photos = Embeddings(images, trained, self.name, source, split, how.label_column, self.run)
+        return checked(photos, how.fewest)
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class OfData:
         )
         for_copies = how.copies and how.encoder is None
         net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
-        found = Embeddings(images, net, self.name, source, how.split, for_copies=for_copies)
-        return checked(found, how.fewest)
+        photos = Embeddings(images, net, self.name, source, how.split, for_copies=for_copies)
+        return checked(photos, how.fewest)
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class OfVectors:
             images.labels, images.class_names = _numbered(vectors.labels, rows)
         elif vectors.labels is not None:
             log.info("labels are those of %s, not those of %s", images.source, self.name)
-        found = Embeddings(images, None, self.name, how.data, vectors=vectors.features[rows])
-        return checked(found, how.fewest)
+        photos = Embeddings(images, None, self.name, how.data, vectors=vectors.features[rows])
+        return checked(photos, how.fewest)
 
     def _labelled(self, label_column: str | None, data: Any) -> tuple[Vectors, str | None]:
         """Return the vectors with the labels in a column, if it is one of theirs, and None; else
@@ -254,7 +254,7 @@ class OfEmbeddings:
 
     @property
     def name(self) -> str:
-        """What they were made from."""
+        """Source of the embeddings."""
         return self.embeddings.name
 
     def page(self, name: str) -> None:
@@ -311,13 +311,14 @@ def sampled(images: Any, limit: int, seed: int) -> Any:
     return images.sampled(limit, seed)
 
 
-def checked(found: Embeddings, fewest: int) -> Embeddings:
+def checked(photos: Embeddings, fewest: int) -> Embeddings:
     """Return the embeddings; ValueError for fewer images than are needed."""
-    if len(found) < fewest:
+    if len(photos) < fewest:
         raise ValueError(
-            f"there are only {len(found)} images in {found.images.source}, and {fewest} are needed"
+            f"there are only {len(photos)} images in {photos.images.source}, and {fewest} "
+            "are needed"
         )
-    return found
+    return photos
 
 
 def in_working_directory(source: str, name: str) -> Path:

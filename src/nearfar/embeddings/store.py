@@ -90,12 +90,12 @@ class FeatureStore:
         if not os.path.lexists(self.path):
             return nothing
         try:
-            found = self._read(key, dim)
+            features = self._read(key, dim)
         except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
             why = first_line(error)[:200]
             log.warning("%s is damaged, and its features are computed anew: %s", self.path, why)
             return nothing
-        return nothing if found is None else found
+        return nothing if features is None else features
 
     def _read(self, key: str, dim: int) -> tuple[Tensor, dict[str, int]] | None:
         if not self.path.is_file():

@@ -83,15 +83,15 @@ class FoundTeacher:
                 f"cannot be those of {len(whole)} images: {texts}, in a column such as 'path'"
             )
         place = {name: row for row, name in enumerate(whole.names)}
-        found = [of.get(place[name], -1) for name in images.names]
-        if missing := [name for name, row in zip(images.names, found, strict=True) if row < 0]:
+        rows = [of.get(place[name], -1) for name in images.names]
+        if missing := [name for name, row in zip(images.names, rows, strict=True) if row < 0]:
             raise ValueError(
                 f"--teacher {self.given} has no vector for {len(missing)} of the {len(images)} "
                 f"training images, such as {missing[0]!r:.300}{first}"
             )
         if how:
             log.info("%s", how)
-        return vectors.features[found]
+        return vectors.features[rows]
 
 
 def find_teacher(given: str) -> FoundTeacher:

@@ -69,10 +69,10 @@ def evaluate_features(
         if "knn" in votes:  # nobody chose this k
             votes["knn"] = min(KNN_DEFAULT, len(train_x))
         classes, number = numbered(labels)
-        found = nearest_rows(train_x, test_x, max(votes.values()))
+        near = nearest_rows(train_x, test_x, max(votes.values()))
         for name, k in votes.items():
             winners = vote(
-                1 - found.distance[:, :k], number[found.index[:, :k]], len(classes), knn_temperature
+                1 - near.distance[:, :k], number[near.index[:, :k]], len(classes), knn_temperature
             )
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
@@ -133,8 +133,8 @@ def largest_class(
 
 
 def _known(labels: Labels) -> np.ndarray:
-    found = np.asarray(labels)
-    return found[found >= 0] if np.issubdtype(found.dtype, np.number) else found
+    values = np.asarray(labels)
+    return values[values >= 0] if np.issubdtype(values.dtype, np.number) else values
 
 
 def check_protocols(protocols: Sequence[str]) -> None:

@@ -101,9 +101,9 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     names the first that is missing, or that may mean several images.
     """
     wanted = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
-    found, said = match(wanted, names, None)
-    lost = sorted(set(wanted) - {wanted[place] for place in found.values()})
-    if lost or not found:
+    row_of, said = match(wanted, names, None)
+    lost = sorted(set(wanted) - {wanted[place] for place in row_of.values()})
+    if lost or not row_of:
         example = f", such as {lost[0]!r}" if lost else ""
         raise ValueError(
             f"{len(lost)} of the {len(wanted)} images in the list of labels are not here, "
@@ -112,7 +112,7 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
         )
     if said:
         say_once(f"in the list of labels {said}")
-    return np.array(sorted(found), dtype=np.int64)
+    return np.array(sorted(row_of), dtype=np.int64)
 
 
 def finetune_accuracies(

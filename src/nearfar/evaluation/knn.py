@@ -67,8 +67,8 @@ def knn_predict(
     """
     train_x, labels = training_set(train_x, train_y)
     classes, number = numbered(labels)
-    found = nearest_rows(train_x, features(test_x, "test"), k)
-    return classes[vote(1 - found.distance, number[found.index], len(classes), temperature).numpy()]
+    near = nearest_rows(train_x, features(test_x, "test"), k)
+    return classes[vote(1 - near.distance, number[near.index], len(classes), temperature).numpy()]
 
 
 def vote(

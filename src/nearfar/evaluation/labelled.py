@@ -34,8 +34,8 @@ class Accuracies(NamedTuple):
     def named(self, protocol: str) -> dict[str, float]:
         """Return them by their keys in results.json."""
         name = protocol.replace("-", "_")
-        found = {name: self.top1, name + TOP5: self.top5, name + BALANCED: self.balanced}
-        return {key: share for key, share in found.items() if share is not None}
+        shares = {name: self.top1, name + TOP5: self.top5, name + BALANCED: self.balanced}
+        return {key: share for key, share in shares.items() if share is not None}
 
 
 def features(x: Features, name: str) -> Float[Tensor, "images dim"]:

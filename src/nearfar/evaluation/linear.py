@@ -110,11 +110,11 @@ def choose_strength(
         return FEW_ROWS_C
     best, best_score = GRID[0], -math.inf
     for strength in GRID:
-        found = score(fit(train[kept], labels[kept], strength), train[held], labels[held])
-        if found < best_score:
+        held_score = score(fit(train[kept], labels[kept], strength), train[held], labels[held])
+        if held_score < best_score:
             break
-        if found > best_score:
-            best, best_score = strength, found
+        if held_score > best_score:
+            best, best_score = strength, held_score
     return best
 
 

@@ -19,7 +19,7 @@ from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from nearfar.data import describe
-from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, VECTOR_NAMES, usual_column
+from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, VECTOR_NAMES, find_column
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.sources import is_array_file, is_table
 from nearfar.data.sources.arrays import header_in
@@ -184,7 +184,7 @@ def _of_wide(
     labels = labels or next(iter(label_columns(rest.schema)), None)
     others = [name for name in rest.column_names if name != labels]
     texts = [name for name in others if _is_text(rest.schema.field(name).type)]
-    names = usual_column(texts, PATH_NAMES) or usual_column(others, PATH_NAMES)
+    names = find_column(texts, PATH_NAMES) or find_column(others, PATH_NAMES)
     named = f", named by '{names}'" if names else ""
     say_once(f"vectors of '{said}': {len(wide)} columns, '{wide[0]}' to '{wide[-1]}'{named}")
     return _Columns(
@@ -201,9 +201,9 @@ def _numbered_columns(schema: pyarrow.Schema) -> list[str]:
     """Columns of floats whose names are one word and the numbers from 0 or 1 on, at least eight."""
     groups: dict[str, dict[int, str]] = {}
     for field in schema:
-        found = _WIDE.fullmatch(field.name)
-        if found and pyarrow.types.is_floating(field.type):
-            groups.setdefault(found[1], {})[int(found[2])] = field.name
+        matched = _WIDE.fullmatch(field.name)
+        if matched and pyarrow.types.is_floating(field.type):
+            groups.setdefault(matched[1], {})[int(matched[2])] = field.name
     for group in sorted(groups.values(), key=len, reverse=True):
         places = sorted(group)
         follow = places == list(range(places[0], places[0] + len(places)))
@@ -214,15 +214,15 @@ def _numbered_columns(schema: pyarrow.Schema) -> list[str]:
 
 def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
     """The arrays of a .npz file that are asked for; the others are not read."""
-    column = usual_column(content.files, VECTOR_NAMES)
+    column = find_column(content.files, VECTOR_NAMES)
     if column is None:
         return None
     kinds = {name: header_in(content, name) for name in content.files}
     texts = [name for name, (_, kind) in kinds.items() if kind.kind in "UST" and name != column]
-    names = usual_column([*texts, *content.files], PATH_NAMES)
+    names = find_column([*texts, *content.files], PATH_NAMES)
     labels = label_column if label_column in content.files else None
     others = [name for name in content.files if name not in (names, column)]
-    labels = labels or usual_column(others, LABEL_NAMES)
+    labels = labels or find_column(others, LABEL_NAMES)
     for name in {column, names, labels} - {None}:
         shape, kind = kinds[str(name)]
         if kind.hasobject:
@@ -254,7 +254,7 @@ def _chosen(
         )
         return None
     texts = [field.name for field in schema if _is_text(field.type)]
-    names = usual_column(texts, PATH_NAMES) or usual_column(schema.names, PATH_NAMES)
+    names = find_column(texts, PATH_NAMES) or find_column(schema.names, PATH_NAMES)
     labels = label_column if label_column in schema.names else None
     usual = (
         column_name for column_name in label_columns(schema) if column_name not in (column, names)
@@ -295,7 +295,7 @@ def _column_of(schema: pyarrow.Schema) -> str | None:
         for column_name in lists
         if not _BOXES & set(re.split(r"[\W_]+", column_name.lower()))
     ]
-    return usual_column(lists, VECTOR_NAMES) or (likely[0] if len(likely) == 1 else None)
+    return find_column(lists, VECTOR_NAMES) or (likely[0] if len(likely) == 1 else None)
 
 
 def _of_dataset(table: Any, said: str, label_column: str | None) -> _Columns | None:

@@ -140,7 +140,7 @@ def _grouped(
         else [count]
     )
     scores: dict[int, float] = {}
-    found: dict[int, np.ndarray] = {}
+    clusterings: dict[int, np.ndarray] = {}
     for tried in tracked(counts, "grouping images"):
         means = MiniBatchKMeans(
             tried, batch_size=min(BATCH, len(unit)), n_init=STARTS, random_state=seed
@@ -148,7 +148,7 @@ def _grouped(
         means = means.fit(coordinates)
         if len(np.unique(means.labels_)) < tried:  # k-means on everything leaves no cluster empty
             means = KMeans(tried, init=means.cluster_centers_, n_init=1).fit(coordinates)
-        found[tried], labels = means.labels_, means.labels_[sample]
+        clusterings[tried], labels = means.labels_, means.labels_[sample]
         several = 1 < len(np.unique(labels)) < len(sample)
         scores[tried] = float(silhouette_score(coordinates[sample], labels)) if several else -1.0
-    return found[max(scores, key=lambda tried: scores[tried])], scores
+    return clusterings[max(scores, key=lambda tried: scores[tried])], scores

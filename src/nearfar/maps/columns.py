@@ -19,7 +19,7 @@ from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
 from nearfar.data import Images
-from nearfar.data.column_names import PATH_NAMES, usual_column
+from nearfar.data.column_names import PATH_NAMES, find_column
 from nearfar.data.names import match
 from nearfar.data.sources import files
 from nearfar.data.table import as_arrays
@@ -225,10 +225,10 @@ def columns_of(
 
     labelled: the page has a column "label" already; that of the images is left out.
     """
-    found = {} if own is None else as_arrays(_in_years(own))
+    columns = {} if own is None else as_arrays(_in_years(own))
     if labelled:
-        found.pop("label", None)
-    return found if table is None else found | join_columns(table, names, paths)
+        columns.pop("label", None)
+    return columns if table is None else columns | join_columns(table, names, paths)
 
 
 def _in_years(table: pyarrow.Table) -> pyarrow.Table:
@@ -262,16 +262,16 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
     ):
         raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
     if _column_of_names(table) is None:
-        found = ", ".join(table.column_names)
+        names = ", ".join(table.column_names)
         raise ValueError(
-            f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {found}"
+            f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {names}"
         )
     return table
 
 
 def _column_of_names(table: pyarrow.Table) -> str | None:
     """The column "name", as nearfar writes it, else one of another usual name."""
-    return usual_column(table.column_names, ("name", *PATH_NAMES))
+    return find_column(table.column_names, ("name", *PATH_NAMES))
 
 
 def join_columns(

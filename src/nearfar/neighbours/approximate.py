@@ -101,12 +101,12 @@ def approximate_rows(
         share := _share(_search(index, asked, sample, k, own).index, true)
     ) < wanted and index.nprobe < lists:
         index.nprobe = min(lists, 2 * index.nprobe)
-    found = []
+    parts = []
     with progress("comparing images", len(asked)) as bar:
         for part in torch.arange(len(asked)).split(PART):
-            found.append(_search(index, asked, part, k, own))
+            parts.append(_search(index, asked, part, k, own))
             bar.advance(len(part))
-    distance, position = (torch.cat(each) for each in zip(*found, strict=True))
+    distance, position = (torch.cat(each) for each in zip(*parts, strict=True))
     (short,) = torch.where((position < 0).any(1))
     if len(short):
         distance[short], position[short] = nearest_rows(
@@ -126,5 +126,5 @@ def _search(index: Any, asked: Tensor, part: Tensor, k: int, own: bool) -> Neare
     return Nearest(distance, position)
 
 
-def _share(found: Tensor, true: Tensor) -> float:
-    return float((found[:, :, None] == true[:, None]).any(1).float().mean())
+def _share(index: Tensor, true: Tensor) -> float:
+    return float((index[:, :, None] == true[:, None]).any(1).float().mean())

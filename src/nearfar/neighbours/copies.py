@@ -273,7 +273,7 @@ def local_difference(
         return math.inf
     if first.dtype == np.uint8:
         return _local_difference(first, second)
-    found = []
+    differences = []
     for cut in (0, 0.5):
         both = [image.reshape(len(image), -1) for image in (first, second)]
         ends = np.array(
@@ -285,8 +285,8 @@ def local_difference(
             ((image - low) * scale).clip(0, 255).round().astype(np.uint8)
             for image in (first, second)
         )
-        found.append(_local_difference(*scaled))
-    return max(found)
+        differences.append(_local_difference(*scaled))
+    return max(differences)
 
 
 def _on_one_ground(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -325,12 +325,12 @@ def _local_difference(
     ):
         return math.inf
     if (tall, broad) == (height, width):
-        found = min(
+        difference = min(
             _furthest(first, second, ROUGH, 0), _furthest(second, first, ROUGH, 0)
         )  # JPEG changes JPEG less
-        if found > LOCAL:
-            return found
-        return max(found, LOCAL * _recoloured(first, second) / _shift(first, second))
+        if difference > LOCAL:
+            return difference
+        return max(difference, LOCAL * _recoloured(first, second) / _shift(first, second))
     faint = shrunk > LESS and _lost(first, height, width) > LOST * contrast
     if faint and shrunk > HALF:
         return math.inf
@@ -340,9 +340,11 @@ def _local_difference(
 
 def _resized_difference(first: np.ndarray, second: np.ndarray, factor: float) -> float:
     """The difference of two images one of which was resized, or both."""
-    found = _furthest(first, second, FINE, 1) * factor
+    difference = _furthest(first, second, FINE, 1) * factor
     return (
-        found if found > LOCAL else max(found, LOCAL * _recoloured(first, second) / SHIFT_RESIZED)
+        difference
+        if difference > LOCAL
+        else max(difference, LOCAL * _recoloured(first, second) / SHIFT_RESIZED)
     )
 
 
@@ -394,7 +396,7 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
     for plane in (*planes[0], *planes[1]):
         flat &= maximum_filter(plane, EVEN) - minimum_filter(plane, EVEN) <= PATCH
     change = [(plane - other)[flat] for plane, other in zip(*planes, strict=True)]
-    least, found = max(AREA, PORTION * flat.size), []
+    least, means_of = max(AREA, PORTION * flat.size), []
     for image in planes:
         key = np.zeros(int(flat.sum()), dtype=np.int64)
         for plane in image[:3]:
@@ -402,8 +404,8 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
         counts = np.bincount(key)
         large = np.flatnonzero(counts >= least)
         sums = [np.abs(np.bincount(key, values)[large]) / counts[large] for values in change]
-        found.append(max((float(means.max()) for means in sums if len(means)), default=0.0))
-    return min(found)
+        means_of.append(max((float(means.max()) for means in sums if len(means)), default=0.0))
+    return min(means_of)
 
 
 def _shift(first: np.ndarray, second: np.ndarray) -> float:
@@ -525,13 +527,13 @@ def _planes(pixels: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarr
 
 def _lost(image: UInt8[np.ndarray, "channels height width"], height: int, width: int) -> float:
     """The largest local difference, of 255, between an image and its smaller version."""
-    found, rows = 0.0, max(AROUND, ROWS // image.shape[2])
+    strongest, rows = 0.0, max(AROUND, ROWS // image.shape[2])
     for plane in image:
         back = _resized(_resized(plane, width, height), plane.shape[1], plane.shape[0])
         for top in range(0, len(plane), rows):
             lost = np.subtract(plane[top : top + rows], back[top : top + rows], dtype=np.float32)
-            found = max(found, float(_strength(gaussian_filter(lost, BLUR)).max()))
-    return found
+            strongest = max(strongest, float(_strength(gaussian_filter(lost, BLUR)).max()))
+    return strongest
 
 
 def _lost_detail(image: UInt8[np.ndarray, "channels tall broad"], height: int, width: int) -> float:
@@ -564,7 +566,7 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
     strips of rows.
     """
     height, width = first.shape
-    rows, found = max(AROUND, ROWS // width), 0.0
+    rows, largest = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
         above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
         one, other, third = (
@@ -574,8 +576,8 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
         share = _strength(one - other) / (
             strength * maximum_filter(_strength(one - third), AROUND) + FLOOR
         )
-        found = max(found, float(share[above : above + rows].max()))
-    return found
+        largest = max(largest, float(share[above : above + rows].max()))
+    return largest
 
 
 def perturb(

@@ -135,8 +135,8 @@ def duplicate_threshold(
     order = torch.randperm(len(images), generator=generator)[:TRIED]
     own = normalize(features[order], dim=1)
     versions = perturb(eight_bits(images.gather(order)))
-    found = [(own - normalize(encoder(pixels), dim=1)).square().sum(1) / 2 for pixels in versions]
-    return float(torch.cat(found).quantile(SHARE))
+    moved = [(own - normalize(encoder(pixels), dim=1)).square().sum(1) / 2 for pixels in versions]
+    return float(torch.cat(moved).quantile(SHARE))
 
 
 def near_duplicate_threshold(
@@ -197,12 +197,12 @@ def find_links(
         return sorted(links)
     count = min(NEIGHBOURS, len(known) - (not archive))
     queries = features[asked] if archive else None
-    found = find_nearest(features[known], queries, count, approximate=approximate)
-    near, column = torch.where(found.distance <= most)
-    first, second = asked[near], known[found.index[near, column]]
+    near_rows = find_nearest(features[known], queries, count, approximate=approximate)
+    near, column = torch.where(near_rows.distance <= most)
+    first, second = asked[near], known[near_rows.index[near, column]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
-    distance = torch.zeros(len(pairs)).index_put_((inverted,), found.distance[near, column])
+    distance = torch.zeros(len(pairs)).index_put_((inverted,), near_rows.distance[near, column])
     compare = _comparison(images, images)
     if has_pixels:
         links += _confirm_pairs(images, images, pairs, distance, compare)
@@ -211,7 +211,7 @@ def find_links(
             Link(far, i, j, NEAR_DUPLICATE)
             for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
         ]
-    crowded = found.distance[:, -1] <= most
+    crowded = near_rows.distance[:, -1] <= most
     if has_pixels and count == NEIGHBOURS and bool(crowded.any()):
         links += _crowded_copies(images, images, known, asked[crowded], links, compare, approximate)
     if has_pixels:
@@ -276,11 +276,11 @@ def _turned_copies(
     for turn in range(1, 2 * MIRROR):
         other = torch.from_numpy(turned(own.numpy(), turn))
         count = min(NEIGHBOURS + 1, len(known))  # one may be the image itself
-        found = find_nearest(_centred(small), _centred(other), count, approximate=approximate)
-        column, near = torch.where(found.distance.T <= COPY**2 / 2)  # the nearest of each first
+        near_rows = find_nearest(_centred(small), _centred(other), count, approximate=approximate)
+        column, near = torch.where(near_rows.distance.T <= COPY**2 / 2)  # the nearest of each first
         if not len(near):
             continue
-        place, far = found.index[near, column], found.distance[near, column]
+        place, far = near_rows.index[near, column], near_rows.distance[near, column]
         parts = zip(place.split(PAIRS), near.split(PAIRS), strict=True)
         close = torch.cat([pixel_difference(small[i], other[j]) for i, j in parts]) <= COPY
         candidates = torch.stack([known[place], asked[near]], 1)[close].tolist()
@@ -505,11 +505,14 @@ def find_leaks(
     `complete` is False. Where the eighth is near too, further ones follow, as there, and so do
     images of other proportions.
     """
-    found = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)))
-    near, column = torch.where(found.distance <= most)
-    distance = found.distance[near, column]
+    near_rows = find_nearest(train_x, test_x, min(NEIGHBOURS, len(train)))
+    near, column = torch.where(near_rows.distance <= most)
+    distance = near_rows.distance[near, column]
     nearest = distance.argsort(stable=True)
-    pairs, distance = torch.stack([found.index[near, column], near], 1)[nearest], distance[nearest]
+    pairs, distance = (
+        torch.stack([near_rows.index[near, column], near], 1)[nearest],
+        distance[nearest],
+    )
     links: dict[int, Link] = {}
     compare = _comparison(train, test)
     done, tried = 0, 0
@@ -527,7 +530,7 @@ def find_leaks(
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
     known, asked = torch.arange(len(train)), torch.arange(len(test))
     if len(train) > NEIGHBOURS:
-        crowded = asked[found.distance[:, -1] <= most]
+        crowded = asked[near_rows.distance[:, -1] <= most]
         sure = list(links.values())
         for link in _crowded_copies(train, test, known, crowded, sure, compare):
             links.setdefault(link.second, link)
@@ -736,7 +739,7 @@ def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
         return {row: Facts(images.image_size, images.image_size, 0) for row in rows}
     places = images.table_rows[list(rows)]
     said = [_of_table(images, name, places) for name in ("width", "height", "bytes", "pages")]
-    paths, found = paths_of(images), {}
+    paths, stats = paths_of(images), {}
     for row, *known in zip(rows, *said, strict=True):
         path = paths[row]
         link = path is not None and os.path.islink(path)
@@ -746,8 +749,8 @@ def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
             data = originals[row]
             shape = header(data)
             width, height, size, pages = shape.width, shape.height, _size(data), shape.pages
-        found[row] = Facts(width, height, size, link, pages)
-    return found
+        stats[row] = Facts(width, height, size, link, pages)
+    return stats
 
 
 def _of_table(images: Images, name: str, places: Int64[np.ndarray, " rows"]) -> list[Any]:
@@ -766,10 +769,10 @@ def paths_of(images: Images) -> list[str | None]:
     if originals is None:
         return [None] * len(images)
     places = _of_table(images, "place", images.table_rows)
-    found = (
+    paths = (
         originals[row] if place is None or place < 0 else None for row, place in enumerate(places)
     )
-    return [data if isinstance(data, str) else None for data in found]
+    return [data if isinstance(data, str) else None for data in paths]
 
 
 def _size(data: bytes | str) -> int:
@@ -815,9 +818,9 @@ def full_size(images: Images, row: int) -> np.ndarray:
     if originals is None:
         return images.gather(torch.tensor([row]))[0].numpy()
     data = originals[row]
-    if (found := raw(data)) is not None:
-        white = found.read()
-        black = white if found.read_on_black is None else found.read_on_black()
+    if (numbers := raw(data)) is not None:
+        white = numbers.read()
+        black = white if numbers.read_on_black is None else numbers.read_on_black()
         return white if np.array_equal(white, black) else np.concatenate([white, black])
     grounds = on_grounds(data)
     return np.concatenate([to_array(image, len(image.getbands())) for image in grounds])

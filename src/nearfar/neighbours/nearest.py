@@ -83,8 +83,8 @@ def nearest_rows(
         for start in range(0, len(asked), step):
             part = slice(start, start + step)
             left_out = None if own is None else own[part]
-            found = _largest(searched, asked[part], penalty, k, left_out, tile)
-            distance[part], index[part] = _ordered(searched, asked[part], found, metric)
+            candidates = _largest(searched, asked[part], penalty, k, left_out, tile)
+            distance[part], index[part] = _ordered(searched, asked[part], candidates, metric)
             bar.update(min(start + step, len(asked)))
     return Nearest(distance, index)
 

@@ -106,14 +106,14 @@ class Staying:
         """For each name, as `_stem` makes it, the groups of copies with an image of that name; -1:
         left out.
         """
-        found: dict[str, set[int]] = {}
+        rows_of: dict[str, set[int]] = {}
         for row in range(self.archive, len(self.images)):
             for key in _names(_stem(self.images.names[row])):
-                found.setdefault(key, set()).add(int(self._copies[row]))
+                rows_of.setdefault(key, set()).add(int(self._copies[row]))
         for name, _ in self.images.skipped:
             for key in _names(_stem(name)):
-                found.setdefault(key, set()).add(-1)
-        return found
+                rows_of.setdefault(key, set()).add(-1)
+        return rows_of
 
     @cached_property
     def _paths(self) -> list[str | None]:

@@ -103,9 +103,9 @@ def typical_rows(
         queues.append([entry for entry in queue if not known[entry[0]]])
     small = [queue for queue in queues if len(queue) < FEWEST_IN_CLUSTER]
     queues = [queue for queue in queues if len(queue) >= FEWEST_IN_CLUSTER]
-    found = _in_turns(queues)[:count]
-    found += _in_turns(small)[: count - len(found)]
-    positions, means_ = zip(*found, strict=True)
+    chosen = _in_turns(queues)[:count]
+    chosen += _in_turns(small)[: count - len(chosen)]
+    positions, means_ = zip(*chosen, strict=True)
     return torch.tensor(positions), torch.tensor(means_)
 
 

@@ -219,8 +219,8 @@ def named_encoder(
     `find_weights` and `build_backbone` raise.
     """
     weights = named_weights(name)
-    found = weights.moments(channels) or moments
-    if found is None:
+    stated = weights.moments(channels) or moments
+    if stated is None:
         raise ValueError(f"the weights of {name} do not say how images are normalised")
     backbone = build_backbone(
         weights.encoder or name,
@@ -228,7 +228,7 @@ def named_encoder(
         channels=channels,
         init=weights.source,
     )
-    return Encoder(backbone, image_size, channels, *found).eval()
+    return Encoder(backbone, image_size, channels, *stated).eval()
 
 
 @isolated()
@@ -249,7 +249,7 @@ def join_encoders(
     ranges = [list(encoder.value_range) for encoder in encoders if encoder.value_range is not None]
     if any(value_range != ranges[0] for value_range in ranges):
         raise ValueError(f"the encoders have different value ranges: {ranges[0]} and {ranges[-1]}")
-    found = [
+    encoders_or_names = [
         (
             named_encoder(member, SIDE, channels)
             if isinstance(member, str) and member not in SIMPLE
@@ -258,10 +258,11 @@ def join_encoders(
         for member, _ in members
     ]
     size = image_size or max(
-        [encoder.image_size for encoder in found if isinstance(encoder, Encoder)] or [SIDE]
+        [encoder.image_size for encoder in encoders_or_names if isinstance(encoder, Encoder)]
+        or [SIDE]
     )
     parts: list[Member] = []
-    for member, (_, weight) in zip(found, members, strict=True):
+    for member, (_, weight) in zip(encoders_or_names, members, strict=True):
         parts += _members(member, weight, size, channels)
     plain = [part.described() for part in parts]
     if all(plain):

@@ -147,11 +147,11 @@ def find_weights(init: str, encoder: str | None = None, whole: bool = False) -> 
     if init == OWN:
         return _of_package(encoder)
     if init.startswith("hf:"):
-        found = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
+        weights = _described(init, f"hf-hub:{init.removeprefix('hf:')}")
     elif (path / WEIGHTS).is_file():
-        found = _of_run(path, whole)
+        weights = _of_run(path, whole)
     elif (path / CONFIG).is_file():
-        found = _described(init, f"local-dir:{path}")
+        weights = _described(init, f"local-dir:{path}")
     elif path.is_file():
         return StartingWeights(init, file=path)
     elif path.is_dir():
@@ -162,12 +162,16 @@ def find_weights(init: str, encoder: str | None = None, whole: bool = False) -> 
         raise FileNotFoundError(
             f"no starting weights at {path}: give nearfar, timm, hf:owner/name, a run or a file"
         )
-    if encoder and found.encoder and encoder.partition(".")[0] != found.encoder.partition(".")[0]:
+    if (
+        encoder
+        and weights.encoder
+        and encoder.partition(".")[0] != weights.encoder.partition(".")[0]
+    ):
         raise ValueError(
-            f"the weights of {init} are of {found.encoder!r}, not of {encoder!r}: leave "
+            f"the weights of {init} are of {weights.encoder!r}, not of {encoder!r}: leave "
             f"--encoder out"
         )
-    return found
+    return weights
 
 
 def named_weights(name: str) -> StartingWeights:
@@ -219,9 +223,9 @@ def installed_weights(
 
 
 def _pretrained(encoder: str | None) -> StartingWeights:
-    found = installed_weights(encoder)
-    if found is not None:
-        return found
+    package = installed_weights(encoder)
+    if package is not None:
+        return package
     if encoder is not None and encoder.partition(".")[0] not in PACKAGES:
         known = " or ".join(PACKAGES)
         raise ValueError(f"no package has weights for the encoder {encoder!r}: use {known}")
@@ -345,7 +349,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     }
 
 
-def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> str:
+def load_tensors(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> str:
     """Load what fits of the tensors into a net, in place, and return one line on what did and did
     not.
 
@@ -360,20 +364,20 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     own = net.state_dict()
     if not own:
         return f"the encoder of {source} has no weights"
-    found = _converted(net, _without_prefix(found, own))
+    tensors = _converted(net, _without_prefix(tensors, own))
     learned = dict(net.named_parameters())
     adapted = []
     first = next((name for name, weights in learned.items() if weights.ndim == 4), None)
-    if first in found and (fitted := _fitted_stem(found[first], own[first])) is not None:
-        adapted = [f"{first} {list(found[first].shape)} to {list(own[first].shape)}"]
-        found[first] = fitted
+    if first in tensors and (fitted := _fitted_stem(tensors[first], own[first])) is not None:
+        adapted = [f"{first} {list(tensors[first].shape)} to {list(own[first].shape)}"]
+        tensors[first] = fitted
     fitting = {
-        key: found[key] for key in own if key in found and found[key].shape == own[key].shape
+        key: tensors[key] for key in own if key in tensors and tensors[key].shape == own[key].shape
     }
     if not learned.keys() & fitting.keys():
         raise ValueError(
             f"nothing in {source} fits the encoder: it holds "
-            f"{_names(sorted(found)) or 'no tensors'}"
+            f"{_names(sorted(tensors)) or 'no tensors'}"
         )
     if bad := [name for name, value in fitting.items() if not value.isfinite().all()]:
         raise ValueError(f"the starting weights of {source} are not finite numbers: {_names(bad)}")
@@ -382,17 +386,18 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
         raise ValueError(
             f"only {fits} of the {len(learned)} weights of the encoder are in {source}, "
             f"which holds "
-            f"{_names(sorted(found))}: these are of another network, so name theirs with --encoder"
+            f"{_names(sorted(tensors))}: these are of another network, so name theirs with "
+            "--encoder"
         )
     net.load_state_dict(fitting, strict=False)
-    others = [key for key in own if key in found and key not in fitting]
+    others = [key for key in own if key in tensors and key not in fitting]
     kinds = {
         "adapted": adapted,
-        "missing": [key for key in own if key not in found],
+        "missing": [key for key in own if key not in tensors],
         "of another shape": [
-            f"{key} {list(found[key].shape)} for {list(own[key].shape)}" for key in others
+            f"{key} {list(tensors[key].shape)} for {list(own[key].shape)}" for key in others
         ],
-        "not used": [key for key in found if key not in own],
+        "not used": [key for key in tensors if key not in own],
     }
     report = [f"{len(names)} {kind} ({_names(names)})" for kind, names in kinds.items() if names]
     return "; ".join(
@@ -400,25 +405,25 @@ def load_tensors(net: nn.Module, found: Mapping[str, Tensor], source: str) -> st
     )
 
 
-def _without_prefix(found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take off the prefix under which the most names of `own` are found; of equals the first."""
     first = next(iter(own))
-    prefixes = ["", *(key.removesuffix(first) for key in found if key.endswith(first))]
-    best = max(prefixes, key=lambda prefix: sum(prefix + key in found for key in own))
-    return {key.removeprefix(best): value for key, value in found.items() if key.startswith(best)}
+    prefixes = ["", *(key.removesuffix(first) for key in tensors if key.endswith(first))]
+    best = max(prefixes, key=lambda prefix: sum(prefix + key in tensors for key in own))
+    return {key.removeprefix(best): value for key, value in tensors.items() if key.startswith(best)}
 
 
-def _converted(net: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _converted(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Let timm rename and resample the tensors of others' checkpoints, where it knows how to for
     this net.
     """
     convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if convert is None or not type(net).__module__.startswith("timm."):
-        return found
+        return tensors
     try:
-        return convert(dict(found), net)
+        return convert(dict(tensors), net)
     except Exception:  # not such a checkpoint
-        return found
+        return tensors
 
 
 def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:

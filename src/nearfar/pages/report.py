@@ -50,9 +50,9 @@ MOST_SKIPPED = 200
 NEIGHBOURS = "neighbours.json"
 QUERIES, NEAREST, SIZE = 10, 6, 64
 MOST_IMAGES, SECONDS, CHUNK = 2000, 3.0, 32
-Form: TypeAlias = Mapping[str, type | tuple[type, ...]]
-NEIGHBOURS_FORM: Form = {"searched": int, "images": int, "queries": list, "pictures": dict}
-VIEWS_FORM: Form = {"side": (int, float), "sides": list, "images": list}
+Schema: TypeAlias = Mapping[str, type | tuple[type, ...]]
+NEIGHBOURS_SCHEMA: Schema = {"searched": int, "images": int, "queries": list, "pictures": dict}
+VIEWS_SCHEMA: Schema = {"side": (int, float), "sides": list, "images": list}
 Made = TypeVar("Made")
 log = logging.getLogger("nearfar")
 
@@ -85,10 +85,10 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
         ),
         parts.made("evaluation", lambda: _evaluations(run, results)),
         *(parts.plugged(name, section) for name, section in report_sections().items()),
-        parts.filled("neighbours", NEIGHBOURS, NEIGHBOURS_FORM),
+        parts.filled("neighbours", NEIGHBOURS, NEIGHBOURS_SCHEMA),
         parts.read("map.html", lambda: _map(folder), ""),
         parts.made("curves", lambda: _curves(lines)),
-        parts.filled("views", "views.json", VIEWS_FORM),
+        parts.filled("views", "views.json", VIEWS_SCHEMA),
         parts.made("settings", lambda: section("facts", title="Settings", values=settings)),
         parts.filled("environment", "environment.json", {}),
         parts.read("skipped.txt", lambda: _skipped(folder), ""),
@@ -150,26 +150,26 @@ class _Parts:
             name, lambda: self.read(name, lambda: Markup(section.load()(self.folder)), Markup())
         )
 
-    def filled(self, name: str, file: str, form: Form) -> str:
+    def filled(self, name: str, file: str, form: Schema) -> str:
         """Return a section that is filled from a file of JSON; empty where there is none."""
         nothing: dict[str, Any] = {}
         found = self.read(file, lambda: _json_of(self.folder / file, form), nothing)
         return self.made(name, lambda: section(name, found=found)) if found else ""
 
 
-def _json_of(path: Path, form: Form) -> dict[str, Any]:
+def _json_of(path: Path, form: Schema) -> dict[str, Any]:
     """Read a JSON object whose values have these types, empty where there is no file; ValueError
     for another.
     """
     if not path.is_file():
         return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
     for key, kind in form.items():
-        if not isinstance(found.get(key), kind):
-            raise ValueError(f"its {key} is {str(found.get(key))[:20]!r}")
-    return found
+        if not isinstance(content.get(key), kind):
+            raise ValueError(f"its {key} is {str(content.get(key))[:20]!r}")
+    return content
 
 
 def _settings_of(path: Path) -> dict[str, Any]:
@@ -229,8 +229,8 @@ def _evaluations(run: Run, results: Sequence[Measurement]) -> str:
 
 
 def _outcome(run: Run, results: Sequence[Measurement]) -> Outcome | None:
-    """What the last measurement of these weights says of them; None where there is none, or nothing
-    to compare with.
+    """Return the outcome of the last measurement of these weights; None where there is none, or
+    nothing to compare with.
     """
     current = [measurement for measurement in results if measurement.on.encoder == run.weights]
     return outcome(current[-1]) if current else None
@@ -360,13 +360,13 @@ def write_neighbours(folder: Path, encoder: Encoder, images: Images, seed: int) 
         }
         for image, tile in zip(shown, tiles, strict=True)
     }
-    found = {
+    content = {
         "searched": sum(map(len, ours)),
         "images": len(images),
         "queries": queries,
         "pictures": pictures,
     }
-    write_file(folder / NEIGHBOURS, json.dumps(found) + "\n")
+    write_file(folder / NEIGHBOURS, json.dumps(content) + "\n")
 
 
 def _nearest_of(features: torch.Tensor) -> list[list[int]]:

@@ -105,7 +105,7 @@ def write_views(folder: Path, job: Job) -> None:
 
 
 def title_of(data: Any, method: Any) -> str:
-    """What a page of views shows, such as "Views of photos by simclr"."""
+    """Return the title of a page of views, such as "Views of photos by simclr"."""
     name = getattr(data, "words", None) or describe(data)
     return f"Views of {name if are_paths(data) else Path(name).name} by {words(method)}"
 

@@ -82,9 +82,9 @@ def _counts(names: Sequence[str], given: dict[str, Tensor], device: torch.device
             rows if count >= 0 else -1 for count in of_ranks[0]
         ]  # None on all ranks or on none
         if rows < 1 or of_rank != expected:
-            found = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
+            described = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(of_ranks))
             raise ValueError(
                 f"every process needs 1 row or more, as many in each of "
-                f"{', '.join(names)}; got {found}"
+                f"{', '.join(names)}; got {described}"
             )
     return counts

@@ -1,4 +1,4 @@
-"""What a tool returns: columns, lines for a person, a page; and the only place where it is written.
+"""Result of a tool: columns, lines for a person, a page; and the only place where it is written.
 
 Nothing here moves or removes an image: a command that could is shown, for a person to decide.
 """
@@ -26,7 +26,7 @@ ON_PAGE = 1000  # images, at most
 
 
 class Result(dict[str, list[Any]]):
-    """What a tool found about images: a dictionary of columns, each a list, as pandas takes it.
+    """Findings of a tool about images: a dictionary of columns, each a list, as pandas takes it.
 
     The columns are returned and written as CSV; `lines` are what a person is told; `page()`
     is the page. Shown without more, the page has the images at `rows` with a line on each:

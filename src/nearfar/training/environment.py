@@ -54,13 +54,13 @@ def software() -> dict[str, Any]:
 def hardware() -> dict[str, Any]:
     """Return the name of the processor, the number of cores, and the names of the GPUs."""
     cpuinfo = Path("/proc/cpuinfo")
-    found = (
+    model = (
         re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
         if cpuinfo.exists()
         else None
     )
     return {
-        "processor": found[1] if found else platform.processor(),
+        "processor": model[1] if model else platform.processor(),
         "cores": os.cpu_count(),
         "gpus": gpu_names(),
     }

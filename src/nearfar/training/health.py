@@ -225,8 +225,8 @@ def _perplexity(values: Float[Tensor, " values"]) -> float:
     return float(torch.special.entr(values / values.sum() + EPSILON).sum().exp())
 
 
-def held_out_health(
-    model: Model, held_out: Images, plan: Views, seed: int, *, with_lidar: bool = False
+def validation_health(
+    model: Model, validation: Images, plan: Views, seed: int, *, with_lidar: bool = False
 ) -> Health:
     """Measure the health of a model on held-out images, from two views each that are the same at
     every call.
@@ -242,11 +242,11 @@ def held_out_health(
         rows: slice, positions: Sequence[int], generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Embeddings [views, rows, dim], and the first view's features [rows, features]."""
-        pixels = held_out.gather(torch.arange(rows.start, rows.stop)).to(device)
+        pixels = validation.gather(torch.arange(rows.start, rows.stop)).to(device)
         chosen = plan.pick(positions)
         with torch.no_grad():
             made = make_views(
-                pixels, chosen, generator, held_out.mean, held_out.std, rows, len(held_out)
+                pixels, chosen, generator, validation.mean, validation.std, rows, len(validation)
             )
             features = [model.backbone(view) for view in made]
             return torch.stack([model.online[1](h) for h in features]).float().cpu(), features[
@@ -254,13 +254,14 @@ def held_out_health(
             ].float().cpu()
 
     parts = [
-        slice(start, min(start + BATCH, len(held_out))) for start in range(0, len(held_out), BATCH)
+        slice(start, min(start + BATCH, len(validation)))
+        for start in range(0, len(validation), BATCH)
     ]
     pairs, features = zip(
         *[embed(rows, (0, 1), stream(seed, "health")) for rows in parts], strict=True
     )
     z = torch.cat(pairs, 1)
-    some = slice(0, min(LIDAR_IMAGES, len(held_out)))
+    some = slice(0, min(LIDAR_IMAGES, len(validation)))
     numbers = range(2, LIDAR_VIEWS) if with_lidar else ()
     more = [embed(some, (number % 2,), stream(seed, "health", number))[0] for number in numbers]
     model.train(was_training)

@@ -198,7 +198,7 @@ def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Except
 
 def _run(fabric: Fabric, job: Job, resume: bool, model: Model | None = None) -> None:
     settings = job.settings
-    images, held_out = job.sets
+    images, validation = job.sets
     model = job.model() if model is None else model
     if settings.teacher is not None:
         assert isinstance(images, Images)
@@ -210,7 +210,7 @@ def _run(fabric: Fabric, job: Job, resume: bool, model: Model | None = None) -> 
         fabric,
         model,
         images,
-        held_out,
+        validation,
         job.views,
         settings,
         job.recipe,

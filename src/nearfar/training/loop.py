@@ -20,7 +20,7 @@ from nearfar.messages import raise_as_value_error
 from nearfar.methods import Model, Recipe
 from nearfar.networks import layer_scales
 from nearfar.training import run_folder
-from nearfar.training.health import held_out_health
+from nearfar.training.health import validation_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import StepBudget, TrainingProgress
@@ -50,7 +50,7 @@ def fit(
     fabric: Fabric,
     model: Model,
     images: Images | Stream,
-    held_out: Images | None,
+    validation: Images | None,
     plan: Views,
     settings: Settings,
     recipe: Recipe,
@@ -63,7 +63,7 @@ def fit(
     Returns the epochs that were trained: those of the settings, or as many as fitted into `seconds`
     where that is set.
 
-    images: the training set. held_out: the validation set, which measures the health of the
+    images: the training set. validation: the validation set, which measures the health of the
     representation. recipe: what no setting holds: drops of the learning rate, the start of the
     warm-up, biases and norms. resume: go on from the folder's checkpoint, with every number as if
     the run had not been interrupted; from the start where there is none yet. Raises TrainingStopped
@@ -130,8 +130,8 @@ def fit(
             )
 
     def log_health(at_an_end: bool) -> None:
-        if held_out is not None and fabric.is_global_zero:
-            health = held_out_health(model, held_out, plan, settings.seed, with_lidar=at_an_end)
+        if validation is not None and fabric.is_global_zero:
+            health = validation_health(model, validation, plan, settings.seed, with_lidar=at_an_end)
             metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
     log = run_folder.MetricsLog(

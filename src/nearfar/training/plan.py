@@ -91,14 +91,14 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
     images, trial = _open_and_measure(given, method, began)
 
     total = min(_or(given.limit, len(images)), len(images))
-    held_out = _held_out(given, total)
+    validation_size = _validation_size(given, total)
     if isinstance(images, Stream):
-        total = held_out + len(images.split_holdout(held_out, given.seed)[0])
-    method, batch_size = choose_batch(given, method, recipe, total - held_out)
+        total = validation_size + len(images.split_holdout(validation_size, given.seed)[0])
+    method, batch_size = choose_batch(given, method, recipe, total - validation_size)
     seconds, epochs = None, given.epochs
     if epochs is None:
         seconds = _seconds_left(given, began)
-        epochs = epochs_in(seconds, trial.rate or 1.0, total - held_out, batch_size)
+        epochs = epochs_in(seconds, trial.rate or 1.0, total - validation_size, batch_size)
     views = views_for(given, method, trial.crop_size, images.channels)
     settings = replace(
         given,
@@ -107,7 +107,7 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         method=method_name(method) or describe_object(method),
         hyperparameters={field.name: getattr(method, field.name) for field in fields(method)},
         views=_as_written(views.to_dict() if isinstance(views, ViewPlan) else views),
-        held_out=held_out,
+        held_out=validation_size,
         minutes=None,
         epochs=int(epochs) if epochs == int(epochs) else epochs,
         precision=trial.precision,
@@ -119,7 +119,7 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
     settings = _with_encoder(settings, images, trial)
     settings = _with_optimisation(settings, recipe, batch_size, epochs)
     if trial.rate:  # 0: a trial did not fit into the memory, and the run will say so
-        log.info("%s", reason(trial, settings, total - held_out))
+        log.info("%s", reason(trial, settings, total - validation_size))
     job = Job(
         settings, method, recipe, trial.encoder, resolve_views(views, settings), images, seconds
     )
@@ -403,7 +403,7 @@ def _scanned(given: Settings) -> Any:
     return scan(given.data, given.split)
 
 
-def _held_out(given: Settings, total: int) -> int:
+def _validation_size(given: Settings, total: int) -> int:
     if given.held_out is None:
         share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
         if share >= MIN_VALIDATION:

@@ -93,7 +93,7 @@ def _summary(job: Job, images: Images | Stream) -> str:
         if settings.channels in (1, 3)
         else f" and {settings.channels} channels (views: {job.views.name})"
     )
-    held_out = (
+    validation = (
         ""
         if settings.stream or not settings.held_out
         else f", {settings.held_out} of them for validation"
@@ -101,7 +101,7 @@ def _summary(job: Job, images: Images | Stream) -> str:
     teacher = f", teacher {settings.teacher}" if settings.teacher else ""
     others = beside_words(settings.beside)
     saved = f"{encoder} (saved beside {others})" if others else encoder
-    data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{held_out}"
+    data = f"{total} images{sample} of {settings.image_size} px{channels}{crops}{validation}"
     return (
         f"{method} on {data}, {saved}{teacher}, {settings.epochs:g} epochs, "
         f"{settings.precision} -> {settings.out}"

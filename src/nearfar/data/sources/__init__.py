@@ -178,17 +178,19 @@ def list_splits(source: Any) -> list[str]:
         return ["train", "test"]
     if is_array_file(source):
         return arrays.splits_of(existing(os.fspath(source)))
-    found = encoded_source(source)
-    return [] if found is None else [split for split in found.splits if split]
+    opened = encoded_source(source)
+    return [] if opened is None else [split for split in opened.splits if split]
 
 
 def has_columns(source: Any) -> bool:
     """Return whether a path or name has columns, of which one may hold labels."""
-    found = encoded_source(source)
-    if found is None:
+    opened = encoded_source(source)
+    if opened is None:
         return describe(source).lower().endswith(".npz")
     return (
-        found.has_metadata if isinstance(found, ImageFolder) else not isinstance(found, ImageFiles)
+        opened.has_metadata
+        if isinstance(opened, ImageFolder)
+        else not isinstance(opened, ImageFiles)
     )
 
 

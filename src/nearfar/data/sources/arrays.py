@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.data.cache import Store
-from nearfar.data.decoding import plain, to_array
+from nearfar.data.decoding import to_array, to_gray_or_rgb
 from nearfar.data.images import Images, pieces
 from nearfar.data.labels import (
     OneHot,
@@ -195,8 +195,8 @@ def splits_of(path: Path) -> list[str]:
 
 def _parts(keys: list[str]) -> dict[str, str]:
     """Split to key of its images; an undivided file has the one split ""."""
-    found = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}
-    named = {part: name for part, name in found.items() if name is not None}
+    key_of = {part: _find(keys, _IMAGE_KEYS, part) for part in _PARTS}
+    named = {part: name for part, name in key_of.items() if name is not None}
     return {"": named[""]} if "" in named else named
 
 
@@ -481,7 +481,7 @@ def _read(source: Any, number: int) -> tuple[Any, Any]:
 
 def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels height width"]:
     if isinstance(picture, Image.Image):
-        image = plain(picture)
+        image = to_gray_or_rgb(picture)
         return torch.tensor(to_array(image, len(image.getbands())))[None]
     if isinstance(picture, Tensor):
         picture = picture.detach().cpu().numpy()

@@ -18,7 +18,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from nearfar.data import left_out
-from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, usual_column, usual_name
+from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, find_column, normalized_name
 from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
@@ -132,7 +132,7 @@ class ImageFolder(Source):
             raise ValueError(
                 f"'{self.root}' has no {' or '.join(METADATA)} with a column '{label_column}'"
             )
-        found: dict[str, str | None] = {}
+        label_of: dict[str, str | None] = {}
         twice = 0
         for name in metadata:
             file = self.root / name
@@ -147,19 +147,19 @@ class ImageFolder(Source):
             for path, label in zip(paths.to_pylist(), texts, strict=True):
                 written = str(path).replace("\\", "/")
                 image = os.path.normpath(os.path.join(folder, written)).replace(os.sep, "/")
-                twice += found.setdefault(image, label) != label
+                twice += label_of.setdefault(image, label) != label
         if twice:
             say_once(
                 f"the metadata of '{self.root}' has other labels in {twice} further rows for "
                 f"images that it named before: the first counts"
             )
         known = {plain_name(name): name for names in self.splits.values() for name in names}
-        found = {known.get(plain_name(name), name): label for name, label in found.items()}
-        lost = sorted(found.keys() - set(known.values()))
+        label_of = {known.get(plain_name(name), name): label for name, label in label_of.items()}
+        lost = sorted(label_of.keys() - set(known.values()))
         self.problems += [
             (name, "named in the metadata, and not an image in the folder") for name in lost
         ]
-        return found
+        return label_of
 
 
 class ImageFiles(Source):
@@ -270,7 +270,7 @@ class PathTable(Source):
 
 def path_column(schema: pyarrow.Schema) -> str | None:
     """The column of text with the most usual name, in any case of letters."""
-    return usual_column((field.name for field in schema if _is_text(field.type)), PATH_NAMES)
+    return find_column((field.name for field in schema if _is_text(field.type)), PATH_NAMES)
 
 
 def names_paths(file: Path) -> bool:
@@ -305,9 +305,11 @@ def read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
         names = [name.strip() for name in header]
         if len(set(names)) < len(names):
             raise ValueError("two of its columns have the same name")
-        labels = {name for name in names if name == label_column or usual_name(name) in LABEL_NAMES}
+        labels = {
+            name for name in names if name == label_column or normalized_name(name) in LABEL_NAMES
+        }
         texts = {
-            name for name in header if usual_name(name) in PATH_NAMES or name.strip() in labels
+            name for name in header if normalized_name(name) in PATH_NAMES or name.strip() in labels
         }
         as_text = dict.fromkeys(texts, pyarrow.string())  # digits with their zeros
         table = pyarrow.csv.read_csv(
@@ -416,7 +418,7 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
     with the name of an image, a Parquet file or a tar. Links to folders are followed, each real
     folder once, and further links to it are listed; folders of runs are left out, with one line.
     """
-    found: list[str] = []
+    files: list[str] = []
     problems: list[tuple[str, str]] = []
     seen: set[str] = set()
     folders = [""]  # below the root, with "/" behind
@@ -445,16 +447,16 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
             for entry in listed:
                 name = inside + entry.name
                 if entry.is_file(follow_symlinks=False):  # known without a stat
-                    found.append(name)
+                    files.append(name)
                 elif os.path.isdir(entry.path):
                     inner.append(f"{name}/")
                 elif not (kind := special(entry.path)):
-                    found.append(name)
+                    files.append(name)
                 elif kind_of(name) is not None:
                     problems.append((name, f"{kind}, not a file"))
             folders += reversed(inner)
-            bar.update(len(found))
-    return sorted(found), sorted(problems)
+            bar.update(len(files))
+    return sorted(files), sorted(problems)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -471,8 +473,8 @@ def is_hidden(name: str) -> bool:
 
 
 def sorted_out(root: Path, files: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Of files whose ending is none of an image, a Parquet file or a tar: those that are images, by
-    their first bytes.
+    """Sort out files whose ending is none of an image, a Parquet file or a tar: those that are
+    images, by their first bytes.
 
     And (path, reason) of those that are left out, but for what usually lies beside images.
     """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from nearfar.data.column_names import IMAGE_NAMES, usual_column, usual_name
+from nearfar.data.column_names import IMAGE_NAMES, find_column, normalized_name
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.left_out import NO_SPLIT
 from nearfar.data.scanning import EncodedImage, Source, Stamp
@@ -66,26 +66,26 @@ class Rows(Source):
                 for file, own in zip(self.files, columns, strict=True)
             }
             every = [word for of_file in words.values() for word in of_file]
-            if found := row_splits(column, every, self.name):
-                self._divide(words, found)
+            if rows_of := row_splits(column, every, self.name):
+                self._divide(words, rows_of)
                 return
 
     def _column_like(self, column: str, file: str) -> str | None:
         """The column of a file whose name is that one, perhaps written otherwise."""
-        return usual_column(self.features(file), [usual_name(column)])
+        return find_column(self.features(file), [normalized_name(column)])
 
     def _divide(
-        self, words: Mapping[str, Sequence[str]], found: Mapping[str, Sequence[int]]
+        self, words: Mapping[str, Sequence[str]], rows_of: Mapping[str, Sequence[int]]
     ) -> None:
         """Divide the rows of files with these words; found: places of all words by split."""
-        split_of = {place: split for split, places in found.items() for place in places}
+        split_of = {place: split for split, places in rows_of.items() for place in places}
         places = iter(range(len(split_of)))
         self.split_of_rows = {
             file: [split_of[next(places)] for _ in of_file] for file, of_file in words.items()
         }
         self.splits = {
             split: [file for file, own in self.split_of_rows.items() if split in own]
-            for split in found
+            for split in rows_of
         }
 
     def _words(self, file: str, column: str) -> list[str]:
@@ -138,14 +138,14 @@ class Rows(Source):
             )
         if wanted is not None:
             return wanted
-        found = (
+        label_column = (
             name
             for features in every.values()
             for name in label_columns(
                 features.arrow_schema, [column for column in features if _classes(features, column)]
             )
         )
-        usual = list(dict.fromkeys(found))
+        usual = list(dict.fromkeys(label_column))
         chosen = next((name for name in usual if self._holds_labels(name)), None)
         if chosen is not None:
             self._say_chosen(chosen, [name for name in usual if name != chosen])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from nearfar.data.column_names import SPLIT_NAMES, usual_name
+from nearfar.data.column_names import SPLIT_NAMES, normalized_name
 from nearfar.data.labels import NO_NUMBER
 from nearfar.messages import say_once
 
@@ -104,15 +104,15 @@ def shard_splits(files: Sequence[str], source: object) -> dict[str, list[str]]:
     with the rest.
     """
 
-    found = {name: _last_word(name) for name in files}
-    return _divided(found, found.items(), source)
+    last_words = {name: _last_word(name) for name in files}
+    return _divided(last_words, last_words.items(), source)
 
 
 def split_columns(columns: Iterable[str]) -> list[str]:
     """The columns whose names say that they hold splits, the likeliest first: "split", "data set",
     "is_valid".
     """
-    named = {column: usual_name(column) for column in columns}
+    named = {column: normalized_name(column) for column in columns}
     usual = [column for known in SPLIT_NAMES for column, name in named.items() if name == known]
     return usual + [column for column, name in named.items() if _of_truth(name)]
 
@@ -124,17 +124,17 @@ def row_splits(column: str, values: Sequence[Any], source: object) -> dict[str, 
     A column such as "is_train" holds truth values. A line says which column divides the rows,
     unless it is called "split"; and where a column of that name names no splits.
     """
-    own, words = _of_truth(usual_name(column)), [str(value).strip() for value in values]
+    own, words = _of_truth(normalized_name(column)), [str(value).strip() for value in values]
     if own:
         other = "test" if own == "train" else "train"
         truths = [_TRUTH.get(word.lower()) for word in words]
         of_row = [None if truth is None else own if truth else other for truth in truths]
     else:
         of_row = [_last_word(word) for word in words]
-    is_split = usual_name(column) == "split"
+    is_split = normalized_name(column) == "split"
     named = zip(words, of_row, strict=True) if is_split else ()
-    found = _divided(dict(enumerate(of_row)), named, source)
-    if set(found) == {""}:
+    rows_of = _divided(dict(enumerate(of_row)), named, source)
+    if set(rows_of) == {""}:
         present = [word for word in dict.fromkeys(words) if word.lower() not in NO_NUMBER]
         if is_split and present and set(of_row) <= {"train", None}:
             shown = ", ".join(map(repr, present[:_SHOWN])) + ", ..." * (len(present) > _SHOWN)
@@ -145,7 +145,7 @@ def row_splits(column: str, values: Sequence[Any], source: object) -> dict[str, 
         return {}
     if not is_split:
         say_once(f"'{source}' is divided by its column '{column}'")
-    return found
+    return rows_of
 
 
 def _of_truth(name: str) -> str | None:
@@ -170,12 +170,16 @@ def _divided(
 
     Then a line says which is named for a held-out split. divided: whether they may be.
     """
-    found = set(split_of.values())
-    if divided and found - {None} and (None not in found or ("train" in found and len(found) > 2)):
+    splits = set(split_of.values())
+    if (
+        divided
+        and splits - {None}
+        and (None not in splits or ("train" in splits and len(splits) > 2))
+    ):
         return {
             split or "": [name for name, own in split_of.items() if own == split]
             for split in (*_SPLITS, None)
-            if split in found
+            if split in splits
         }
     held_out = next((name for name, split in named if split not in (None, "train")), None)
     if held_out is not None:

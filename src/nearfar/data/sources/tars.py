@@ -84,12 +84,12 @@ class Tars(Source):
         if not self.headers:
             return super().scan_file(file)
         with opened(self.path(file)) as tar:
-            found = [
+            examples = [
                 (example.image or Place(-1, 0), example) for example in self._examples(tar, file)
             ]
         return [
             Row(at.offset, bytes=at.size, problem=example.problem or None, name=example.name)
-            for at, example in found
+            for at, example in examples
         ]
 
     def images(self, file: str) -> Iterator[EncodedImage]:
@@ -191,8 +191,8 @@ def examples(
             continue
         if any(is_hidden(part) for part in member.name.split("/") if part.strip(".")):
             continue
-        found = _KEY.fullmatch(member.name)
-        key, field = (found[1], found[2].lower()) if found else (member.name, "")
+        match = _KEY.fullmatch(member.name)
+        key, field = (match[1], match[2].lower()) if match else (member.name, "")
         run, last = run + (key != last), key
         unused = Member(member.name, key, field, run, Place(member.offset_data, member.size))
         if problem:
@@ -271,7 +271,7 @@ def _sorted_out(
 
     Arrays, and files whose names say nothing, are parts of an example if an image has their key.
     """
-    keys, found, left = {image.key for image in images}, list(images), []
+    keys, kept, left = {image.key for image in images}, list(images), []
     for member in others:
         why = left_out.by_name(member.name)
         is_part = member.key in keys and (why is None or why == left_out.ARRAYS)
@@ -281,10 +281,10 @@ def _sorted_out(
             )
             why = left_out.by_content(member.name, head)
             if why is None:
-                found.append(member)
+                kept.append(member)
         if why and not is_part:
             left.append((member, why))
-    return sorted(found, key=lambda image: image.place.offset), left
+    return sorted(kept, key=lambda image: image.place.offset), left
 
 
 def _opened_member(path_and_place: tuple[str, Place]) -> bytes:

@@ -75,21 +75,23 @@ def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
     """
     originals = images.originals
     rough = originals is not None and images.value_range is None and images.channels in PICTURE
-    found: list[tuple[float, ...]] = []
+    measured: list[tuple[float, ...]] = []
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
         progress("measuring images", len(images)) as bar,
     ):
         for rows in torch.arange(len(images)).split(PART):
             if originals is not None and rough:
-                found += pool.map(lambda row: measures(_grayscale(originals[row])), rows.tolist())
+                measured += pool.map(
+                    lambda row: measures(_grayscale(originals[row])), rows.tolist()
+                )
             else:
-                found += [
+                measured += [
                     measures(picture.float().mean(0).byte().numpy())
                     for picture in images.pictures(rows)
                 ]
-            bar.update(len(found))
-        columns = dict(zip(LIMITS, np.array(found).T, strict=False))
+            bar.update(len(measured))
+        columns = dict(zip(LIMITS, np.array(measured).T, strict=False))
         if originals is not None:
             sides = np.array(
                 [

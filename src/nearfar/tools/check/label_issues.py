@@ -86,8 +86,8 @@ def find_label_issues(
     if len(classes) < 2:
         return LabelIssues(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
     chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate)
-    found = likely_wrong(chance, number)
-    return found._replace(row=known[found.row], suggested=classes[found.suggested])
+    issues = likely_wrong(chance, number)
+    return issues._replace(row=known[issues.row], suggested=classes[issues.suggested])
 
 
 def likely_wrong(
@@ -142,11 +142,11 @@ def precisions(
     wrong = int((place[label] < lowest).sum())
     floor = float(beta.ppf(LOWER, wrong, lowest - wrong + 1)) if wrong else 0.0
     fitted = IsotonicRegression(out_of_bounds="clip").fit(place.ravel(), label.ravel())
-    found = np.minimum(1, floor / fitted.predict(place[label]).clip(1e-12))
+    precision = np.minimum(1, floor / fitted.predict(place[label]).clip(1e-12))
     own = ratio[label]
     clear, between = own < CLEAR, int(((own >= CLEAR) & (own < 1)).sum())
     share = 1 - between / max(1, int(clear.sum()))
-    return np.where(clear, np.maximum(found, share), found)
+    return np.where(clear, np.maximum(precision, share), precision)
 
 
 def label_probabilities(

@@ -77,11 +77,11 @@ def duplicate_issues(
     """
     copies, near_duplicates = group_links(links, len(names), near)
     proportions = same_proportions(links, len(names))
-    found, leaked = [], set[int]()
+    issues, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
         distance = float((features[row] - features[other]).square().sum() / 2)
-        found.append(
+        issues.append(
             Issue(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other)
         )
 
@@ -126,7 +126,7 @@ def duplicate_issues(
                     if labels[candidate] == (clear or labels[candidate]) not in ("", labels[row])
                 )
                 add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
-    return found
+    return issues
 
 
 def repeats_words(links: Sequence[Link], near: float, images: int) -> list[str]:
@@ -156,17 +156,17 @@ def label_problems(
         return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
-    found = find_label_issues(
+    issues = find_label_issues(
         features[torch.from_numpy(rows)], images.labels[rows], seed, approximate=approximate
     )
     problems = []
-    for place, own, other, chance in zip(*(values.tolist() for values in found[:4]), strict=True):
+    for place, own, other, chance in zip(*(values.tolist() for values in issues[:4]), strict=True):
         row = int(rows[place])
         words = f"{labels[row]} ({own:.0%}), perhaps {word[other]} ({chance:.0%})"
         problems.append(
             Issue("label issue", row, images.names[row], words, own / chance, word[other])
         )
-    return problems, found.predicted
+    return problems, issues.predicted
 
 
 def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
@@ -185,7 +185,7 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
 
 
 def remedy(run: bool) -> str:
-    """Which encoder would predict labels better; run: whether it is that of a run."""
+    """Name the encoder that would predict labels better; run: whether it is that of a run."""
     timm = "--encoder with a pretrained model of timm, such as resnet50"
     if run:
         return f"train on, or check the data with {timm}"
@@ -232,7 +232,7 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
 def next_step(
     problems: Sequence[Issue], classes: Mapping[str, Sequence[Any]], noted: bool = False
 ) -> str:
-    """What to do, in a sentence: the two steps that matter most, and near leaks, which a
+    """Say what to do, in a sentence: the two steps that matter most, and near leaks, which a
     measurement hides. noted: whether lines say more of the images than the problems do.
     """
     counts = Counter(issue.problem for issue in problems)

@@ -1,4 +1,4 @@
-"""What `cluster` found: groups, each shown by images at its centre and at its edge."""
+"""Result of `cluster`: groups, each shown by images at its centre and at its edge."""
 
 from __future__ import annotations
 

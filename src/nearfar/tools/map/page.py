@@ -295,13 +295,13 @@ def levels(
     )
     far = np.square(coordinates - means[cell]).sum(axis=1)
     order = np.lexsort((far, -counts[cell]))  # the middle of the fullest cell comes first
-    found = {}
+    levels_of = {}
     for level in range(COARSEST, depth + 1):
         _, first, counts = np.unique(
             _cells(keys[order], level), return_index=True, return_counts=True
         )
-        found[level] = order[first].astype(np.int32), counts.astype(np.int32)
-    return found
+        levels_of[level] = order[first].astype(np.int32), counts.astype(np.int32)
+    return levels_of
 
 
 def _cells(keys: np.ndarray, depth: int) -> np.ndarray:

@@ -35,7 +35,7 @@ from nearfar.views import Views
 
 @dataclass(frozen=True)
 class Drawing:
-    """How a map is laid out; see `nearfar.map`."""
+    """Options of laying out a map; see `nearfar.map`."""
 
     layout: str
     num_views: int | None

@@ -13,7 +13,7 @@ from nearfar.tools.registry import Between, tool
 
 if TYPE_CHECKING:
     from nearfar.embeddings import Embeddings
-    from nearfar.tools.search.result import Found
+    from nearfar.tools.search.result import SearchResult
 
 FEW = 10  # images, where nobody says how many
 
@@ -21,7 +21,7 @@ FEW = 10  # images, where nobody says how many
 @tool(data="images to search", lists=True)
 def search(
     photos: Embeddings, images: Any = (), *, k: Annotated[int | None, Between(1)] = None
-) -> Found:
+) -> SearchResult:
     """Find the images most similar to given ones: a table, a contact sheet, paths for other
     commands.
 
@@ -44,11 +44,11 @@ def search(
     """
     from nearfar.embeddings.queries import resolve_queries
     from nearfar.neighbours import find_nearest
-    from nearfar.tools.search.result import Found
+    from nearfar.tools.search.result import SearchResult
 
     others = len(photos) - 1
     k = min(FEW, others) if k is None else k
     check_range("--k", k, 1, others)
     queries = resolve_queries(images, photos)
     near = find_nearest(photos.features, queries.features, k, own=queries.own)
-    return Found(photos, queries, near)
+    return SearchResult(photos, queries, near)

@@ -1,4 +1,4 @@
-"""What `search` found: a table, and each query with its nearest images on a page."""
+"""Result of `search`: a table, and each query with its nearest images on a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nearfar.tools.result import Columns, Result
 DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
 
 
-class Found(Result):
+class SearchResult(Result):
     """The nearest images of each query."""
 
     def __init__(self, photos: Embeddings, queries: Queries, near: Nearest) -> None:

@@ -82,9 +82,9 @@ def select(
         )
     done = labelled_rows(photos, labelled)
     if by == "near":
-        found = near_others(photos, images, n, done, approximate)
+        chosen = near_others(photos, images, n, done, approximate)
     elif by == "outlier":
-        found = outliers(photos, n, done, k, approximate)
+        chosen = outliers(photos, n, done, k, approximate)
     else:
-        found = covering(photos, n, done, by, seed)
-    return Selected(photos, *found, by, MEANING[by])
+        chosen = covering(photos, n, done, by, seed)
+    return Selected(photos, *chosen, by, MEANING[by])

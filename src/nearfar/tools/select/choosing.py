@@ -84,8 +84,8 @@ def near_others(
     if not others.any():
         raise ValueError("--by near: every image of the data is given or labelled already")
     wanted = _count(n, int(others.sum()))
-    found = find_nearest(queries.features, photos.features[others], 1, approximate=approximate)
-    distance, order = found.distance[:, 0].sort(stable=True)
+    near = find_nearest(queries.features, photos.features[others], 1, approximate=approximate)
+    distance, order = near.distance[:, 0].sort(stable=True)
     return others.nonzero()[:, 0][order[:wanted]], distance[:wanted]
 
 

@@ -327,3 +327,21 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
                 if first in ("What", "Who", "How", "Which", "Where", "When", "Whether"):
                     found.append(f"{path.name}: {ast.get_docstring(node)}")
     assert not found
+
+
+def test_the_tree_of_contributing_has_a_line_for_each_file():
+    root = SOURCE.parents[1]
+    text = (root / "CONTRIBUTING.md").read_text()
+    tree = text.split("## Every file\n")[1].split("```\n")[1].split("\nexamples/")[0]
+    named, folders = set(), []
+    for indent, name, words in re.findall(r"^( *)(\S+)(.*)$", tree, re.MULTILINE):
+        folders = folders[: len(indent) // 2]
+        path = "".join([*folders, name])
+        assert path not in named and words.startswith("  "), path
+        named.add(path)
+        if name.endswith("/"):
+            folders.append(name)
+    files = [path for package in (SOURCE, PAPERS) for path in package.rglob("*.py")]
+    expected = {str(path.relative_to(root)) for path in files}
+    expected = {name.removesuffix("__init__.py") for name in expected}
+    assert named == expected, f"add {expected - named}, remove {named - expected}"

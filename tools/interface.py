@@ -66,8 +66,7 @@ Before 1.0 names are changed rather than deprecated.
 | Python and the requirements | a minor version may raise the oldest supported ones (constraints-lowest.txt) |
 
 Undecided, and likely to change before 1.0: the names of `nearfar.data`, and functions that are not called as their
-commands are (`map_images`, `run_demo`), because `nearfar.map` would hide Python's `map` and `nearfar.views` is a
-subpackage.
+commands are (`run_demo`, `show_views`, `list_methods`), because `nearfar.views` and `nearfar.methods` are subpackages.
 
 ## Commands
 

@@ -195,6 +195,8 @@ JOINED = {
     "pretrained": {"pretrained": 1.0},
     "pretrained, edges": {"pretrained": 1.0, "edges": 0.5},
     "pretrained, 0.5 edges, 0.5 colours": {"pretrained": 1.0, "edges": 0.5, "colours": 0.5},
+    "pretrained, 1 edges": {"pretrained": 1.0, "edges": 1.0},
+    "pretrained, 1 edges, 0.25 colours": {"pretrained": 1.0, "edges": 1.0, "colours": 0.25},
     "pretrained, 1 edges, 0.5 colours": {"pretrained": 1.0, "edges": 1.0, "colours": 0.5},
 }
 UNTRAINED: dict[str, Callable[[Task], Any]] = {

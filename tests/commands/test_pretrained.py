@@ -52,6 +52,16 @@ def test_features_without_a_run_are_those_of_the_weights_beside_edges_and_colour
     assert torch.allclose(found.features[:, end:], colours, atol=1e-5)
 
 
+def test_grayscale_images_get_whole_edges_and_a_quarter_of_the_colours(installed):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 40, 40), dtype=np.uint8)
+    features, width = resolve(pixels).open(Opening()).features, 1280
+    end = width + hog(torch.from_numpy(pixels[:, None])).shape[1]
+    parts = [features[:, :width], features[:, width:end], features[:, end:]]
+    lengths = [part.norm(dim=1) for part in parts]
+    for length, weight in zip(lengths, (1.0, 1.0, 0.25), strict=True):
+        assert torch.allclose(length, torch.full((12,), weight), atol=1e-4)
+
+
 def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes, tmp_path, said):
     nearfar.embed(shapes, out=tmp_path / "shapes.npz")
     assert "tf_efficientnet_lite0, trained on ImageNet" in said.text

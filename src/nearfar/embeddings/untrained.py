@@ -19,6 +19,8 @@ COPIES = {"colours": 1.0, "edges": 1.5}
 (docs/neighbours.md)."""
 BESIDE = {"edges": 0.5, "colours": 0.5}
 """Weights of simple features beside a pretrained net of weight 1 (docs/starting-weights.md)."""
+BESIDE_GRAY = {"edges": 1.0, "colours": 0.25}
+"""The same for grayscale images, where edges tell more and brightness less (docs/kinds.md)."""
 BETTER = (
     f"{INSTALL} brings better ones: kNN accuracy 87 % for 71 on photographs of flowers, "
     "82 for 52 on CIFAR-10 (docs/starting-weights.md)"
@@ -60,7 +62,8 @@ def untrained_encoder(image_size: int, channels: int) -> Encoder:
     members: list[tuple[Encoder | str, float]] = list(COPIES.items())
     said = "features of colours and edges"
     if channels in (1, 3) and (weights := installed_weights()) is not None:
-        members = [(PRETRAINED, 1.0), *BESIDE.items()]
+        beside = BESIDE_GRAY if channels == 1 else BESIDE
+        members = [(PRETRAINED, 1.0), *beside.items()]
         said = f"features of {weights.encoder}, trained on ImageNet, beside edges and colours"
     elif channels in (1, 3):
         simple = join_encoders(members, image_size, channels)

@@ -64,9 +64,10 @@ def _paragraphs(path):
 
 def test_every_public_name_is_explained():
     page = (ROOT / "docs/reference/nearfar.md").read_text()
-    assert sorted(re.findall(r"^::: nearfar\.(\w+)$", page, re.MULTILINE)) == sorted(
-        {*nearfar.__all__} - {"__version__"}
-    )
+    named = re.findall(r"^::: nearfar\.(\w+)$", page, re.MULTILINE)
+    tools = re.findall(r"^::: nearfar\.tools\.(\w+)\.\1$", page, re.MULTILINE)
+    assert sorted(tools) == sorted(name for name in nearfar.tool_names())
+    assert sorted([*named, *tools]) == sorted({*nearfar.__all__, "map"} - {"__version__"})
     papers = re.findall(r"^::: nearfar_papers\.(\w+)$", page, re.MULTILINE)
     assert sorted(papers) == sorted(nearfar_papers.__all__)
 

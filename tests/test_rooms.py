@@ -55,21 +55,12 @@ MAY_IMPORT = {
         "evaluation",
     },
     "tools": {
+        "methods",
         "pages",
         "embeddings",
         "maps",
         "run",
         "views",
-        "networks",
-        "data",
-        "training",
-        "neighbours",
-        "evaluation",
-    },
-    "run_evaluation": {
-        "run",
-        "embeddings",
-        "methods",
         "networks",
         "data",
         "training",
@@ -128,6 +119,19 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
 def test_a_command_imports_no_verb(path):
     """What two verbs have in common lives in a room below."""
     assert not [name for name in imported(path) if name.startswith("nearfar.commands")]
+
+
+TOOLS = sorted(path for path in (SOURCE / "tools").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize(
+    "path", [p for tool in TOOLS for p in tool.rglob("*.py")], ids=lambda path: str(id_of(path))
+)
+def test_no_tool_imports_another(path):
+    """What two tools have in common lies in a room below, or beside their folders."""
+    own = path.relative_to(SOURCE / "tools").parts[0]
+    others = {f"nearfar.tools.{tool.name}" for tool in TOOLS if tool.name != own}
+    assert not {".".join(name.split(".")[:3]) for name in imported(path)} & others
 
 
 @pytest.mark.parametrize("name", sorted(ANYWHERE))
@@ -302,7 +306,6 @@ def test_nobody_passes_a_callback_of_progress():
 LONGEST = 60  # lines of a function, without its docstring
 LONG = {
     ("training/loop.py", "fit"),  # the training loop is read from top to bottom
-    ("commands/evaluate.py", "evaluate"),
 }
 
 

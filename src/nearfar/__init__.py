@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nearfar.commands.demo import run_demo as run_demo
     from nearfar.commands.doctor import doctor as doctor
     from nearfar.commands.embed import embed as embed
-    from nearfar.commands.evaluate import evaluate as evaluate
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
     from nearfar.commands.methods import list_methods as list_methods
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 _NAMES = {
     "commands.doctor": ["doctor"],
     "commands.embed": ["embed"],
-    "commands.evaluate": ["evaluate"],
     "commands.export": ["export", "push"],
     "commands.pretrain": ["pretrain", "resume"],
     "commands.completion": ["completion_script"],
@@ -53,7 +51,7 @@ _NAMES = {
     "training.processes": ["ProcessLost"],
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
-_TOOLS = ("check", "cluster", "duplicates", "map", "search", "select")
+_TOOLS = ("check", "cluster", "duplicates", "evaluate", "map", "search", "select")
 _INTERNAL = {"completion_script", "in_notebook"}  # for the command line, and for `Run`
 _BUILT_IN = {"map"}  # which `from nearfar import *` must not hide
 __all__ = sorted({"__version__", *_HOMES, *_TOOLS} - _INTERNAL - _BUILT_IN)

@@ -76,7 +76,7 @@ PIXELS = (
     None,
 )
 REQUIRED = {("embed", "out")}  # options that a command needs, where a function does not
-OPENING = ("evaluate", "embed", "views")  # verbs besides `pretrain` and the tools that open images
+OPENING = ("embed", "views")  # verbs besides `pretrain` and the tools that open images
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
 
 

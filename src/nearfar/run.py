@@ -58,7 +58,6 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         object.__setattr__(self, "path", Path(path))
 
-    evaluate = Verb("evaluate")
     embed = Verb("embed")
     export = Verb("export")
     push = Verb("push")

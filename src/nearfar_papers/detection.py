@@ -35,7 +35,7 @@ from nearfar.networks import Encoder, first_encoder
 from nearfar.pages.report import write_report
 from nearfar.pages.template import page, write_page
 from nearfar.progress import Table, log, tracked
-from nearfar.run_evaluation import encoders_by_row
+from nearfar.tools.evaluate.rows import encoders_by_row
 from nearfar.training.progress import say_read
 from nearfar.views import eight_bits
 from nearfar_papers.annotations import (

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar import Run
+from nearfar.data import list_splits
+from nearfar.embeddings import Opening
+from nearfar.embeddings.sources import OfRun
 from nearfar.evaluation.evaluate import largest_class
 from nearfar.evaluation.results import Measurement
 from nearfar.networks import Encoder
 from nearfar.pages.report import write_report
 from nearfar.progress import waiting
-from nearfar.run_evaluation import (
-    LabelledSets,
+from nearfar.tools.evaluate.labelled_sets import LabelledSets, divide
+from nearfar.tools.evaluate.table import (
     add_to_results,
     measured_on,
     measurement,
-    open_labelled,
     show_results,
 )
 from nearfar_papers.protocols import protocol_results
@@ -50,7 +52,7 @@ def open_sets(
     run: Run,
     data: Any,
     *,
-    image_size: int,
+    encoder: nn.Module | None,
     root: str | None,
     test_share: float,
     limit: int | None,
@@ -59,7 +61,7 @@ def open_sets(
 ) -> TransferSets:
     """Open labelled images, or a data set of torchvision from its files in `root`.
 
-    The arguments are those of `transfer`; image_size: of the encoder. Raises ValueError for data
+    The arguments are those of `transfer`. Raises ValueError for data
     without labels.
     """
     standard = standard_set(data) if isinstance(data, str) else None
@@ -71,17 +73,11 @@ def open_sets(
         raise ValueError(
             "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
         )
-    sets = open_labelled(
-        run.settings,
-        data,
-        image_size=image_size,
-        share=test_share,
-        seed=seed,
-        limit=limit,
-        validation=True,
-        label_column=label_column,
-    )
-    return TransferSets(sets)
+    source = run.settings.given("data") if data is None else data
+    validation = ["validation"] if "validation" in list_splits(source) else []
+    split = ("train", *validation, "test")
+    photos = OfRun(run).open(Opening(data, split, encoder, label_column))
+    return TransferSets(divide(photos, share=test_share, seed=seed, limit=limit, validation=True))
 
 
 def evaluate_labelled(

@@ -74,10 +74,10 @@ def transfer(
     >>> nearfar_papers.transfer("runs/photos", baselines=False)["trained"].keys()
     dict_keys(['transfer'])
     """
-    from nearfar import Run, load
+    from nearfar import Run
     from nearfar.atomic import check_folder
     from nearfar.messages import check_known, check_range, check_seed
-    from nearfar.run_evaluation import encoders_by_row
+    from nearfar.tools.evaluate.rows import encoders_by_row
     from nearfar_papers.detection import detector_encoders, evaluate_detectors
     from nearfar_papers.detector import TASKS, detector_settings
     from nearfar_papers.labelled_evaluation import evaluate_labelled, open_sets
@@ -109,7 +109,7 @@ def transfer(
     sets = open_sets(
         run,
         data,
-        image_size=load(run, encoder=encoder).image_size,
+        encoder=encoder,
         root=root,
         test_share=test_share,
         limit=limit,

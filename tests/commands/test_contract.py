@@ -35,7 +35,9 @@ OPTIONS = {  # small ones for each tool
 }
 TARGETS = ("run", "folder", "two sources", "vectors with images", "vectors", "embeddings")
 TRAIN, TEST, OTHERS = 16, 8, 4  # images
-TOOLS = [name for name in nearfar.tool_names() if name in nearfar._TOOLS]
+TOOLS = [
+    name for name in nearfar.tool_names() if name in nearfar._TOOLS and not find_tool(name).saves
+]  # those with a `Result`
 
 
 @pytest.fixture(scope="module")

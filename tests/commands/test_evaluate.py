@@ -9,9 +9,9 @@ from PIL import Image
 import nearfar
 from nearfar.data import open_images
 from nearfar.data.images import sample
+from nearfar.embeddings import Opening, resolve
 from nearfar.evaluation.results import sentence
-from nearfar.run_evaluation import open_labelled, stratified_sample
-from nearfar.training.settings import Settings
+from nearfar.tools.evaluate.labelled_sets import divide, stratified_sample
 
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 
@@ -137,8 +137,8 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
 
 
 def opened(path, **options):
-    settings = Settings(data=str(path), out="", image_size=8)
-    return open_labelled(settings, None, **options)
+    photos = resolve(str(path)).open(Opening(split=("train", "test")))
+    return divide(photos, **options)
 
 
 def test_images_without_labels_are_refused(tmp_path):

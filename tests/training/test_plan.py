@@ -13,7 +13,7 @@ from PIL import Image
 import nearfar
 from nearfar.methods import WMSE, method_class
 from nearfar.networks import Encoder, build_backbone
-from nearfar.run_evaluation import encoders_by_row
+from nearfar.tools.evaluate.rows import encoders_by_row
 from nearfar.training import budget
 from nearfar.training.budget import model_candidates, training_speed
 from nearfar.training.plan import plan_run, resolve_method, resolve_views, views_at

@@ -192,11 +192,14 @@ class Images:
                 "of crops and read pixels in pieces with gather, or raise cache_limit"
             )
         rows = np.arange(len(self)) if self._rows is None else self._rows
-        pixels = self._parts[0].pixels
-        if len(self._parts) == 1 and pixels is not None:
-            start = int(rows[0]) if len(rows) else 0
-            if np.array_equal(rows, np.arange(start, start + len(rows))):
-                return pixels[start : start + len(rows)]
+        first = int(rows[0]) if len(rows) else 0
+        if np.array_equal(rows, np.arange(first, first + len(rows))):
+            for part in self._parts:
+                if part.pixels is not None and first + len(rows) <= part.count:
+                    return part.pixels[first : first + len(rows)]
+                first -= part.count
+                if first < 0:  # they lie in several parts
+                    break
         return torch.from_numpy(self._taken(rows))
 
     def _taken(
@@ -434,6 +437,26 @@ def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool 
     whole._read = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
     whole.shown = parts[0].shown
     whole.splits = list(dict.fromkeys(split for part in parts for split in part.splits))
+    return whole
+
+
+def concat_splits(parts: Sequence[Images]) -> Images:
+    """Concatenate splits of one source in one form; `split_names` says which image is of which.
+
+    Names and labels stay as they are; images of a split without labels have none (-1).
+    """
+    for part in parts:
+        if "split" not in part.table.column_names:
+            of_all = pyarrow.array([part.split or ""] * part.table.num_rows, pyarrow.string())
+            part._table = part.table.append_column("split", of_all)
+    whole = concat_images(parts, [part.split or "" for part in parts], labelled=False)
+    whole.names = [name for part in parts for name in part.names]
+    whole.source, whole.splits = parts[0].source, parts[0].splits
+    if any(part.labels is not None for part in parts):
+        whole.labels = np.concatenate(
+            [np.full(len(part), -1) if part.labels is None else part.labels for part in parts]
+        )
+        whole.class_names = next((part.class_names for part in parts if part.class_names), None)
     return whole
 
 

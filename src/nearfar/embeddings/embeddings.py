@@ -39,9 +39,11 @@ class Embeddings:
     - `encoder`: None for vectors that were made elsewhere
     - `name`: the run, the data or the file that they were made from, in a word
     - `source`: the images as they were named: a path, several, an array
-    - `split`: the part of the source that was asked for
+    - `split`: the part of the source that was asked for, or several
     - `label_column`: the column of the source that was asked for
     - `run`: the run whose encoder it is, whose folder keeps features and takes pages; None without
+    - `own_data`: whether the images are the data that the run learned from
+    - `module`: the module whose weights the run learned, if a user gave one
     - `has_pixels`: whether the images can be looked at
     - `path`: the file that `nearfar.embed` wrote; None without one
     - `for_copies`: whether the features are those that find copies, where others tell kinds better
@@ -55,9 +57,11 @@ class Embeddings:
     encoder: Encoder | None
     name: str = "images"
     source: Any = None
-    split: str | None = None
+    split: str | tuple[str, ...] | None = None
     label_column: str | None = None
     run: Run | None = None
+    own_data: bool = False
+    module: nn.Module | None = None
     vectors: Float[Tensor, "images dim"] | None = None
     has_pixels: bool = True
     for_copies: bool = False
@@ -134,7 +138,7 @@ class Embeddings:
             raise ValueError(f"--mirrored needs an encoder, and {self.name} holds vectors")
         turned = nn.Sequential(RandomHorizontalFlip(1.0), self.encoder)
         other = compute_features(turned, self.images, "features of mirror images")
-        return replace(self, vectors=(self.features + other) / 2)
+        return replace(self, vectors=(self.features + other) / 2, run=None)
 
     def duplicate_threshold(self) -> float:
         """Return the distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from nearfar.data import Images, describe, open_images
-from nearfar.data.images import concat_images
+from nearfar.data import Images, describe, list_splits, open_images
+from nearfar.data.images import concat_images, concat_splits
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
 from nearfar.data.sources.rows import HUB
@@ -36,13 +36,14 @@ class Opening:
     """Options of opening a target.
 
     data: other images than those of a run, further data, or the images of vectors. split: part of
-    them; None: that of the run, the training split of other data. encoder: weights by name for data
-    without a run, or a module. label_column: of the data. copies: take the features that find the
-    most copies where there is no run. fewest: images that are needed, else ValueError.
+    them; None: that of the run, the training split of other data. Several are opened together where
+    the data has all of them, else the training split or everything. encoder: weights by name for
+    data without a run, or a module. label_column: of the data. copies: take the features that find
+    the most copies where there is no run. fewest: images that are needed, else ValueError.
     """
 
     data: Any = None
-    split: str | None = None
+    split: str | tuple[str, ...] | None = None
     encoder: nn.Module | str | None = None
     label_column: str | None = None
     copies: bool = False
@@ -92,6 +93,7 @@ class OfRun:
         source = settings.given("data") if how.data is None else how.data
         split = how.split or (settings.split if how.data is None else None)
         try:
+            split = of_source(split, source)
             images = read_images(
                 source,
                 split=split,
@@ -104,7 +106,17 @@ class OfRun:
             raise FileNotFoundError(
                 f"{error}; that is where the data of {self.name} was: name it anew"
             ) from error
-        photos = Embeddings(images, trained, self.name, source, split, how.label_column, self.run)
+        photos = Embeddings(
+            images,
+            trained,
+            self.name,
+            source,
+            split,
+            how.label_column,
+            self.run,
+            own_data=how.data is None,
+            module=how.encoder,
+        )
         return checked(photos, how.fewest)
 
 
@@ -127,12 +139,13 @@ class OfData:
         """Open the images; further data joins them."""
         source = joined_sources(self.source, how.data)
         size = size_untrained(source) if how.encoder is None else USUAL
-        images = read_images(
-            source, split=how.split, label_column=how.label_column, image_size=size
-        )
+        split = of_source(how.split, source)
+        images = read_images(source, split=split, label_column=how.label_column, image_size=size)
         for_copies = how.copies and how.encoder is None
         net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
-        photos = Embeddings(images, net, self.name, source, how.split, for_copies=for_copies)
+        photos = Embeddings(
+            images, net, self.name, source, split, how.label_column, for_copies=for_copies
+        )
         return checked(photos, how.fewest)
 
 
@@ -158,14 +171,15 @@ class OfVectors:
         """
         if how.encoder is not None:
             raise ValueError(f"{self.name} holds vectors: no encoder is needed")
-        if how.data is None and how.split not in (None, "all"):
+        together = isinstance(how.split, tuple)
+        if how.data is None and how.split not in (None, "all") and not together:
             raise ValueError(f"{self.name} holds vectors, which have no splits: leave --split out")
         vectors, column = self._labelled(how.label_column, how.data)
         if how.data is None:
             return checked(self._alone(vectors), how.fewest)
         images = read_images(
             how.data,
-            split=how.split or "all",
+            split="all" if together else how.split or "all",
             label_column=column,
             image_size=size_untrained(how.data),
         )
@@ -295,9 +309,28 @@ def resolve(target: Any) -> Source:
     return OfData(target) if vectors is None else OfVectors(target, vectors)
 
 
-def read_images(source: Any, **options: Any) -> Images:
-    """Open images as `nearfar.data.open_images` does, and log what was read and left out."""
-    images = open_images(source, **options)
+def of_source(split: str | tuple[str, ...] | None, source: Any) -> str | tuple[str, ...] | None:
+    """Return the split to open; None in place of several that the source does not have all."""
+    return None if isinstance(split, tuple) and not {*split} <= {*list_splits(source)} else split
+
+
+def read_images(
+    source: Any, *, split: str | tuple[str, ...] | None = None, **options: Any
+) -> Images:
+    """Open images as `nearfar.data.open_images` does, and log what was read and left out.
+
+    split: of several, all images are in the form of those of the first.
+    """
+    if isinstance(split, tuple):
+        first = read_images(source, split=split[0], **options)
+        form = {
+            "image_size": first.image_size,
+            "channels": first.channels,
+            "value_range": first.value_range or EIGHT_BITS,
+        }
+        others = [read_images(source, split=one, **{**options, **form}) for one in split[1:]]
+        return concat_splits([first, *others])
+    images = open_images(source, split=split, **options)
     say_read(images)
     return images
 

@@ -30,12 +30,17 @@ ENCODERS = {
     "untrained": "the untrained encoder",
     "starting_weights": "the starting weights",
     "at_hand": "the features at hand",
+    "given": "the given vectors",
     "trained_alone": "the trained net alone",
     "trained": "the trained encoder",
 }
 """The rows of a table of results, and their names in a sentence."""
 ALONE = "trained_alone"  # a part of the encoder that is judged, which it is not judged by
-JUDGED = ("trained", "at_hand")  # the row that is judged by the others: the first that is there
+JUDGED = (
+    "trained",
+    "at_hand",
+    "given",
+)  # the row that is judged by the others: the first that is there
 BALANCED, DEVIATION, TOP5 = "_balanced", "_std", "_top5"
 """Ends of the keys of balanced accuracies, of deviations over trials, and of top-5 accuracies."""
 TRIALS = 20  # of the protocols with few labels
@@ -46,6 +51,7 @@ COLOURS = "pretrain with --keep-colour 1, whose views change no colours (docs/vi
 LONGER = "pretrain longer, with more --minutes"
 START = "keep the weights that you started from"
 AS_IT_IS = "take that net as it is, by the data in the place of the run and --encoder pretrained"
+AS_A_NET = "take that net, by the images in the place of the vectors and --encoder pretrained"
 PRETRAIN = "nearfar pretrain learns features of these images"
 
 
@@ -171,7 +177,9 @@ def column_of(key: str) -> str:
 
 
 def judged(results: Mapping[str, Any]) -> str:
-    """Return the row that is judged by the others: of a trained encoder, or of those at hand."""
+    """Return the row that is judged by the others: of a trained encoder, of features at hand, or of
+    given vectors.
+    """
     return next(row for row in JUDGED if row in results)
 
 
@@ -273,7 +281,9 @@ def outcome(measured: Measurement) -> Outcome | None:
     verb = ("do" if plural else "does") + (" better" if worse else " about as well")
     if won:
         advice = f"keep this encoder for {_columns(won)} only"
-    elif own == "at_hand":
+    elif own == "given" and named[0] == "pretrained_frozen":
+        advice = AS_A_NET
+    elif own != "trained":
         advice = PRETRAIN
     elif "starting_weights" in named:
         advice = START

@@ -67,27 +67,34 @@ class Tool:
         beside: Sequence[str] = (".csv",),
         folder: bool = False,
         data: str = "images",
-        split: str | None = None,
+        split: str | tuple[str, ...] | None = None,
         labels: bool = False,
         copies: bool = False,
         fewest: int = 2,
         lists: bool = False,
+        saves: bool = False,
+        before: Callable[[Any, Mapping[str, Any]], None] | None = None,
     ) -> None:
         """Args:
         page: name of the page that a run folder takes; None: no page unless `out` says where.
         beside: endings of the files beside the page.
         folder: whether the page may be a folder.
         data: what the argument `data` is, in words.
-        split: the part of the data that is opened by default.
+        split: the part of the data that is opened by default; several: always, where the data has
+            them (the tool has no option `split` then).
         labels: whether the tool takes `label_column`.
         copies: whether it wants the features that find copies.
         fewest: images that it needs.
         lists: whether paths go to a pipe.
+        saves: whether the function itself logs what it found and saves it in the run, in place of a
+            `Result` with a page (there is no option `out` then).
+        before: called with the target and the arguments before anything is opened, to raise
+            ValueError for options that do not go together.
         """
         self.function, self.name = function, function.__name__
         self.default_page, self.beside, self.folder, self.data = page, tuple(beside), folder, data
         self.split, self.labels, self.copies = split, labels, copies
-        self.fewest, self.lists = fewest, lists
+        self.fewest, self.lists, self.saves, self.before = fewest, lists, saves, before
         self.ranges: dict[str, Between] = {}
         self.command = self._command()
 
@@ -118,29 +125,39 @@ class Tool:
 
         self.check(given)
         source = resolve(target)
-        page = self.place(source, given["out"])
+        if self.before is not None:
+            self.before(source, given)
+        out = given.get("out")
+        page = self.place(source, out)
         if "images" in self.named and not isinstance(source, OfRun) and given["data"] is None:
             given["images"], given["data"] = folders_apart(given["images"])
         options = {name: given[name] for name in self.named}
         how = Opening(
             data=given["data"],
-            split=given["split"] if source.page("") is None else given["split"] or self.split,
+            split=given.get("split") or (None if source.page("") is None else self.split),
             encoder=given["encoder"],
             label_column=given.get("label_column"),
             copies=self.copies,
             fewest=self.fewest,
         )
         result = self.function(source.open(how), **options)
+        if self.saves:
+            return result
         result.command = self._words(source.name, given, page)
         for line in result.lines:
             log.info(line)
         if page is not None:
-            result.write(page if given["out"] is not None else result.default_page(page))
+            result.write(page if out is not None else result.default_page(page))
         return result
 
     def _command(self) -> Callable[..., Any]:
         """Return the function behind the command and the public name."""
-        names = [*KINDS] if self.labels else [name for name in KINDS if name != "label_column"]
+        lacking = {
+            "label_column": not self.labels,
+            "split": isinstance(self.split, tuple),
+            "out": self.saves,
+        }
+        names = [name for name in KINDS if not lacking.get(name)]
         own = list(self._options())
         placed = [
             parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
@@ -257,6 +274,7 @@ _MODULES = {  # of the tools that come with nearfar, in the order of the overvie
     "select": "nearfar.tools.select",
     "cluster": "nearfar.tools.cluster",
     "check": "nearfar.tools.check",
+    "evaluate": "nearfar.tools.evaluate",
 }
 _TOOLS: dict[str, Tool] = {}
 

@@ -1,0 +1,167 @@
+"""The table of results: what it is measured on, the line on the encoder, results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfar.data import Images
+from nearfar.data.table import digest
+from nearfar.evaluation import Probe, are_gray, default_probe, percent_of
+from nearfar.evaluation.evaluate import FEW, largest_class
+from nearfar.evaluation.labelled import balanced_accuracy
+from nearfar.evaluation.results import (
+    BALANCED,
+    ENCODERS,
+    MeasuredOn,
+    Measurement,
+    accuracies,
+    added,
+    best_rows,
+    column_of,
+    gray_words,
+    judged,
+    sentence,
+)
+from nearfar.methods import method_class, method_names
+from nearfar.networks import Encoder
+from nearfar.progress import Bold, Table, log
+from nearfar.run import Run
+from nearfar.tools.evaluate.labelled_sets import LabelledSets
+from nearfar.training.settings import Settings
+
+
+def default_probe_of(settings: Settings | None, image_size: int) -> str:
+    """Name the settings of linear-sgd that go with the recipe of a run; those of SACLR without one,
+    and for a method of one's own.
+    """
+    protocol = ""
+    if settings is not None and settings.method in method_names():
+        recipes = method_class(settings.method).recipes
+        protocol = recipes[settings.recipe].protocol if settings.recipe in recipes else ""
+    return default_probe(protocol, image_size)
+
+
+def measured_on(
+    run: Run | None,
+    encoder: Encoder | None,
+    sets: LabelledSets,
+    train_y: np.ndarray,
+    test_y: np.ndarray,
+    seed: int,
+) -> MeasuredOn:
+    """Say what results are measured on: these sets with these labels, and the encoder as it is
+    now; None for vectors that were made elsewhere.
+    """
+    train = sets.splits["train"]
+    several = train_y.ndim > 1  # labels an image
+    counts = np.unique(test_y, return_counts=True)[1]
+    unequal = not several and balanced_accuracy(test_y, test_y) is not None
+    pictures = isinstance(train, Images)
+    metrics = [] if run is None else run.metrics
+    channels = 3 if encoder is None else encoder.channels
+    return MeasuredOn(
+        data=sets.data,
+        test=sets.test,
+        train_images=len(train_y),
+        test_images=len(test_y),
+        classes=0 if several else len(np.union1d(train_y, test_y)),
+        largest=0.0 if several else largest_class(train_y, test_y)["accuracy"],
+        seed=seed,
+        images=digest(chain(*(_identity(part) for part in sets.splits.values()))),
+        encoder=run.weights if run is not None else "" if encoder is None else encoder.name,
+        even_images=float(len(counts) ** 2 / (1 / counts).sum()) if unequal else None,
+        limit=sets.limit,
+        epoch=max((line["epoch"] for line in metrics if "epoch" in line), default=None),
+        image_size=0 if encoder is None else encoder.image_size,
+        channels=channels,
+        gray=run is not None and pictures and channels == 3 and are_gray(train),
+        keep_colour=0.0 if run is None else run.settings.keep_colour or 0.0,
+    )
+
+
+def _identity(images: Any) -> Iterator[bytes]:
+    """Identify a split: its images by their digests, or names, with their labels;
+    else its length.
+    """
+    if not isinstance(images, Images):
+        yield f"{len(images)}\n".encode()
+        return
+    digests = images.table["digest"].take(images.table_rows).to_pylist()
+    classes = images.class_names or []
+    numbers = [-1] * len(images) if images.labels is None else images.labels.tolist()
+    labels = [classes[one] if 0 <= one < len(classes) else one for one in numbers]
+    for name, known, label in zip(images.names, digests, labels, strict=True):
+        yield f"{known or name}\t{label}\n".encode("utf-8", "surrogateescape")
+
+
+def options_of(
+    protocols: Sequence[str], probe: Probe, knn_temperature: float, labels: str | None
+) -> dict[str, str]:
+    """Describe the options of each protocol's columns, as far as a user chooses them."""
+    rates = ", ".join(f"{rate:g}" for rate in probe.lrs)
+    how: dict[str, str] = {}
+    for name in protocols:
+        percent = percent_of(name)
+        listed = labels is not None and percent is not None and percent < 100
+        said = f"labels of {Path(labels or '').name}" if listed else ""
+        if name.startswith("knn"):
+            said = f"temperature {knn_temperature:g}"
+        if name == "linear-sgd":
+            said = f"{probe.source}; learning rate {rates}"
+        columns = FEW if name == "few" else (name.replace("-", "_"),)
+        how |= dict.fromkeys(columns, said)
+    return how
+
+
+def measurement(
+    on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
+) -> Measurement:
+    """Return results with what they were measured on, its rows in their order.
+
+    how: the options of columns that have some.
+    """
+    rows = {row: results[row] for row in ENCODERS if results.get(row)}
+    columns = dict.fromkeys(map(column_of, rows[judged(rows)]))
+    return Measurement(on, rows, {column: how.get(column, "") for column in columns})
+
+
+def add_to_results(run: Run, measured: Measurement) -> None:
+    """Write results beside others on the same data and encoder."""
+    run.write_results(added(run.results, measured))
+
+
+def show_results(measured: Measurement) -> None:
+    """Print what was measured on what, as a table with the best of each column in bold, and in one
+    sentence.
+    """
+    log.info(measured.on.words())
+    log.info(_table(measured, accuracies(measured), "accuracy"))
+    if columns := accuracies(measured, balanced=True):
+        log.info(_table(measured, columns, "balanced accuracy: the mean over the classes"))
+    said = sentence(measured)
+    gray = gray_words(measured.on.gray, measured.on.image_size)
+    for line in (said, gray if gray and "--channels 1" not in said else ""):
+        if line:
+            log.info(line)
+
+
+def _table(measured: Measurement, columns: Sequence[str], title: str) -> Table:
+    best = {column: best_rows(measured, column) for column in columns}
+    names = (column.removesuffix(BALANCED).replace("_", " ") for column in columns)
+    table = Table("", *names, title=title)
+    for row, numbers in measured.items():
+        if not set(columns) & numbers.keys():
+            continue
+        cells = []
+        for column in columns:
+            cell = f"{numbers[column]:.3f}" if column in numbers else "-"
+            if f"{column}_std" in numbers:
+                cell += f" ± {numbers[f'{column}_std']:.3f}"
+            cells.append(Bold(cell) if row in best[column] else cell)
+        table.add(row.replace("_", " "), *cells)
+    return table

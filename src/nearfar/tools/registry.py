@@ -174,13 +174,12 @@ class Tool:
         def command(*given: Any, **named: Any) -> Any:
             bound = signature.bind(*given, **named)
             bound.apply_defaults()
-            with isolated():
-                return self.call(bound.arguments.pop("target"), dict(bound.arguments))
+            return self.call(bound.arguments.pop("target"), dict(bound.arguments))
 
         del command.__wrapped__
         command.__signature__ = signature  # type: ignore[attr-defined]
         command.__doc__ = self._documentation([parameter.name for parameter in shared])
-        return command
+        return isolated()(command)
 
     def _options(self) -> Iterator[Parameter]:
         """Yield the arguments of the function with their types, and note their ranges."""

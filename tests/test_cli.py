@@ -15,11 +15,21 @@ import torch
 import yaml
 
 from nearfar import cli
-from nearfar.arguments import GROUPS, REQUIRED, VERBS, examples_of, function_of, verb_app
+from nearfar.app import (
+    GROUPS,
+    REQUIRED,
+    command_app,
+    command_paths,
+    examples_of,
+    function_of,
+    options_of_app,
+    pretrain_app,
+)
 from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import to_argv
 
+VERBS = [name for name, path in command_paths().items() if path.startswith("nearfar:")]
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
 
 
@@ -360,7 +370,7 @@ def words_of(text):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_says_what_it_means_and_can_be_given(verb):
     """Parameters that take objects alone, and nothing else, are left out."""
-    known = {one.field_info.name: one for one in verb_app(verb).assemble_argument_collection()}
+    known = {one.field_info.name: one for one in options_of_app(command_app(verb))}
     assert all(one.parameter.help for one in known.values())
     if verb != "pretrain":
         parameters = inspect.signature(function_of(verb)).parameters
@@ -405,7 +415,7 @@ def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     assert not {"--weight-decay", "--log-every", "--temperature"} & options_of(short)
     assert len(short.splitlines()) < 80
     long = page(capsys, "pretrain", "--help-all")
-    arguments = verb_app("pretrain").assemble_argument_collection()
+    arguments = options_of_app(pretrain_app())
     assert {one.name for one in arguments if one.name.startswith("--")} <= options_of(long)
     titles = [*GROUPS, "--method simclr --recipe small"]
     places = [long.index(f"─ {title} ─") for title in titles]

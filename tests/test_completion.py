@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from nearfar.arguments import all_verbs
+from nearfar.app import command_paths
 from nearfar.cli import main
 from nearfar.methods import method_names
 from nearfar.networks import encoder_names
@@ -44,7 +44,7 @@ def completed(script, *words):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ([""], set(all_verbs())),
+        ([""], set(command_paths())),
         (["e"], {"evaluate", "embed", "export"}),
         (["pretrain", "photos", "--batch"], {"--batch-size"}),
         (["pretrain", "photos", "--temp"], {"--temperature"}),  # a number of methods

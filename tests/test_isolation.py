@@ -14,7 +14,7 @@ import torch
 
 import nearfar
 import nearfar_papers
-from nearfar.arguments import VERBS
+from nearfar.app import command_paths
 from nearfar.isolation import isolated
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 
@@ -130,7 +130,10 @@ def test_modes_that_the_caller_has_set_do_not_reach_nearfar_and_stay(
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(set(VERBS.values()) - {"list_methods", "completion_script"}),
+        *sorted(
+            {path.split(":")[1] for path in command_paths().values() if path.startswith("nearfar:")}
+            - {"list_methods", "completion_script"}
+        ),
         *nearfar_papers.__all__,
     ],
 )

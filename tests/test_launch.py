@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.arguments import verb_app
+from nearfar.app import pretrain_app
 
 ROOT = Path(__file__).parents[1]
 RECORD = """#!/usr/bin/env python3
@@ -56,11 +56,9 @@ def started(tmp_path):
 
 def settings(words):
     """The settings that pretrain takes from words."""
-    return (
-        verb_app("pretrain", methods=[])
-        .parse_args(words, exit_on_error=False, print_error=False)[1]
-        .arguments
-    )
+    app = pretrain_app(methods=[])
+    given = app.parse_args(words, exit_on_error=False, print_error=False)[1].arguments
+    return given | given.pop("settings", {})
 
 
 def test_torchrun_starts_one_process_without_a_gpu(started):

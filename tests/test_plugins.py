@@ -76,9 +76,11 @@ def test_a_package_that_is_broken_does_not_take_the_commands_of_nearfar_away(ins
     install("[nearfar.commands]\nlight = shades_gone:light\nevaluate = shades:shade\n")
     assert main(["--help"]) == 0
     assert "cannot be imported: No module named 'shades_gone'" in capsys.readouterr().out
-    from nearfar.arguments import all_verbs, function_of
+    from nearfar.app import command_paths, function_of
 
-    assert function_of("evaluate") is nearfar.evaluate and all_verbs().count("evaluate") == 1
+    assert (
+        function_of("evaluate") is nearfar.evaluate and list(command_paths()).count("evaluate") == 1
+    )
 
 
 def test_a_section_of_another_package_stands_in_the_report(install, tmp_path, caplog):

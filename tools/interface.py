@@ -14,7 +14,7 @@ from typing import Any, get_origin
 
 import nearfar
 import nearfar_papers
-from nearfar.arguments import OBJECTS, VERBS, verb_app
+from nearfar.app import command_app, command_paths, options_of_app, pretrain_app
 from nearfar.methods import Method
 from nearfar.run import Run, Verb
 
@@ -86,7 +86,10 @@ def interface_page() -> str:
 def _commands() -> Iterator[str]:
     methods = {value.function: name for name, value in vars(Run).items() if isinstance(value, Verb)}
     yield "| command | function | method | arguments and options |\n|---|---|---|---|"
-    for verb, function in VERBS.items():
+    for verb, path in command_paths().items():
+        package, function = path.split(":")
+        if package != "nearfar":
+            continue
         called = f"`{function}`" if function in nearfar.__all__ else "-"
         method = f"`run.{methods[function]}`" if function in methods else "-"
         options = " ".join(f"`{option}`" for option in options_of(verb))
@@ -95,8 +98,8 @@ def _commands() -> Iterator[str]:
 
 def options_of(verb: str) -> Iterator[str]:
     """The arguments of a verb in capitals, then its options in the order of the alphabet."""
-    arguments = verb_app(verb, methods=[]).assemble_argument_collection()
-    names = [one.name for one in arguments if one.name != "--json"]
+    app = pretrain_app(methods=[]) if verb == "pretrain" else command_app(verb)
+    names = [one.name for one in options_of_app(app) if one.name != "--json"]
     yield from (name.removeprefix("--") for name in names if not name.startswith("--"))
     yield from sorted(name for name in names if name.startswith("--"))
 
@@ -130,13 +133,7 @@ def _papers() -> Iterator[str]:
     yield PAPERS
     yield "| command | function | arguments and options |\n|---|---|---|"
     for name in nearfar_papers.__all__:
-        given = inspect.signature(getattr(nearfar_papers, name)).parameters.values()
-        known = [one for one in given if one.name not in OBJECTS]
-        words = [one.name.upper() for one in known if one.kind is not one.KEYWORD_ONLY]
-        words += sorted(
-            f"--{one.name.replace('_', '-')}" for one in known if one.kind is one.KEYWORD_ONLY
-        )
-        listed = " ".join(f"`{word}`" for word in words)
+        listed = " ".join(f"`{word}`" for word in options_of(name))
         yield f"| `{name}` | `nearfar_papers.{name}` | {listed} |"
     lines = (signature(name, getattr(nearfar_papers, name)) for name in nearfar_papers.__all__)
     yield "\n".join(["\n```python", *lines, "```\n"])

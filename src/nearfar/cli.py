@@ -10,8 +10,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from inspect import Parameter as Argument
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,13 @@ from cyclopts.config import Dict
 
 import nearfar
 from nearfar.allocator import reuse_memory
-from nearfar.arguments import (
-    all_verbs,
+from nearfar.app import (
+    command_line,
+    command_paths,
     function_of,
     lists_paths,
     opens_images,
-    overview,
-    verb_app,
-    with_signature,
+    pretrain_app,
 )
 from nearfar.atomic import NotWrittenError
 from nearfar.messages import (
@@ -63,7 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answered(words: list[str]) -> int:
     """Carry out a command, and with --json print its one object."""
-    asked = _ahead(words, json=bool, help=bool, help_all=bool)
+
+    def ahead(*, json: bool = False, help: bool = False, help_all: bool = False) -> None: ...
+
+    asked = _ahead(ahead, words)
     with warnings.catch_warnings():
         warnings.showwarning = _warn  # type: ignore[assignment]
         if not asked.pop("json", False) or asked:
@@ -97,16 +98,12 @@ def _ended(code: int, out: Outlet) -> int:
     return code or _complain(f"cannot write to stdout: {why}", 1)[0]
 
 
-def _ahead(words: Sequence[str], **kinds: type) -> dict[str, Any]:
-    """Parse these options alone, on which depends how the others are parsed; returns those that are
-    given.
+def _ahead(options: Callable[..., None], words: Sequence[str]) -> dict[str, Any]:
+    """Parse the options of a function alone, on which depends how the others are parsed; returns
+    those that are given.
     """
-    options = [
-        Argument(name, Argument.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in kinds.items()
-    ]
-    app = App(default_command=with_signature(options), help_flags=(), version_flags=())
-    with contextlib.suppress(CycloptsError):  # the verb's parser reports the same error
+    app = App(default_command=options, help_flags=(), version_flags=())
+    with contextlib.suppress(CycloptsError):  # the command's parser reports the same error
         return dict(app.parse_known_args(words)[1].arguments)
     return {}
 
@@ -117,8 +114,8 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     """
     verb = words[0] if words else "--help"
     if verb in ("--help", "-h", "--version"):
-        return 0, overview()([verb])
-    if verb not in (known := all_verbs()):
+        return 0, command_line(summaries=verb != "--version")([verb])
+    if verb not in (known := command_paths()):
         return _complain(
             f"there is no command {verb!r}: {did_you_mean(verb, known, 'see nearfar --help')}", 2
         )
@@ -175,28 +172,49 @@ def _failed(error: Exception) -> tuple[int, Any]:
 def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
     """Return the arguments that words give to a verb; None after printing its help."""
     values: dict[str, Any] = {}
+    apps = []
     if verb == "pretrain":
-        asked = _ahead(words, method=str, recipe=str, config=str, help=bool, help_all=bool)
-        values, others = _configured(asked.get("config"))
-        method, recipe = (
-            asked.get(name) or (values | others).get(name) for name in ("method", "recipe")
-        )
-        # the short page needs none
-        methods = [str(method)] if method else [] if "help" in asked else None
-        app = verb_app(verb, methods, recipe and str(recipe), "help_all" in asked)
-        app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
-    else:
-        app = verb_app(verb)
-    command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
-    if command is not app.default_command:
+        values, app = _pretrain(words)
+        apps = [app]
+    command, bound, _ = command_line(*apps).parse_args(
+        [verb, *words], exit_on_error=False, print_error=False
+    )
+    if getattr(command, "__func__", None) is App.help_print:
         command(*bound.args, **bound.kwargs)
         return None
     values |= bound.arguments
+    values |= values.pop("settings", {})
     if isinstance(values.get("images"), tuple):
         values["images"] = list(values["images"])
     if isinstance(values.get("data"), list | tuple):
         values["data"] = values["data"][0] if len(values["data"]) == 1 else list(values["data"])
     return values
+
+
+def _pretrain(words: list[str]) -> tuple[dict[str, Any], App]:
+    """Return what --config holds that no word can give, and `pretrain` with the hyperparameters of
+    the method.
+    """
+
+    def ahead(
+        *,
+        method: str | None = None,
+        recipe: str | None = None,
+        config: str | None = None,
+        help: bool = False,
+        help_all: bool = False,
+    ) -> None: ...
+
+    asked = _ahead(ahead, words)
+    values, others = _configured(asked.get("config"))
+    method, recipe = (
+        asked.get(name) or (values | others).get(name) for name in ("method", "recipe")
+    )
+    # the short page needs none
+    methods = [str(method)] if method else [] if "help" in asked else None
+    app = pretrain_app(methods, recipe and str(recipe), "help_all" in asked)
+    app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
+    return values, app
 
 
 def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:

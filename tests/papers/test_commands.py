@@ -9,7 +9,7 @@ import pytest
 
 import nearfar_papers
 from nearfar import cli, plugins
-from nearfar.arguments import OBJECTS, examples_of, function_of, verb_app
+from nearfar.app import command_app, examples_of, function_of, options_of_app
 from nearfar.cli import main
 
 COMMANDS = sorted(nearfar_papers.__all__)
@@ -26,11 +26,11 @@ def test_every_public_function_is_a_command(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_argument_says_what_it_means_and_can_be_given(name):
-    known = {one.field_info.name: one for one in verb_app(name).assemble_argument_collection()}
+    known = {one.field_info.name: one for one in options_of_app(command_app(name))}
     assert all(one.parameter.help for one in known.values())
-    assert (
-        known.keys() - {"json"} == inspect.signature(function_of(name)).parameters.keys() - OBJECTS
-    )
+    assert known.keys() - {"json"} == inspect.signature(function_of(name)).parameters.keys() - {
+        "encoder"
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import nearfar
-from nearfar.arguments import VERBS
+from nearfar.app import command_paths
 from nearfar.methods import Method, method_names
 from tools.interface import ROOMS, interface_page, options_of, public_names, signature
 
@@ -29,7 +29,7 @@ def test_the_committed_page_is_the_interface():
 
 def test_the_page_has_every_verb_and_every_public_name():
     words = interface_page()
-    assert all(f"| `{verb}` |" in words for verb in VERBS)
+    assert all(f"| `{verb}` |" in words for verb in command_paths())
     listed = {line.split("(")[0] for line in words.splitlines()}
     assert {*nearfar.__all__} - {"__version__"} <= listed
     assert all({*public_names(room)} <= listed for room in ROOMS)

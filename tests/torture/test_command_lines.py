@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from nearfar.arguments import verb_app
+from nearfar.app import command_app, options_of_app, pretrain_app
 from nearfar.cli import main
 from nearfar.methods import method_names
 
@@ -72,7 +72,7 @@ def command(chance):
     words = [verb, *BASE[verb].replace("DATA", "DATA.npz").split()]
     method = chance.choice(method_names()) if verb == "pretrain" else None
     words += ["--method", method] if method else []
-    arguments = verb_app(verb, [method] if method else ()).assemble_argument_collection()
+    arguments = options_of_app(pretrain_app([method]) if method else command_app(verb))
     options = sorted(
         {name.lstrip("-") for one in arguments for name in one.names if name.startswith("--")}
         | {"help"}

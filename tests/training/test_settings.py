@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nearfar
-from nearfar.arguments import verb_app
+from nearfar.app import options_of_app, pretrain_app
 from nearfar.methods import SimCLR
 from nearfar.training.settings import Described, Settings, settings_fields
 from nearfar.views import View, ViewPlan
@@ -93,7 +93,7 @@ def test_the_signature_and_the_documentation_have_every_setting():
 
 
 def test_the_command_line_has_every_setting():
-    options = {one.field_info.name for one in verb_app("pretrain").assemble_argument_collection()}
+    options = {one.field_info.name for one in options_of_app(pretrain_app())}
     assert {*NAMES} <= options
 
 

@@ -22,9 +22,7 @@ def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
     Returns:
         The script.
     """
-    from cyclopts import App
-
-    from nearfar.arguments import all_verbs, verb_app
+    from nearfar.app import command_app, command_line, command_paths, pretrain_app
     from nearfar.device import KINDS
     from nearfar.methods import method_class, method_names
     from nearfar.networks import encoder_names
@@ -39,9 +37,8 @@ def completion_script(shell: Literal["bash", "zsh", "fish"]) -> str:
         ),
         "views": list(PRESETS),
     }
-    app = App(name="nearfar")
-    for verb in all_verbs():
-        app.command(verb_app(verb, method_names(), full=True, choices=choices), name=verb)
-    script = app.generate_completion(shell=shell)
+    apps = [command_app(name, choices) for name in command_paths() if name != "pretrain"]
+    pretrain = pretrain_app(method_names(), full=True, choices=choices)
+    script = command_line(pretrain, *apps).generate_completion(shell=shell)
     print(script)
     return script

@@ -17,12 +17,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
+from nearfar import plugins
 from nearfar.isolation import isolated
 from nearfar.messages import LARGEST_SEED, check_range, to_argv
 
@@ -185,11 +187,10 @@ class Tool:
         """Yield the arguments of the function with their types, and note their ranges."""
         known = inspect.unwrap(self.function).__globals__
         for parameter in list(inspect.signature(self.function).parameters.values())[1:]:
-            kind = (
-                eval(parameter.annotation, known)
-                if type(parameter.annotation) is str
-                else parameter.annotation
-            )
+            kind = parameter.annotation
+            if isinstance(kind, str):
+                with suppress(NameError):  # of an object, whose class is imported for type checkers
+                    kind = eval(kind, known)
             if get_origin(kind) is Annotated:
                 kind, *further = get_args(kind)
                 for between in further:
@@ -308,5 +309,4 @@ def find_tool(name: str) -> Tool:
 
 def _of_packages() -> dict[str, EntryPoint]:
     """Return what other packages declare; a name of nearfar's own stays its own."""
-    found = entry_points(group="nearfar.tools")
-    return {point.name: point for point in found if point.name not in _MODULES}
+    return {name: point for name, point in plugins.tools().items() if name not in _MODULES}

@@ -16,6 +16,7 @@ from nearfar.tools.registry import Between, Seed, tool
 if TYPE_CHECKING:
     from nearfar.embeddings import Embeddings
     from nearfar.tools.map.result import DrawnMap
+    from nearfar.views import Views
 
 MOST_VIEWS, MOST_EPOCHS = 1000, 10_000
 
@@ -40,7 +41,7 @@ def map(
     columns: str | Path | None = None,
     approximate: bool = False,
     show_channels: list[int] | None = None,
-    views: Any = None,
+    views: Views | None = None,
 ) -> DrawnMap:
     """Draw a 2-D map of the images, similar ones together: an interactive page and a figure.
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 import nearfar
 from nearfar.cli import main
-from nearfar.data import memory, open_images
+from nearfar.data import open_images, resources
 from nearfar.data.resources import usable_cores
 
 
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
 
 
 def test_limits_of_a_container_count(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
     cores = usable_cores()
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert usable_cores() == cores
@@ -141,4 +141,4 @@ def test_limits_of_a_container_count(monkeypatch, tmp_path):
     assert usable_cores() == 1
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("400000\n")
-    assert memory.machine_memory() == {"total": 1_000_000, "available": 600_000}
+    assert resources.machine_memory() == {"total": 1_000_000, "available": 600_000}

@@ -44,7 +44,8 @@ def of_timm(run, folder, images):
 
 def test_a_run_folder_is_a_timm_model_and_holds_its_weights_once(run, images, expected):
     torch.testing.assert_close(of_timm(run, run.path, images), expected)
-    assert [path.name for path in run.path.glob("*.safetensors")] == ["encoder.safetensors"]
+    kept = {path.name for path in run.path.glob("*.safetensors")} - {"features.safetensors"}
+    assert kept == {"encoder.safetensors"}
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch", "safetensors", "timm"])

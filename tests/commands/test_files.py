@@ -16,8 +16,8 @@ LINES = {
     "run/encoder.safetensors run/report.html "
     "run/environment.json run/metrics.jsonl run/neighbours.json run/views.html run/views.json",
     "pretrain --resume run": "",
-    "evaluate run": "run/predictions.npz run/results.json",
-    "embed run --out features.parquet": "features.parquet run/features.safetensors",
+    "evaluate run": "run/features.safetensors run/predictions.npz run/results.json",
+    "embed run --out features.parquet": "features.parquet",
     "map run --epochs 20 --out map.html": "map.html map.json map.png map.safetensors",
     "map run photos/a --onto map.html --out more.html": "more.html more.json more.png",
     "export run --to torch": "run/export/encoder.pt2",

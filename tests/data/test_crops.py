@@ -95,7 +95,7 @@ def test_large_jpegs_are_shrunk_while_decoding_without_losing_detail(tmp_path):
     images = open_images(tmp_path, cache=False, image_size=64)
     batches = Batches(images, 1, 0, crops=[(32, (0.25, 0.25), (1.0, 1.0))], workers=0)
     (view,), _ = next(batches.epoch(0))
-    assert batches.takes.at_least == 64
+    assert batches.dataset.at_least == 64
     state = np.random.SeedSequence([0, 0, 0, 0]).generate_state(1, np.uint64)
     uniform = torch.rand(
         1, 22, generator=torch.Generator().manual_seed(int(state[0])), dtype=torch.float64

@@ -75,7 +75,7 @@ def test_embed_writes_them(tmp_path):
         picture(number).save(tmp_path / f"{number:02d}.jpg", exif=noted(camera=f"Box {number % 2}"))
     options = dict(epochs=1, batch_size=4, held_out=2, image_size=16, encoder="small")
     run = nearfar.pretrain(tmp_path, out=tmp_path / "run", **options)
-    table = pq.read_table(nearfar.embed(run, out=tmp_path / "rows.parquet", split="all"))
+    table = pq.read_table(nearfar.embed(run, out=tmp_path / "rows.parquet", split="all").path)
     assert table["camera"].to_pylist() == ["Box 0", "Box 1"] * 6
     assert set(table["taken"].to_pylist()) == {datetime(2019, 7, 2, 12)}
 

@@ -19,7 +19,7 @@ import torch
 
 import nearfar
 from nearfar.data.decoding import pixels_of, reason
-from nearfar.data.value_range import Form
+from nearfar.data.value_range import PixelFormat
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 
@@ -31,7 +31,9 @@ class Embedder:
 
     def __init__(self, run: str, name: str, image: str) -> None:
         self.encoder = nearfar.load(run)
-        self.form = Form(self.encoder.image_size, self.encoder.channels, self.encoder.value_range)
+        self.form = PixelFormat(
+            self.encoder.image_size, self.encoder.channels, self.encoder.value_range
+        )
         self.device = find_device()
         self.name, self.image = name, image
 

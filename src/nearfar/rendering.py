@@ -197,6 +197,8 @@ def show_progress(on: bool = True) -> None:
 
     The command line and notebooks do so from the start; a program that uses the library hears
     nothing unless it calls this, or listens to the logger "nearfar".
+
+    >>> nearfar.show_progress(False)
     """
     global _open
     if _open is not None:

@@ -55,10 +55,10 @@ def run(tmp_path_factory):
         run = nearfar.pretrain(str(folder / "data"), out=str(folder / "run"), **options)
         nearfar.evaluate(run, protocol=["knn"])
         nearfar.map(run, epochs=1)
-        nearfar.find_duplicates(run, distance=0.5)
-        nearfar.cluster_images(run, clusters=2)
-        nearfar.select_images(run, n=3, by="outlier", out=run.path / "selected.html")
-        nearfar.search_images(run, str(place / f"1{NAME}.png"), k=2, out=run.path / "alike.html")
+        nearfar.duplicates(run, distance=0.5)
+        nearfar.cluster(run, clusters=2)
+        nearfar.select(run, n=3, by="outlier", out=run.path / "selected.html")
+        nearfar.search(run, str(place / f"1{NAME}.png"), k=2, out=run.path / "alike.html")
         yield run.path
 
 

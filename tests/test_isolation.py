@@ -116,6 +116,27 @@ def usual(trained, images_file, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", MODES)
+def test_features_and_pages_that_are_asked_for_later_do_not_see_the_modes(
+    name, trained, usual, tmp_path
+):
+    """Features are computed, and pages drawn, after the function has returned."""
+    run = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
+    (run.path / "features.safetensors").unlink(missing_ok=True)
+    photos = nearfar.embed(run)
+    found = photos.search(photos.images.names[0], k=2)
+    later = nearfar.embed(run)
+    (run.path / "features.safetensors").unlink()
+    with MODES[name]():
+        features, page = later.features, found.page()
+        found.write(tmp_path / "page.html")
+        mirrored = later.mirrored().features
+    np.testing.assert_array_equal(features, usual[0])
+    assert features.dtype == mirrored.dtype == torch.float32
+    assert (tmp_path / "page.html").read_text() == page == found.page()
+    np.testing.assert_array_equal(nearfar.embed(run).features, usual[0])  # as the run keeps them
+
+
+@pytest.mark.parametrize("name", MODES)
 def test_modes_that_the_caller_has_set_do_not_reach_nearfar_and_stay(
     name, trained, images_file, usual, tmp_path
 ):

@@ -20,6 +20,7 @@ from nearfar.embeddings.saving import check_format, save_embeddings
 from nearfar.embeddings.store import FeatureStore
 from nearfar.embeddings.untrained import encoder_for
 from nearfar.evaluation import extract
+from nearfar.isolation import isolated
 from nearfar.neighbours import duplicate_threshold, paths_of
 from nearfar.networks import Encoder
 from nearfar.progress import log, waiting
@@ -92,9 +93,10 @@ class Embeddings:
         if self.vectors is not None:
             return self.vectors
         assert self.encoder is not None
-        if self.run is None:
-            return compute_features(self.encoder, self.images)
-        return FeatureStore(self.run.path, self.images).features(self.encoder, compute_features)
+        with isolated():  # whoever asks for them, in whatever modes: a run folder keeps them
+            if self.run is None:
+                return compute_features(self.encoder, self.images)
+            return FeatureStore(self.run.path, self.images).features(self.encoder, compute_features)
 
     @cached_property
     def paths(self) -> list[str] | None:
@@ -130,6 +132,7 @@ class Embeddings:
             return self
         return replace(self, encoder=encoder_for(self.images, None), for_copies=False)
 
+    @isolated()
     def mirrored(self) -> Embeddings:
         """Return the same images with the mean of the features of each and its mirror image; not
         for text and other images whose left and right differ. ValueError for vectors alone.

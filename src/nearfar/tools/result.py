@@ -16,6 +16,7 @@ from typing import Any
 from nearfar.atomic import replacing_all
 from nearfar.data.table import printable
 from nearfar.embeddings import Embeddings
+from nearfar.isolation import isolated
 from nearfar.pages.sheet import contact_sheet, thumbnails_for
 from nearfar.progress import Table, log
 
@@ -64,6 +65,7 @@ class Result(dict[str, list[Any]]):
         """Return what --json prints."""
         return dict(self)
 
+    @isolated()
     def page(self) -> str:
         """Return the page as HTML: a contact sheet."""
         rows = self.rows[:ON_PAGE]
@@ -73,6 +75,7 @@ class Result(dict[str, list[Any]]):
         figures = thumbnails_for(self.photos, rows, captions[: len(rows)])
         return contact_sheet(self.title, self.about, self.note, figures=figures)
 
+    @isolated()
     def write(self, path: Path) -> None:
         """Write the page, the columns beside it as .csv, and the files as .list if there are any:
         all or none; log where.

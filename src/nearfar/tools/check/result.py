@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
+from nearfar.isolation import isolated
 from nearfar.neighbours import find_links, near_duplicate_threshold
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import page
@@ -111,6 +112,7 @@ class Checked(Result):
         """Return problems, classes and the next step."""
         return {"problems": dict(self), "classes": self.classes, "next": self.next}
 
+    @isolated()
     def page(self) -> str:
         """Return the page: what to do next, the problems with a few images of each, the classes."""
         by_kind = groupby(self.problems, key=lambda problem: problem.problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nearfar.embeddings import Embeddings
+from nearfar.isolation import isolated
 from nearfar.maps.clusters import Clusters
 from nearfar.pages.sheet import Group, contact_sheet, thumbnails_for
 from nearfar.progress import Table
@@ -47,6 +48,7 @@ class Groups(Result):
             lines=[table, about],
         )
 
+    @isolated()
     def page(self) -> str:
         """Return a contact sheet with a part for each group."""
         groups = []

@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.sources import checked, each_file_once, with_archive
+from nearfar.isolation import isolated
 from nearfar.neighbours import (
     FRAME,
     KINDS,
@@ -158,6 +159,7 @@ class Duplicates(Result):
         names = self["path" if "path" in self else "name"]
         return [name for name, keep in zip(names, self["kept"], strict=True) if not keep]
 
+    @isolated()
     def page(self) -> str:
         """Return the page: groups at a distance that a slider sets, copies apart from
         near-duplicates.

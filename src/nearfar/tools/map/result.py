@@ -19,6 +19,7 @@ from nearfar.data import Images
 from nearfar.data.opening import shown_positions
 from nearfar.device import find_device
 from nearfar.embeddings import Embeddings
+from nearfar.isolation import isolated
 from nearfar.maps import Map, MapQuality, digests_of, fit_layout, map_fingerprint, map_quality
 from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.maps.columns import columns_of, neighbour_columns, retrieval_column
@@ -81,12 +82,14 @@ class DrawnMap(Result):
         """Return the page that was written."""
         return {"path": None if self.path is None else str(self.path)}
 
+    @isolated()
     def page(self) -> str:
         """Return the page in one file, which shows at most 20 000 images."""
         with TemporaryDirectory() as folder:
             self._write(Path(folder) / "map.html")
             return (Path(folder) / "map.html").read_text(encoding="utf-8")
 
+    @isolated()
     def write(self, path: Path) -> None:
         """Write the page and what lies beside it; a folder without the ending .html."""
         self._write(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.queries import Queries
+from nearfar.isolation import isolated
 from nearfar.neighbours import Nearest
 from nearfar.pages.sheet import Figure, Group, contact_sheet, picture, thumbnails_for
 from nearfar.progress import Table
@@ -39,6 +40,7 @@ class SearchResult(Result):
         )
         self.queries = queries
 
+    @isolated()
     def page(self) -> str:
         """Return a contact sheet with a group for each query."""
         ranked = zip(self["rank"], self["distance"], strict=True)

@@ -42,6 +42,17 @@ def test_a_console_has_lines_tables_and_bars_and_then_not(monkeypatch):
     assert str(table) == "name  count\ncats  3"
 
 
+def test_an_exception_has_its_traceback():
+    file = io.StringIO()
+    with shown_on(console_of(file)):
+        try:
+            raise KeyError("what")
+        except KeyError:
+            log.exception("the report is not written")
+    assert file.getvalue().startswith("the report is not written\nTraceback")
+    assert "KeyError: 'what'" in file.getvalue()
+
+
 def test_bars_inside_bars_are_drawn_together():
     file = io.StringIO()
     with shown_on(console_of(file, terminal=True)):

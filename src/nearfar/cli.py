@@ -239,7 +239,8 @@ def _called(verb: str, values: dict[str, Any], machine: bool) -> Any:
     if piped:
         from nearfar.tools.result import paths_for_stdout
 
-        sys.stdout.write_bytes(paths_for_stdout(result.piped(), end))  # type: ignore[union-attr]  # an `Outlet`
+        outlet: Any = sys.stdout  # an `Outlet`
+        outlet.write_bytes(paths_for_stdout(result.piped(), end))
     return result
 
 

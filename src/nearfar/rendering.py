@@ -128,11 +128,11 @@ class ConsoleHandler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record; a table stays a table."""
+        """Print one record, with the traceback of an exception; a table stays a table."""
         if isinstance(record.msg, Table):
             self.console.print(as_rich(record.msg))
         else:
-            self.console.print(Text(record.getMessage()), soft_wrap=True)
+            self.console.print(Text(self.format(record)), soft_wrap=True)
 
 
 def as_rich(table: Table) -> rich.table.Table:

@@ -76,7 +76,8 @@ def open_sets(
     source = run.settings.given("data") if data is None else data
     validation = ["validation"] if "validation" in list_splits(source) else []
     split = ("train", *validation, "test")
-    photos = OfRun(run).open(Opening(data, split, encoder, label_column))
+    how = Opening(data=data, encoder=encoder, label_column=label_column, usual=split)
+    photos = OfRun(run).open(how)
     return TransferSets(divide(photos, share=test_share, seed=seed, limit=limit, validation=True))
 
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from torch import Tensor, nn
 
 import nearfar
@@ -42,7 +41,6 @@ from nearfar.training.settings import Settings
 from nearfar_papers.runs import PLANE
 
 MIB = 2**20
-QUIET = Console(quiet=True)
 PIXELS, UNITS = 28 * 28, 128  # of SACLR, Table 9
 IMAGES = 50_000
 SECONDS = 2.0

@@ -137,7 +137,7 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
 
 
 def opened(path, **options):
-    photos = resolve(str(path)).open(Opening(split=("train", "test")))
+    photos = resolve(str(path)).open(Opening(usual=("train", "test")))
     return divide(photos, **options)
 
 

@@ -4,10 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 import nearfar
+from nearfar.embeddings import Opening, resolve
 from nearfar.evaluation import extract, knn_accuracy
 from nearfar.evaluation.results import sentence
 from nearfar.networks.pretrained import installed_weights
@@ -162,3 +164,29 @@ def test_a_mistake_with_vectors_is_one_line(words, said, here, complaint):
     np.save("rows.npy", vectors())
     np.savez("named.npz", name=NAMES, embedding=vectors(), label=LABELS)
     assert said in complaint(*words.split())
+
+
+def test_features_do_not_depend_on_the_test_images(divided):
+    """Images are normalised by the moments of the training images."""
+    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    both = resolve(divided).open(Opening(usual=("train", "test"), encoder=net))
+    train = resolve(divided).open(Opening(split="train", encoder=net))
+    assert len(both) == 60 and both.encoder.mean.tolist() == train.encoder.mean.tolist()
+    np.testing.assert_allclose(both.features[:40], train.features, atol=1e-5)
+
+
+def test_embeddings_of_one_split_say_what_they_do_not_compare(divided, said):
+    photos = nearfar.embed(divided, split="train")
+    photos.check()
+    photos.duplicates()
+    assert said.text.count(f"this compares the images of {photos.images.where} alone: ") == 2
+    said.clear()
+    nearfar.embed(divided, split="all").check()
+    photos.search(photos.images.names[0], k=1)
+    assert "compares the images" not in said.text
+
+
+def test_embeddings_have_a_short_name_and_are_themselves(divided):
+    photos = nearfar.embed(divided, split="train")
+    assert photos.features is photos.features and photos == photos != photos.subset([0])
+    assert repr(photos) == f"Embeddings(40 images of {photos.images.where})" and len({photos}) == 1

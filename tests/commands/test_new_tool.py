@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -81,6 +82,14 @@ def test_it_works_on_a_folder_and_writes_its_page(folder):
     assert "Brightest images" in page and "light/5.png" in page and "data:image/" in page
     rows = list(csv.DictReader(found.path.with_suffix(".csv").open()))
     assert [row["name"] for row in rows] == found["name"]
+
+
+def test_the_command_that_makes_it_again_does_so(folder):
+    found = nearfar.brightest("photos", n=3, out="a page.html")
+    words = shlex.split(found.again())
+    assert words == ["nearfar", "brightest", "photos", "--n", "3", "--out", "a page-new.html"]
+    assert main(words[1:]) == 0 and (folder.parent / "a page-new.csv").is_file()
+    assert "--n" not in found.again("n") and found.again("n").startswith("nearfar brightest")
 
 
 def test_it_works_on_a_run_and_is_its_method(trained, tmp_path):

@@ -23,6 +23,7 @@ from nearfar.data.resources import usable_cores
 from nearfar.data.table import Lookup, concat_columns, digest, readable
 from nearfar.data.value_range import PixelFormat, floats
 from nearfar.messages import say_once
+from nearfar.progress import log
 from nearfar.views import eight_bits, resize_square, with_channels
 
 Originals = Sequence[bytes | str]
@@ -383,6 +384,11 @@ def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chos
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
+def say_sample(count: int, total: int, seed: int) -> None:
+    """Log that `count` of the images, a random sample, stand for all."""
+    log.info("--limit: %d of %d images, a random sample (seed %d)", count, total, seed)
+
+
 def pieces(pixels: Tensor) -> Iterator[Tensor]:
     """`pixels` in consecutive parts of about four million values: few enough to work on in wide
     types.
@@ -443,7 +449,8 @@ def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool 
 def concat_splits(parts: Sequence[Images]) -> Images:
     """Concatenate splits of one source in one form; `split_names` says which image is of which.
 
-    Names and labels stay as they are; images of a split without labels have none (-1).
+    Names and labels stay as they are; images of a split without labels have none (-1). The moments
+    are those of the first split, so that test images behind training images change none.
     """
     for part in parts:
         if "split" not in part.table.column_names:
@@ -452,6 +459,7 @@ def concat_splits(parts: Sequence[Images]) -> Images:
     whole = concat_images(parts, [part.split or "" for part in parts], labelled=False)
     whole.names = [name for part in parts for name in part.names]
     whole.source, whole.splits = parts[0].source, parts[0].splits
+    whole._statistics = parts[0].mean, parts[0].std
     if any(part.labels is not None for part in parts):
         whole.labels = np.concatenate(
             [np.full(len(part), -1) if part.labels is None else part.labels for part in parts]

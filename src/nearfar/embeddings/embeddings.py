@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import RandomHorizontalFlip
 
 import nearfar
 from nearfar.data import Images
-from nearfar.data.images import sample
+from nearfar.data.images import sample, say_sample
 from nearfar.device import find_device
 from nearfar.embeddings.saving import check_format, save_embeddings
 from nearfar.embeddings.store import FeatureStore
@@ -23,12 +23,11 @@ from nearfar.evaluation import extract
 from nearfar.isolation import isolated
 from nearfar.neighbours import duplicate_threshold, paths_of
 from nearfar.networks import Encoder
-from nearfar.progress import log, waiting
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embeddings:
     """Images with their features, perhaps with the encoder that made them.
 
@@ -67,6 +66,9 @@ class Embeddings:
     has_pixels: bool = True
     for_copies: bool = False
     path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Embeddings({len(self)} images of {self.images.where})"
 
     def __len__(self) -> int:
         return len(self.images)
@@ -123,7 +125,7 @@ class Embeddings:
         """Return at most `count` random images; a line says so where it is a sample."""
         if count >= len(self):
             return self
-        log.info("--limit: %d of %d images, a random sample (seed %d)", count, len(self), seed)
+        say_sample(count, len(self), seed)
         return self.subset(sample(len(self), count, seed).tolist())
 
     def for_labels(self) -> Embeddings:
@@ -169,8 +171,7 @@ def compute_features(
 
     Raises ValueError for features that are not finite.
     """
-    with waiting(title):
-        features = extract(encoder, images, device=find_device())
+    features = extract(encoder, images, device=find_device(), title=title)
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(
             f"the features of {bad} of {len(images)} images are not finite: the encoder's "

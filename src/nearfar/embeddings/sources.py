@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nearfar.data import Images, describe, list_splits, open_images
-from nearfar.data.images import concat_images, concat_splits
+from nearfar.data.images import concat_images, concat_splits, say_sample
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
 from nearfar.data.sources.rows import HUB
@@ -36,18 +36,25 @@ class Opening:
     """Options of opening a target.
 
     data: other images than those of a run, further data, or the images of vectors. split: part of
-    them; None: that of the run, the training split of other data. Several are opened together where
-    the data has all of them, else the training split or everything. encoder: weights by name for
+    them that a user asked for; usual: the part that a tool takes otherwise; None for both: that of
+    the run, the training split of other data. Several are opened together where the data has all of
+    them, else the training split or everything. encoder: weights by name for
     data without a run, or a module. label_column: of the data. copies: take the features that find
     the most copies where there is no run. fewest: images that are needed, else ValueError.
     """
 
     data: Any = None
-    split: str | tuple[str, ...] | None = None
+    split: str | None = None
     encoder: nn.Module | str | None = None
     label_column: str | None = None
+    usual: str | tuple[str, ...] | None = None
     copies: bool = False
     fewest: int = 2
+
+    @property
+    def part(self) -> str | tuple[str, ...] | None:
+        """The split or splits to open."""
+        return self.split or self.usual
 
 
 @runtime_checkable
@@ -91,7 +98,7 @@ class OfRun:
             )
         settings, trained = self.run.settings, load(self.run, encoder=how.encoder)
         source = settings.given("data") if how.data is None else how.data
-        split = how.split or (settings.split if how.data is None else None)
+        split = how.part or (settings.split if how.data is None else None)
         try:
             split = of_source(split, source)
             images = read_images(
@@ -121,8 +128,8 @@ class OfRun:
 
 
 @dataclass(frozen=True)
-class OfData:
-    """Images without a run: features at hand, or those of weights that are named."""
+class WithoutRun:
+    """A target that is no run: its pages go to the working directory."""
 
     source: Any
 
@@ -132,14 +139,20 @@ class OfData:
         return describe(self.source)
 
     def page(self, name: str) -> Path:
-        """Return SOURCE-NAME.html in the working directory, which is replaced."""
-        return in_working_directory(self.name, name)
+        """Return SOURCE-NAME.html, with the source as one plain word; it is replaced."""
+        stem = Path(self.name).resolve().stem.replace(".", "-")
+        return Path(f"{stem}-{name}.html")
+
+
+@dataclass(frozen=True)
+class OfData(WithoutRun):
+    """Images without a run: features at hand, or those of weights that are named."""
 
     def open(self, how: Opening) -> Embeddings:
         """Open the images; further data joins them."""
         source = joined_sources(self.source, how.data)
         size = size_untrained(source) if how.encoder is None else USUAL
-        split = of_source(how.split, source)
+        split = of_source(how.part, source)
         images = read_images(source, split=split, label_column=how.label_column, image_size=size)
         for_copies = how.copies and how.encoder is None
         net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
@@ -150,20 +163,10 @@ class OfData:
 
 
 @dataclass(frozen=True)
-class OfVectors:
+class OfVectors(WithoutRun):
     """Features that were made elsewhere, with or without their images."""
 
-    source: Any
     vectors: Vectors
-
-    @property
-    def name(self) -> str:
-        """The file or object in a word."""
-        return describe(self.source)
-
-    def page(self, name: str) -> Path:
-        """Return SOURCE-NAME.html in the working directory, which is replaced."""
-        return in_working_directory(self.name, name)
 
     def open(self, how: Opening) -> Embeddings:
         """Join the vectors with the images of `data`, by their names or in their order; without
@@ -171,15 +174,14 @@ class OfVectors:
         """
         if how.encoder is not None:
             raise ValueError(f"{self.name} holds vectors: no encoder is needed")
-        together = isinstance(how.split, tuple)
-        if how.data is None and how.split not in (None, "all") and not together:
+        if how.data is None and how.split not in (None, "all"):
             raise ValueError(f"{self.name} holds vectors, which have no splits: leave --split out")
         vectors, column = self._labelled(how.label_column, how.data)
         if how.data is None:
             return checked(self._alone(vectors), how.fewest)
         images = read_images(
             how.data,
-            split="all" if together else how.split or "all",
+            split=how.split or "all",
             label_column=column,
             image_size=size_untrained(how.data),
         )
@@ -282,6 +284,12 @@ class OfEmbeddings:
                 "these embeddings are open already: name data, split, encoder and label column "
                 "where they are made, as in nearfar.embed('photos', split='all')"
             )
+        images = self.embeddings.images
+        if how.usual == "all" and len(images.splits) > 1 and images.split in images.splits:
+            log.info(
+                "this compares the images of %s alone: nearfar.embed(..., split='all') opens all",
+                images.where,
+            )
         return checked(self.embeddings, how.fewest)
 
 
@@ -340,7 +348,7 @@ def sampled(images: Any, limit: int, seed: int) -> Any:
     it is a sample.
     """
     if limit < len(images):
-        log.info("--limit: %d of %d images, a random sample (seed %d)", limit, len(images), seed)
+        say_sample(limit, len(images), seed)
     return images.sampled(limit, seed)
 
 
@@ -352,12 +360,6 @@ def checked(photos: Embeddings, fewest: int) -> Embeddings:
             "are needed"
         )
     return photos
-
-
-def in_working_directory(source: str, name: str) -> Path:
-    """Return SOURCE-NAME.html, with the source as one plain word."""
-    stem = Path(source).resolve().stem.replace(".", "-")
-    return Path(f"{stem}-{name}.html")
 
 
 def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:

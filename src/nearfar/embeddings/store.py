@@ -32,7 +32,7 @@ FEATURES = 1  # raise it when the same encoder gives an image other features
 
 class FeatureStore:
     """The features of images in a run folder, in features.safetensors, by the digest of each
-    encoded image. Those of other data stay, up to as many as these are.
+    encoded image. Those of other data stay, up to as many as these are, or as the file had.
 
     Where the file cannot be written, a line says so and the features are used all the same. One
     that holds anything else than what was written is not believed, and a line says so.
@@ -65,8 +65,9 @@ class FeatureStore:
             for digest, row in zip(digests, rows, strict=True)
             if digest is not None
         }
-        others = [digest for digest in before if digest not in known][: len(self.images)]
-        known |= {digest: before[digest] for digest in others}
+        others = [digest for digest in before if digest not in known]
+        most = max(2 * len(self.images), len(before)) - len(known)
+        known |= {digest: before[digest] for digest in others[:most]}
         try:
             self._save(key, features, known)
         except (OSError, SafetensorError) as error:  # which a full disk raises too

@@ -27,6 +27,7 @@ def extract(
     *,
     batch_size: int = 512,
     device: torch.device | str | None = None,
+    title: str = "computing features",
 ) -> Float[Tensor, "images dim"]:
     """Features of all images, float32 on the CPU, in the order of the images.
 
@@ -35,7 +36,8 @@ def extract(
     every module is back in its own mode and on its own device. images: Images, or a tensor [images,
     channels, height, width], uint8 or float in 0..1; any number, as they are gathered (and decoded,
     where no pixels are stored) a batch at a time. device: None leaves the encoder where it is.
-    ValueError for no images, another shape, or an encoder that returns another shape.
+    title: of the bar. ValueError for no images, another shape, or an encoder that returns another
+    shape.
 
     >>> extract(torch.nn.Flatten(), torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 192])
@@ -55,7 +57,7 @@ def extract(
         _in_use(encoder, device) as place,
         use_threads(threads),
         torch.no_grad(),
-        progress("computing features", count) as bar,
+        progress(title, count) as bar,
     ):
         for index in torch.arange(count).split(batch_size):
             pixels = images[index] if isinstance(images, Tensor) else images.gather(index)

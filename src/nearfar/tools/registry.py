@@ -98,6 +98,7 @@ class Tool:
         self.split, self.labels, self.copies = split, labels, copies
         self.fewest, self.lists, self.saves, self.before = fewest, lists, saves, before
         self.ranges: dict[str, Between] = {}
+        self.parameters: Mapping[str, Parameter] = {}
         self.command = self._command()
 
     @property
@@ -136,16 +137,17 @@ class Tool:
         options = {name: given[name] for name in self.named}
         how = Opening(
             data=given["data"],
-            split=given.get("split") or (None if source.page("") is None else self.split),
+            split=given.get("split"),
             encoder=given["encoder"],
             label_column=given.get("label_column"),
+            usual=self.split,
             copies=self.copies,
             fewest=self.fewest,
         )
         result = self.function(source.open(how), **options)
         if self.saves:
             return result
-        result.command = self._words(source.name, given, page)
+        result.again = functools.partial(self._again, source.name, given, page)
         for line in result.lines:
             log.info(line)
         if page is not None:
@@ -171,6 +173,7 @@ class Tool:
             [*shared[:1], *placed, *shared[1:], *options], key=lambda parameter: parameter.kind
         )
         signature = inspect.Signature(ordered)
+        self.parameters = signature.parameters
 
         @functools.wraps(self.function)
         def command(*given: Any, **named: Any) -> Any:
@@ -239,23 +242,37 @@ class Tool:
         lines = ["Args:", first, *args, *others]
         return "\n\n".join(filter(None, [head, "\n".join(lines), tail]))
 
-    def _words(self, source: str, given: dict[str, Any], page: Path | None) -> str:
-        """Return the command that makes the same again, as a shell takes it."""
-        data = given["data"]
-        placed = [
-            word
-            for word in (data if isinstance(data, (list, tuple)) else [data])
-            if isinstance(word, (str, os.PathLike))
-        ]
-        options = {
-            name: value
-            for name, value in given.items()
-            if name not in ("data", "out") and isinstance(value, (str, os.PathLike, bool)) and value
-        }
-        if given["out"] is not None and page is not None:
+    def _again(
+        self, source: str, given: Mapping[str, Any], page: Path | None, *without: str
+    ) -> str:
+        """Return the command that makes the same again, as a shell takes it, without some options;
+        what only a program can give is left out.
+        """
+        placed: list[Any] = []
+        options: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            value = given.get(name)
+            if name in ("target", "out", *without) or _same(value, parameter.default):
+                continue
+            if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
+                placed += [word for word in _listed(value) if _on_command_line(word)]
+            elif all(map(_on_command_line, _listed(value))):
+                options[name] = value
+        if given.get("out") is not None and page is not None:
             options["out"] = page.with_stem(f"{page.stem}-new")
-        words = ["nearfar", self.name, source, *placed, *to_argv(options)]
-        return shlex.join(map(str, words))
+        return shlex.join(map(str, ["nearfar", self.name, source, *placed, *to_argv(options)]))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _on_command_line(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike, bool, int, float))
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (_on_command_line(value) and value == default)
 
 
 def _parts(written: str) -> tuple[str, list[str], str]:

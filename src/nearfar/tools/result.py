@@ -9,7 +9,7 @@ import csv
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class Result(dict[str, list[Any]]):
         self.title, self.note, self.captions = title, note, captions
         self.about = about or f"{len(self.rows)} of {len(photos)} images of {photos.images.where}"
         self.lines, self.files = list(lines), files
-        self.command = ""  # that makes the same again
+        self.again: Callable[..., str] = lambda *without: ""  # see `Tool`
         self.path: Path | None = None  # of the page, once it is written
 
     def __str__(self) -> str:

@@ -171,7 +171,7 @@ class Duplicates(Result):
             "links": near,
             "near_duplicate": NEAR_DUPLICATE,
             "distance": self.compared.near,
-            "command": self.command,
+            "command": self.again("distance"),  # which the slider gives
             "files": CHOSEN,
             "removing": archive_and_delete_command(Path(CHOSEN)),
         }

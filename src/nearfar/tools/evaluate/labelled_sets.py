@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from nearfar.data import describe
-from nearfar.data.images import sample
+from nearfar.data.images import sample, say_sample
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import sampled
@@ -111,7 +111,7 @@ def divide(
         tested = f"training images held out at random, seed {seed}"
     total = len(rows["train"])
     if limit is not None and limit < total:
-        log.info("--limit: %d of %d images, a random sample (seed %d)", limit, total, drawn_by)
+        say_sample(limit, total, drawn_by)
         rows["train"] = rows["train"][sample(total, limit, drawn_by)]
     splits = {part: images.subset(chosen) for part, chosen in rows.items()}
     limit = limit if limit is not None and limit < total else None

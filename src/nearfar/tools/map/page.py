@@ -65,7 +65,6 @@ def write_map(
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
     measured = {} if quality is None else quality.numbers()
-    kept = {} if quality is None else {"kept": quality.kept}
     endings = (page.suffix, *(BESIDE if saved is not None else BESIDE[:2]))
     with replacing_all([page.with_suffix(ending) for ending in endings]) as unfinished:
         files = dict(zip(endings, unfinished, strict=True))
@@ -73,15 +72,31 @@ def write_map(
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
-        shown = None if near is None else near[:, :NEIGHBOURS].numpy()
-        write_map_page(
-            files[page.suffix],
-            coordinates,
-            images,
-            note=note,
-            columns={**(columns or {}), **kept},
-            neighbours=shown,
+        write_page_of(
+            files[page.suffix], images, coordinates, quality, note=note, columns=columns, near=near
         )
+
+
+def write_page_of(
+    page: Path,
+    images: Images,
+    coordinates: Float[Tensor, "images 2"],
+    quality: MapQuality | None,
+    *,
+    note: str,
+    columns: Mapping[str, ArrayLike] | None,
+    near: Int[Tensor, "images k"] | None,
+) -> None:
+    """Write the page of a map alone; the arguments are those of `write_map`."""
+    kept = {} if quality is None else {"kept": quality.kept}
+    write_map_page(
+        page,
+        coordinates,
+        images,
+        note=note,
+        columns={**(columns or {}), **kept},
+        neighbours=None if near is None else near[:, :NEIGHBOURS].numpy(),
+    )
 
 
 def write_map_page(

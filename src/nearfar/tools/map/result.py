@@ -27,7 +27,7 @@ from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.report import write_report
 from nearfar.progress import log
 from nearfar.threads import fastest_threads, use_threads
-from nearfar.tools.map.page import MOST_IMAGES, write_map
+from nearfar.tools.map.page import MOST_IMAGES, write_map, write_page_of
 from nearfar.tools.result import Result
 from nearfar.training.plan import resolve_views, serializable_source
 from nearfar.training.settings import Described
@@ -86,13 +86,22 @@ class DrawnMap(Result):
     def page(self) -> str:
         """Return the page in one file, which shows at most 20 000 images."""
         with TemporaryDirectory() as folder:
-            self._write(Path(folder) / "map.html")
-            return (Path(folder) / "map.html").read_text(encoding="utf-8")
+            path = Path(folder) / "map.html"
+            write_page_of(path, self.images, self.coordinates, self.quality, **self._shown())
+            return path.read_text(encoding="utf-8")
 
     @isolated()
     def write(self, path: Path) -> None:
         """Write the page and what lies beside it; a folder without the ending .html."""
-        self._write(path)
+        write_map(
+            path,
+            self.images,
+            self.coordinates,
+            self.quality,
+            numbers=self.numbers,
+            saved=self.saved,
+            **self._shown(),
+        )
         run = self.photos.run
         if run is not None and path.parent == run.path and path.stem == "map":
             if not path.suffix:
@@ -101,18 +110,9 @@ class DrawnMap(Result):
         self.path = path / "index.html" if path.is_dir() else path
         log.info("map -> %s", self.path)
 
-    def _write(self, path: Path) -> None:
-        write_map(
-            path,
-            self.images,
-            self.coordinates,
-            self.quality,
-            numbers=self.numbers,
-            note=self.note,
-            saved=self.saved,
-            columns=self.colours,
-            near=self.near,
-        )
+    def _shown(self) -> dict[str, Any]:
+        """Return what the page says beside the places."""
+        return {"note": self.note, "columns": self.colours, "near": self.near}
 
     def default_page(self, page: Path) -> Path:
         """Return the page, as a folder where one file cannot hold the images; images that were

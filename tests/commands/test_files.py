@@ -19,7 +19,7 @@ LINES = {
     "evaluate run": "run/features.safetensors run/predictions.npz run/results.json",
     "embed run --out features.parquet": "features.parquet",
     "map run --epochs 20 --out map.html": "map.html map.json map.png map.safetensors",
-    "map run photos/a --onto map.html --out more.html": "more.html more.json more.png",
+    "map run photos/a --add-to map.html --out more.html": "more.html more.json more.png",
     "export run --to torch": "run/export/encoder.pt2",
     "views photos --out views.html": "views.html",
     "methods": "",

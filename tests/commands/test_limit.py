@@ -74,7 +74,7 @@ def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, sai
     )[0]
     assert json.loads(found)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
     assert load_map(tmp_path / "m.safetensors").about["sample"] == 1
-    new = nearfar.map(run, sorted_file, limit=5, seed=2, onto=page, out=tmp_path / "n.html").path
+    new = nearfar.map(run, sorted_file, limit=5, seed=2, add_to=page, out=tmp_path / "n.html").path
     assert "--limit: 5 of 80 images, a random sample (seed 2)" in said.text
     named = [one["name"] for one in json.loads(new.with_suffix(".json").read_text())["new"]]
     assert named == open_images(sorted_file).sampled(5, 2).names

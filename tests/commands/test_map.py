@@ -88,14 +88,16 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2), saved.coordinates)
     assert (saved.backbone is not None) == (layout == "finetune")
 
-    own = nearfar.map(run, images_file, onto=page, out=tmp_path / "own.html").path
+    own = nearfar.map(run, images_file, add_to=page, out=tmp_path / "own.html").path
     again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
     apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
     # a net places an image of the map where it was
     tolerance = 1e-4 if layout != "cluster-embedding" else 0.5
     assert np.median(apart) < tolerance * float(saved.coordinates.std())
 
-    placed = nearfar.map(run, other, onto=tmp_path / "m.safetensors", out=tmp_path / "n.html").path
+    placed = nearfar.map(
+        run, other, add_to=tmp_path / "m.safetensors", out=tmp_path / "n.html"
+    ).path
     numbers, note, data = drawn(placed)
     assert len(numbers["new"]) == 12 and data["count"] == 92
     assert np.allclose(numbers_of(data, "points", "<f4").reshape(-1, 2)[:80], saved.coordinates)
@@ -113,7 +115,9 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path):
     page = nearfar.map(
         run, out=tmp_path / "m.html", layout="cluster-embedding", epochs=2, **options
     ).path
-    _, _, data = drawn(nearfar.map(run, other, onto=page, out=tmp_path / "n.html", **options).path)
+    _, _, data = drawn(
+        nearfar.map(run, other, add_to=page, out=tmp_path / "n.html", **options).path
+    )
     named = [
         one
         for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True)
@@ -126,7 +130,7 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path):
     ]  # the last is new
     (tmp_path / "few.csv").write_text("name,site\nnowhere,north\n")
     with pytest.raises(ValueError, match="no name in column 'name' is that of an image"):
-        nearfar.map(run, other, onto=page, out=tmp_path / "o.html", **options)
+        nearfar.map(run, other, add_to=page, out=tmp_path / "o.html", **options)
 
 
 def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, monkeypatch):
@@ -220,15 +224,15 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
     [
         (dict(num_views=4), "the layout cluster-embedding makes no views; choose projector"),
         (
-            dict(onto="map", layout="projector"),
+            dict(add_to="map", layout="projector"),
             "leave --layout, --num-views, --epochs, --label-column and views out",
         ),
-        (dict(onto="map"), "--onto adds other images to a map: name them"),
+        (dict(add_to="map"), "--add-to adds other images to a map: name them"),
         (
-            dict(onto="map", data="digits", label_column="kind"),
-            "--onto uses an existing map as it is",
+            dict(add_to="map", data="digits", label_column="kind"),
+            "--add-to uses an existing map as it is",
         ),
-        (dict(onto="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
+        (dict(add_to="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],
 )
 def test_options_that_do_not_go_together(given, says, run, tmp_path):
@@ -248,12 +252,12 @@ def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, othe
     with pytest.raises(
         ValueError, match=r"the images in .*few.npz changed since .*map.safetensors was drawn"
     ):
-        nearfar.map(run, other, onto="map")
+        nearfar.map(run, other, add_to="map")
     np.savez(data, **few)
     weights = run.path / "encoder.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
     with pytest.raises(ValueError, match=r"the encoder of .*run changed since"):
-        nearfar.map(run, other, onto="map")
+        nearfar.map(run, other, add_to="map")
     nearfar.map(run, few["images"], layout="cluster-embedding", epochs=5)
     with pytest.raises(ValueError, match="an object, which no file has"):
-        nearfar.map(run, other, onto="map")
+        nearfar.map(run, other, add_to="map")

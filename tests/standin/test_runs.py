@@ -211,7 +211,7 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
     new = trained.map(
         images_file,
         out=tmp_path / "new.html",
-        onto=tmp_path / "there.html",
+        add_to=tmp_path / "there.html",
         limit=20,
     ).path
     assert new.is_file()

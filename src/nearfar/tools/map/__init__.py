@@ -1,7 +1,7 @@
 """The tool that draws a map of images.
 
 nearfar map runs/photos
-nearfar map runs/photos new/ --onto map.html --out new.html
+nearfar map runs/photos new/ --add-to map.html --out new.html
 nearfar map photos/
 nearfar map clip.parquet photos/
 """
@@ -37,7 +37,7 @@ def map(
     num_views: Annotated[int | None, Between(2, MOST_VIEWS)] = None,
     epochs: Annotated[int | None, Between(1, MOST_EPOCHS)] = None,
     seed: Seed = 0,
-    onto: str | Path | None = None,
+    add_to: str | Path | None = None,
     columns: str | Path | None = None,
     approximate: bool = False,
     show_channels: list[int] | None = None,
@@ -45,7 +45,7 @@ def map(
 ) -> DrawnMap:
     """Draw a 2-D map of the images, similar ones together: an interactive page and a figure.
 
-    Above 20 000 images the page is a folder, which opens from disk as well. With `onto` it is
+    Above 20 000 images the page is a folder, which opens from disk as well. With `add_to` it is
     map-new.html in the run folder by default.
 
     Args:
@@ -57,7 +57,7 @@ def map(
         epochs: passes over the images, by the encoder with finetune. Default: 300 for
             cluster-embedding.
         seed: random seed of the map and of the sample.
-        onto: existing map of this run, by its name there or its file, to which the images are
+        add_to: existing map of this run, by its name there or its file, to which the images are
             added.
         columns: .parquet, .csv, .tsv or .jsonl file with a column "name" (or "path", ...) and
             others to colour the images by, in addition to the columns of a table of paths.
@@ -75,11 +75,11 @@ def map(
     """
     from nearfar.maps import check_layout
     from nearfar.maps.columns import read_table
-    from nearfar.tools.map.onto import add_to_map
+    from nearfar.tools.map.adding import add_to_map
     from nearfar.tools.map.result import Drawing, draw
 
     unusual = (
-        onto,
+        add_to,
         num_views,
         show_channels,
         views,
@@ -87,19 +87,19 @@ def map(
     )
     if photos.run is None and any(option is not None for option in unusual):
         raise ValueError(
-            f"{photos.name} is no run, whose encoder and views the map needs: leave --onto, "
+            f"{photos.name} is no run, whose encoder and views the map needs: leave --add-to, "
             "--num-views, --show-channels, views and other layouts out"
         )
     fixed = (layout, num_views, epochs, views, photos.label_column)
-    if onto is not None and any(option is not None for option in fixed):
+    if add_to is not None and any(option is not None for option in fixed):
         raise ValueError(
-            "--onto uses an existing map as it is: leave --layout, --num-views, --epochs, "
+            "--add-to uses an existing map as it is: leave --layout, --num-views, --epochs, "
             "--label-column and views out"
         )
     layout = layout or "cluster-embedding"
     check_layout(layout, num_views)
     table = None if columns is None else read_table(columns)
-    if onto is not None:
-        return add_to_map(photos.sampled(limit, seed), onto, table, show_channels)
+    if add_to is not None:
+        return add_to_map(photos.sampled(limit, seed), add_to, table, show_channels)
     how = Drawing(layout, num_views, epochs, seed, approximate, views)
     return draw(photos, photos.sampled(limit, seed), how, table, show_channels)

@@ -14,7 +14,7 @@ from nearfar.maps import Map, map_fingerprint
 from nearfar.maps.thumbnails import encoded, thumbnails
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.sheet import ENLARGED, GATHERED, SIZE
-from nearfar.tools.map.onto import place_on_map
+from nearfar.tools.map.adding import place_on_map
 
 IMAGE, NEIGHBOURS = "image", 15
 

@@ -33,7 +33,7 @@ OLD, NEW = "images of the map", "new images"  # classes
 
 def add_to_map(
     new: Embeddings,
-    onto: str | Path,
+    add_to: str | Path,
     table: pyarrow.Table | None,
     show_channels: Sequence[int] | None,
 ) -> DrawnMap:
@@ -47,16 +47,17 @@ def add_to_map(
     assert run is not None and new.encoder is not None
     if new.source is run.settings.given("data"):
         raise ValueError(
-            "--onto adds other images to a map: name them, as in nearfar map RUN OTHER --onto map"
+            "--add-to adds other images to a map: name them, as in "
+            "nearfar map RUN OTHER --add-to map"
         )
-    file = find_map(onto, run.path)
+    file = find_map(add_to, run.path)
     saved = load_map(file)
     old = _old_images(new, saved, file)
     placed = torch.cat([place_on_map(saved, photos) for photos in (old, new)])
     features = torch.cat([old.features, new.features])
     near = find_nearest(features, k=min(NEAREST, len(placed) - 1)).index
     quality = map_quality(features, placed, near=near)
-    numbers, note = _told(old, new, placed, quality)
+    numbers, note = _fit_of_new_images(old, new, placed, quality)
     names = [*old.images.names, *new.images.names]
     paths = [*(old.paths or old.images.names), *(new.paths or new.images.names)]
     columns = concat_columns([old.images.columns, new.images.columns], [len(old), len(new)])
@@ -66,7 +67,7 @@ def add_to_map(
         placed,
         images=_together(*shown),
         quality=quality,
-        numbers={"layout": saved.about.get("layout"), "onto": str(file), **numbers},
+        numbers={"layout": saved.about.get("layout"), "added_to": str(file), **numbers},
         note=note,
         columns=columns_of(columns, table, names, True, paths),
         near=near,
@@ -111,7 +112,7 @@ def place_on_map(saved: Map, photos: Embeddings) -> Tensor:
     return saved.place(photos.images, features_of)
 
 
-def _told(
+def _fit_of_new_images(
     old: Embeddings, new: Embeddings, placed: Tensor, quality: MapQuality | None
 ) -> tuple[dict[str, Any], str]:
     """Return numbers for the .json, and a line on how well the new images fit in."""
@@ -120,7 +121,7 @@ def _told(
     note = f"{len(new)} new images among {len(old)}"
     if quality is None:
         return numbers, note
-    of_old, of_new = (float(some.mean()) for some in np.split(quality.kept, [len(old)]))
+    of_old, of_new = (float(kept.mean()) for kept in np.split(quality.kept, [len(old)]))
     numbers |= {"old_neighbours_kept": of_old, "new_neighbours_kept": of_new}
     note += (
         f", with {100 * of_new:.0f} % of their {quality.neighbours} nearest neighbours near on "
@@ -145,9 +146,9 @@ def _together(images: Images, new: Images) -> Images:
     small_enough = len(images) + len(new) <= THUMBNAIL_SIZES[0][0]
     size = THUMBNAIL_SIZES[0 if small_enough else 1][1]
     parts = [
-        (some, rows) for some in (images, new) for rows in torch.arange(len(some)).split(GATHERED)
+        (part, rows) for part in (images, new) for rows in torch.arange(len(part)).split(GATHERED)
     ]
-    small = torch.cat([thumbnails(some.pictures(rows), size) for some, rows in parts])
+    small = torch.cat([thumbnails(part.pictures(rows), size) for part, rows in parts])
     labels, classes = images.labels, images.class_names
     if labels is None:
         labels, classes = np.zeros(len(images), dtype=np.int64), [OLD]

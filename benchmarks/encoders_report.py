@@ -23,6 +23,7 @@ MEASURES = {
     "retrieval": "own-view retrieval",
 }
 BASELINES = ("raw pixels", "histogram", "hog", "pretrained", "at once")
+LOSES = " **loses**"
 POINT = 0.01  # by more than this a default loses to a baseline
 
 Line = dict[str, Any]
@@ -99,7 +100,8 @@ def baselines(lines: list[Line], on: str) -> str:
 
 
 def against(lines: list[Line], default: str) -> str:
-    """Return, for each set and column, the mean of the default and the best of the baselines.
+    """Return, for each set and column, the mean of the default and the best of the baselines; the
+    last row counts the sets where the default is within a point of the best, or above.
 
     **loses** marks the cells where the default is more than a point below. Sets without the
     default or without a baseline are left out. A line below the table names each failure of the
@@ -113,6 +115,7 @@ def against(lines: list[Line], default: str) -> str:
         if line["contender"] == default and "error" in line
     ]
     lines = measured(lines)
+    rows: list[list[str]] = []
     for name, on in dict.fromkeys((line["set"], line["on"]) for line in lines):
         means = {
             contender: _means(
@@ -127,9 +130,16 @@ def against(lines: list[Line], default: str) -> str:
         }
         ours = means.pop(default)
         if ours and any(means.values()):
-            cells = [_beside(ours, means, key) for key in columns]
-            out.append(f"| {name} | {on} | {' | '.join(cells)} |")
+            rows.append([_beside(ours, means, key) for key in columns])
+            out.append(f"| {name} | {on} | {' | '.join(rows[-1])} |")
+    counts = [_not_lost([cell for cell in column if cell]) for column in zip(*rows, strict=True)]
+    out.append(f"| **within a point of the best, or above** | | {' | '.join(counts)} |")
     return "\n".join(out + failures)
+
+
+def _not_lost(cells: Sequence[str]) -> str:
+    """Return how many cells are not marked as lost, of how many."""
+    return f"{sum(not cell.endswith(LOSES) for cell in cells)} of {len(cells)}"
 
 
 def _beside(ours: dict[str, float], baselines: dict[str, dict[str, float]], key: str) -> str:
@@ -139,7 +149,7 @@ def _beside(ours: dict[str, float], baselines: dict[str, dict[str, float]], key:
         return ""
     best = max(there, key=lambda name: there[name])
     cell = f"{100 * ours[key]:.1f} / {100 * there[best]:.1f} {best}"
-    return cell + " **loses**" * (round(there[best] - ours[key], 9) > POINT)
+    return cell + LOSES * (round(there[best] - ours[key], 9) > POINT)
 
 
 def presets(lines: list[Line], crops: dict[str, int]) -> str:

@@ -125,7 +125,8 @@ def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_poin
         line("at once", 0.9, error="RuntimeError: no"),
         line("hog", 0.9, set="bees"),  # without the default
     ]
-    [_, _, row] = report.against(lines, "pretrain 1 minute").splitlines()
+    [_, _, row, count] = report.against(lines, "pretrain 1 minute").splitlines()
+    assert count.endswith("| 1 of 1 | 1 of 1 | 1 of 1 | 1 of 1 | 0 of 0 | 0 of 0 |")
     assert row == (
         "| digits | test | 65.0 / 66.0 hog | 49.2 / 50.0 hog | 25.0 / 25.0 hog "
         "| 40.0 / 40.0 hog |  |  |"
@@ -133,7 +134,7 @@ def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_poin
     lines[2]["knn"] = 0.6601
     lines.append(line("pretrain 1 minute", 0, seed=2, error="RuntimeError: no memory"))
     found = report.against(lines, "pretrain 1 minute")
-    assert "| 65.0 / 66.0 hog **loses** |" in found
+    assert "| 65.0 / 66.0 hog **loses** |" in found and " or above** | | 0 of 1 | 1 of 1 |" in found
     assert found.endswith(
         "pretrain 1 minute failed on digits (test, seed 2): RuntimeError: no memory"
     )
@@ -154,6 +155,9 @@ def test_the_tables_of_the_page_are_those_of_the_file(report):
     lines = report.read(DOCS / "results/kinds.jsonl")
     page = (DOCS / "kinds.md").read_text()
     assert f"\n{report.baselines(lines, 'held-out')}\n" in page
+    assert f"\n{report.against(lines, 'at once')}\n" in page
+    tested = report.read(DOCS / "results/kinds-test.jsonl")
+    assert f"\n{report.against(tested, 'pretrain 10 minutes')}\n" in page
     assert report.measured(lines) == lines
     assert {row["set"] for row in lines} <= set(importlib.import_module("kinds").SETS)
 

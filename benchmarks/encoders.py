@@ -53,6 +53,7 @@ from torchvision.transforms.v2.functional import five_crop
 
 import nearfar
 from nearfar.data import Images
+from nearfar.device import hardware
 from nearfar.embeddings import Opening, resolve
 from nearfar.embeddings.untrained import COPIES
 from nearfar.evaluation import (
@@ -67,7 +68,6 @@ from nearfar.evaluation.evaluate import largest_class
 from nearfar.methods import LeJEPA, Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.pretrained import find_weights
-from nearfar.training.environment import hardware
 from nearfar.training.health import rankme
 from nearfar.training.plan import PHOTOGRAPH
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan

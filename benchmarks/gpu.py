@@ -38,6 +38,7 @@ from nearfar.data import Batches, open_images
 from nearfar.device import (
     describe_gpu,
     find_device,
+    hardware,
     has_bfloat16,
     peak_memory,
     setup_of,
@@ -45,7 +46,7 @@ from nearfar.device import (
 )
 from nearfar.methods import Model, method_class
 from nearfar.networks import build_backbone
-from nearfar.training.environment import hardware, software
+from nearfar.training.environment import software
 from nearfar.training.fabric import build_fabric
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.step import GradientStep

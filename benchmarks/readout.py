@@ -28,10 +28,10 @@ from torch import Tensor
 
 import nearfar
 from nearfar.data import Images
+from nearfar.device import hardware
 from nearfar.evaluation import colour_histogram, evaluate_features, extract, hog, raw_pixels
 from nearfar.networks import Encoder, load_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.training.environment import hardware
 
 SHOWN = (
     "raw pixels",

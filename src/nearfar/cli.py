@@ -29,7 +29,6 @@ from nearfar.app import (
 )
 from nearfar.atomic import NotWrittenError
 from nearfar.messages import (
-    READ,
     CommandFailed,
     Outlet,
     as_json,
@@ -38,6 +37,7 @@ from nearfar.messages import (
     lacking,
     lasting_streams,
 )
+from nearfar.progress import READ
 
 SHORT_OF = {
     "memory": "out of memory: try --micro-batch auto, or a smaller --batch-size or "

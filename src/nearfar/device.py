@@ -5,8 +5,12 @@ devices by name.
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -74,6 +78,27 @@ def describe_gpu(number: int = 0) -> dict[str, Any]:
 def gpu_names() -> list[str]:
     """Return the names of the GPUs."""
     return [describe_gpu(number)["name"] for number in range(count_gpus())]
+
+
+def hardware() -> dict[str, Any]:
+    """Return the name of the processor, the number of cores, and the names of the GPUs."""
+    cpuinfo = Path("/proc/cpuinfo")
+    model = (
+        re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
+        if cpuinfo.exists()
+        else None
+    )
+    return {
+        "processor": model[1] if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "gpus": gpu_names(),
+    }
+
+
+def machine() -> str:
+    """Return the GPUs, or the cores where there are none, in words."""
+    names = hardware()
+    return ", ".join(names["gpus"]) or f"{names['cores']} cores of {names['processor']}"
 
 
 def one_gpu(number: int) -> dict[str, str]:

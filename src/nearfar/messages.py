@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from contextvars import ContextVar
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -31,10 +30,6 @@ OF_MEMORY = (
 )
 OF_THREADS = ("can't start new thread", "cannot start new thread", "thread creation failed")
 _told: set[str] = set()
-
-
-READ: ContextVar[list[dict[str, Any]] | None] = ContextVar("READ", default=None)
-"""Where the command line collects, for --json, how many images a verb read and left out."""
 
 
 class CommandFailed(RuntimeError):

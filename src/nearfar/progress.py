@@ -11,10 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 log = logging.getLogger("nearfar")
+READ: ContextVar[list[dict[str, Any]] | None] = ContextVar("READ", default=None)
+"""Where the command line collects, for --json, how many images a verb read and left out."""
 
 
 class Bar:
@@ -134,3 +137,22 @@ class Table:
             for row in rows
         ]
         return "\n".join([self.title, *lines] if self.title else lines)
+
+
+def say_read(images: Any) -> None:
+    """Log the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
+    left out; a warning where some were left out.
+    """
+    level = logging.WARNING if getattr(images, "left_out", {}) else logging.INFO
+    log.log(level, "%s", images.line)
+    if (read := READ.get()) is not None:
+        splits = {"split": images.split, "splits": getattr(images, "splits", [])}
+        counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}
+        read.append({"data": images.source, **splits, **counted, "line": images.line})
+
+
+def duration(seconds: float) -> str:
+    """Say a time as a person would: "40 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

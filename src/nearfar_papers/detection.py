@@ -34,9 +34,8 @@ from nearfar.messages import read_json
 from nearfar.networks import Encoder, first_encoder
 from nearfar.pages.report import write_report
 from nearfar.pages.template import page, write_page
-from nearfar.progress import Table, log, tracked
+from nearfar.progress import Table, log, say_read, tracked
 from nearfar.tools.evaluate.rows import encoders_by_row
-from nearfar.training.progress import say_read
 from nearfar.views import eight_bits
 from nearfar_papers.annotations import (
     AnnotatedImage,

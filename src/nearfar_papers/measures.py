@@ -28,9 +28,10 @@ from nearfar.allocator import reuse_memory
 from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.embeddings.sources import read_images
 from nearfar.evaluation import extract_view
-from nearfar.messages import READ, as_json
+from nearfar.messages import as_json
 from nearfar.networks import OWN_NETS, first_encoder
 from nearfar.networks.backbone import with_grid
+from nearfar.progress import READ
 from nearfar.rendering import shown_nowhere
 from nearfar.training.budget import training_speed
 from nearfar.training.plan import resolve_method, resolve_views, views_at

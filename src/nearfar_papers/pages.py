@@ -19,8 +19,8 @@ import numpy as np
 
 from nearfar.atomic import replacing, write_file
 from nearfar.pages.template import write_page
-from nearfar.training.plan import MOST_HELD_OUT, SHARE_HELD_OUT
-from nearfar.training.progress import duration
+from nearfar.progress import duration
+from nearfar.training.plan import default_validation
 from nearfar_papers.claims import Judgement, Place, Values, holm, judge
 from nearfar_papers.paper import TRAINED, Claim, Column, Paper, Row, Table
 from nearfar_papers.runs import (
@@ -180,7 +180,7 @@ def _images(paper: Paper, table: Table) -> list[str]:
         if cell.measure in TRAINED and name in paper.images:
             train, test = paper.images[name]
             used = min(cell.settings.get("limit") or train, train)
-            held = cell.settings.get("held_out", min(MOST_HELD_OUT, used // SHARE_HELD_OUT))
+            held = cell.settings.get("held_out", default_validation(used))
             whole = "" if used == train else f" of {train}"
             words = (
                 f"{name}, {used}{whole} training images ({held} held out of "

@@ -31,15 +31,14 @@ import numpy as np
 
 from nearfar import Run, evaluate
 from nearfar.atomic import write_file
-from nearfar.device import one_gpu
+from nearfar.device import machine, one_gpu
 from nearfar.evaluation import check_protocols, percent_of, result_names
 from nearfar.messages import check_known, first_line, raise_as_value_error, read_json, to_argv
-from nearfar.progress import log, progress
-from nearfar.training.environment import machine, software
+from nearfar.progress import duration, log, progress
+from nearfar.training.environment import software
 from nearfar.training.health import Health
 from nearfar.training.plan import resolve_method
 from nearfar.training.processes import handled
-from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
 from nearfar_papers.detection import read_detection
 from nearfar_papers.detector import TASKS

@@ -23,10 +23,9 @@ from nearfar.data.left_out import Count
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import check_known, first_line
-from nearfar.progress import progress
+from nearfar.progress import progress, say_read
 from nearfar.tools.evaluate.labelled_sets import Labelled, LabelledSets
 from nearfar.tools.evaluate.rows import Encoders
-from nearfar.training.progress import say_read
 from nearfar_papers.protocols import Metric
 
 PREFIX = "torchvision:"

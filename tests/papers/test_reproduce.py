@@ -19,8 +19,8 @@ import pytest
 import nearfar
 import nearfar_papers
 from nearfar.cli import main
+from nearfar.device import machine
 from nearfar.evaluation.results import MeasuredOn, Measurement
-from nearfar.training.environment import machine
 from nearfar.training.run_folder import lock_run_folder
 from nearfar_papers.paper import read_paper
 from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked

@@ -20,7 +20,7 @@ EXCEPTIONS = {
     "annotated images are read, drawn and counted as all others are": """
         data.decoding.whole_planes data.describe data.formats.formats data.images.sample
         data.left_out.Count data.left_out.NO_OBJECT maps.thumbnails.data_url
-        embeddings.sources.sampled training.progress.say_read views.eight_bits views.unit
+        embeddings.sources.sampled views.eight_bits views.unit
     """,
     "transfer is evaluate with other protocols: the same sets, rows, baselines and results": """
         evaluation.evaluate.largest_class evaluation.results.Measurement
@@ -42,8 +42,7 @@ EXCEPTIONS = {
         training.health.Health training.plan.resolve_method training.settings.Settings
     """,
     "tables say what the runs were made on, how long they took and what they held out": """
-        training.environment.machine training.environment.software training.plan.MOST_HELD_OUT
-        training.plan.SHARE_HELD_OUT training.processes.handled training.progress.duration
+        training.environment.software training.plan.default_validation training.processes.handled
     """,
     "parts of a training step, and the projector of a run, are measured by themselves": """
         evaluation.extract_view networks.OWN_NETS networks.backbone.with_grid

@@ -10,9 +10,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from rich.console import Console
 
-from nearfar.progress import waiting
+from nearfar.progress import say_read, waiting
 from nearfar.rendering import ConsoleRenderer, shown_on
-from nearfar.training.progress import StepBudget, TrainingProgress, say_read
+from nearfar.training.progress import StepBudget, TrainingProgress
 
 
 @pytest.fixture

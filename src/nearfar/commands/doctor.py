@@ -67,8 +67,7 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
 
     from nearfar.data import cache
     from nearfar.data.resources import machine_memory, usable_cores
-    from nearfar.device import count_gpus, describe_gpu, find_device, setup_of
-    from nearfar.training.environment import hardware
+    from nearfar.device import count_gpus, describe_gpu, find_device, hardware, setup_of
 
     kept = _cache(empty_cache)
     problems = [*_wrong_versions(), *_unwritable(kept["folder"])]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nearfar.atomic import PAGES, check_output
 from nearfar.isolation import isolated
 from nearfar.messages import check_range, check_seed
-from nearfar.progress import Table, log
+from nearfar.progress import Table, log, say_read
 
 if TYPE_CHECKING:
     from nearfar.data import Images
@@ -75,7 +75,6 @@ def show_views(
     from nearfar.data import open_images
     from nearfar.pages.template import write_page
     from nearfar.pages.views import about, title_of, views_shown
-    from nearfar.training.progress import say_read
     from nearfar.views import PRESETS
 
     if data is None:

@@ -26,9 +26,8 @@ from nearfar.embeddings.embeddings import Embeddings
 from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.networks.encoder import WEIGHTS
-from nearfar.progress import log
+from nearfar.progress import log, say_read
 from nearfar.run import Run, load
-from nearfar.training.progress import say_read
 
 
 @dataclass(frozen=True)

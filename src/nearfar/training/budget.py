@@ -19,13 +19,12 @@ from nearfar.device import describe_gpu, find_device, half_precision, is_out_of_
 from nearfar.messages import first_line, raise_as_value_error
 from nearfar.methods import Method, Model, Recipe, Teacher
 from nearfar.networks import build_backbone, fitting_size
-from nearfar.progress import log, waiting
+from nearfar.progress import duration, log, waiting
 from nearfar.threads import fastest_threads
 from nearfar.training.fabric import build_fabric
 from nearfar.training.loop import MOST_EPOCHS, to_device
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import world_size
-from nearfar.training.progress import duration
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep
 from nearfar.training.teacher import teacher_of

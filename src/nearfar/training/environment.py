@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import torch
 
 from nearfar.atomic import write_file
-from nearfar.device import gpu_names
+from nearfar.device import hardware
 
 PACKAGES = (
     "nearfar",
@@ -49,27 +47,6 @@ def software() -> dict[str, Any]:
         command = ["git", "-C", str(root), "rev-parse", "HEAD"]
         commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
     return {"versions": versions, "commit": commit}
-
-
-def hardware() -> dict[str, Any]:
-    """Return the name of the processor, the number of cores, and the names of the GPUs."""
-    cpuinfo = Path("/proc/cpuinfo")
-    model = (
-        re.search(r"^model name\s*: (.*)$", cpuinfo.read_text(), re.MULTILINE)
-        if cpuinfo.exists()
-        else None
-    )
-    return {
-        "processor": model[1] if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "gpus": gpu_names(),
-    }
-
-
-def machine() -> str:
-    """Return the GPUs, or the cores where there are none, in words."""
-    names = hardware()
-    return ", ".join(names["gpus"]) or f"{names['cores']} cores of {names['processor']}"
 
 
 def version_of(package: str) -> str | None:

@@ -30,7 +30,7 @@ from nearfar.networks import (
     find_weights,
     fitting_size,
 )
-from nearfar.progress import log
+from nearfar.progress import log, say_read
 from nearfar.training.budget import (
     TrialResult,
     buildable,
@@ -45,7 +45,6 @@ from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job, opened
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes, world_size
-from nearfar.training.progress import say_read
 from nearfar.training.readout import check_beside, chosen_readout
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (
@@ -403,9 +402,14 @@ def _scanned(given: Settings) -> Any:
     return scan(given.data, given.split)
 
 
+def default_validation(total: int) -> int:
+    """Return the size of the validation set of a run on so many images, where nobody chose it."""
+    return min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
+
+
 def _validation_size(given: Settings, total: int) -> int:
     if given.held_out is None:
-        share = min(MOST_HELD_OUT, total // SHARE_HELD_OUT)
+        share = default_validation(total)
         if share >= MIN_VALIDATION:
             return share
         log.info("%d images: too few for a validation set; skipping the health metrics", total)

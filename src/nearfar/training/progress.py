@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from math import inf
 from time import perf_counter
-from typing import Any
 
-from nearfar.messages import READ
-from nearfar.progress import Bar, log, progress
+from nearfar.progress import Bar, duration, progress
 
 _OFTEN, _WINDOW = 0.01, 0.1  # of the time: the steps are fitted so often, to the speed over so long
 _SETTLED = 0.02  # a change of the remaining steps below this is left alone
@@ -144,22 +141,3 @@ class TrainingProgress:
         text = f"{epochs}  {self.text}" + (f"  {duration(left)} left" if left is not None else "")
         position, total = round(self.pace.position(step)), self.pace.scheduled
         self.bar.update(position, total, text=text, now=is_first or is_last)
-
-
-def say_read(images: Any) -> None:
-    """Log the line of `Images`, a `Stream` or a `Count`: how many images were read and what was
-    left out; a warning where some were left out.
-    """
-    level = logging.WARNING if getattr(images, "left_out", {}) else logging.INFO
-    log.log(level, "%s", images.line)
-    if (read := READ.get()) is not None:
-        splits = {"split": images.split, "splits": getattr(images, "splits", [])}
-        counted = {"images": len(images), "left_out": getattr(images, "left_out", {})}
-        read.append({"data": images.source, **splits, **counted, "line": images.line})
-
-
-def duration(seconds: float) -> str:
-    """Say a time as a person would: "40 s", "12 min", "3.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 
 from nearfar.data import cache, open_images
-from nearfar.data.cache import cache_folder
+from nearfar.data.table import cache_folder
 from tests.pictures import tar
 
 

@@ -12,9 +12,10 @@ from PIL import Image
 
 import nearfar
 from nearfar.data import cache as pixel_cache
-from nearfar.data import list_splits, open_images, scan, scanning
+from nearfar.data import list_splits, open_images, scan
 from nearfar.data.decoding import decode, raise_pixel_limit
 from nearfar.data.formats import PackageMissing, raw
+from nearfar.data.sources import encoded as headers
 from nearfar.data.table import as_arrays
 from nearfar.data.value_range import PixelFormat
 from tests.pictures import png, tar, write_dicom
@@ -187,8 +188,8 @@ def test_an_error_that_passes_is_not_remembered(tmp_path, paint, monkeypatch, er
     for number in range(4):
         paint(tmp_path / f"{number}.png", number)
         os.utime(tmp_path / f"{number}.png", (1, 1))
-    monkeypatch.setattr(scanning, "SETTLED", -(10**12))  # as if written long ago
-    room = {"header": scanning, "decode": pixel_cache}[where]
+    monkeypatch.setattr(headers, "SETTLED", -(10**12))  # as if written long ago
+    room = {"header": headers, "decode": pixel_cache}[where]
     real, bad = getattr(room, where), (tmp_path / "2.png").read_bytes()
 
     def failing(data, *form):
@@ -209,10 +210,10 @@ def test_an_error_that_passes_is_not_remembered(tmp_path, paint, monkeypatch, er
 def test_damage_is_remembered(tmp_path, paint, monkeypatch, decodes):
     paint(tmp_path / "0.png", 0)
     (tmp_path / "1.png").write_bytes(png(1)[:70])
-    monkeypatch.setattr(scanning, "SETTLED", -(10**12))
+    monkeypatch.setattr(headers, "SETTLED", -(10**12))
     assert len(open_images(tmp_path)) == 1
     before = len(decodes)
-    monkeypatch.setattr(scanning, "header", None)
+    monkeypatch.setattr(headers, "header", None)
     images = open_images(tmp_path)
     assert len(decodes) == before and [name for name, _ in images.skipped] == ["1.png"]
 
@@ -232,11 +233,11 @@ def test_class_folders_that_change_places_are_noticed(tmp_path, paint, monkeypat
     for number, folder in enumerate(["a", "b"]):
         paint(tmp_path / "in" / folder / "0.png", number)
         os.utime(tmp_path / "in" / folder / "0.png", ns=(10**18, 10**18))
-    monkeypatch.setattr(scanning, "SETTLED", -(10**12))
-    real = scanning.Source.stamp
+    monkeypatch.setattr(headers, "SETTLED", -(10**12))
+    real = headers.Source.stamp
     # created within one step of the file system's clock
     monkeypatch.setattr(
-        scanning.Source, "stamp", lambda self, file: (*[10**18] * 2, *real(self, file)[2:])
+        headers.Source, "stamp", lambda self, file: (*[10**18] * 2, *real(self, file)[2:])
     )
     before = open_images(tmp_path / "in").pixels.clone()
     (tmp_path / "in" / "a").rename(tmp_path / "in" / "c")

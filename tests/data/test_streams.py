@@ -121,7 +121,7 @@ def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
 
 
 def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
-    monkeypatch.setattr("nearfar.data.scanning.SETTLED", -(10**12))
+    monkeypatch.setattr("nearfar.data.sources.encoded.SETTLED", -(10**12))
     looked = []
     real = tars.examples
     monkeypatch.setattr(

@@ -11,11 +11,11 @@ import pytest
 from datasets import Dataset as Table
 from PIL import Image
 
-from nearfar.data import difference, open_images, scan, scanning
-from nearfar.data.cache import cache_folder
+from nearfar.data import difference, open_images, scan
 from nearfar.data.decoding import to_pil
 from nearfar.data.exif import TYPES
-from nearfar.data.table import digest, load_table, save_table
+from nearfar.data.sources import encoded as headers
+from nearfar.data.table import cache_folder, digest, load_table, save_table
 from tests.pictures import encoded, tar
 
 
@@ -39,10 +39,10 @@ def looked(monkeypatch):
     """The files that were opened for their headers; files count as old as soon as they are
     written.
     """
-    monkeypatch.setattr(scanning, "SETTLED", -(10**12))
-    seen, real = [], scanning.scan_image
+    monkeypatch.setattr(headers, "SETTLED", -(10**12))
+    seen, real = [], headers.scan_image
     monkeypatch.setattr(
-        scanning, "scan_image", lambda one: seen.append(os.path.basename(one.data)) or real(one)
+        headers, "scan_image", lambda one: seen.append(os.path.basename(one.data)) or real(one)
     )
     return seen
 
@@ -137,7 +137,7 @@ def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
 
 
 def test_what_has_just_changed_is_looked_at_the_next_time_too(folder, looked, monkeypatch):
-    monkeypatch.setattr(scanning, "SETTLED", 2 * 10**9)
+    monkeypatch.setattr(headers, "SETTLED", 2 * 10**9)
     scan(folder)
     scan(folder)
     assert len(looked) == 12

@@ -119,8 +119,9 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
 def _cache(empty: bool) -> dict[str, Any]:
     """Return the cache of decoded images as `doctor` does, emptied if asked for."""
     from nearfar.data import cache
+    from nearfar.data.table import cache_folder
 
-    folder = cache.cache_folder()
+    folder = cache_folder()
     freed = cache.empty(folder) if empty else 0
     sizes = cache.sizes(folder)
     return {

@@ -2,8 +2,8 @@
 
 from nearfar.data.batches import Batches, rank_rows
 from nearfar.data.images import Images, photographs
-from nearfar.data.opening import open_images, scan
-from nearfar.data.sources import describe, list_splits
+from nearfar.data.opening import list_splits, open_images, scan
+from nearfar.data.sources import describe
 from nearfar.data.streams import Stream, StreamBatches, open_stream
 from nearfar.data.table import difference
 

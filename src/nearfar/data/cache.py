@@ -90,14 +90,6 @@ class Entry:
         return self.count, self.form.channels, self.form.size, self.form.size
 
 
-def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that is given, else $XDG_CACHE_HOME/nearfar, or ~/.cache/nearfar."""
-    if given is not None:
-        return Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "nearfar"
-
-
 def key(parts: Any) -> str:
     """A file name made from everything that something depends on (JSON values)."""
     return digest(json.dumps([FORMAT, parts], sort_keys=True).encode())

@@ -27,7 +27,8 @@ from nearfar.data.decoding import (
 from nearfar.data.exif import with_exif
 from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.images import Images, Stored
-from nearfar.data.scanning import ROWS, EncodedImage, Source, prefix, scan_image, table_of
+from nearfar.data.scanning import Scanned
+from nearfar.data.sources.encoded import ROWS, EncodedImage, Source, prefix, scan_image
 from nearfar.data.sources.splits import say_once
 from nearfar.data.table import (
     most_common_channels,
@@ -109,17 +110,12 @@ def in_memory(given: Sequence[EncodedImage], source: str, request: FormatRequest
     )
 
 
-def open_encoded(
-    source: Source,
-    name: str,
-    splits: list[str],
-    request: FormatRequest,
-    label_column: str | None,
-    store: Store,
-) -> Images:
+def open_encoded(found: Scanned, splits: list[str], request: FormatRequest, store: Store) -> Images:
     """The images of a source from the cache, which is built first if there is none yet."""
     pixel_cache.limit()  # a wrong one is noticed first
-    table, class_names = table_of(source, splits, store.folder)
+    assert found.encoded is not None
+    source, name, label_column = found.encoded, found.name, found.label_column
+    table, (_, class_names) = found.of_splits(splits), found.rows
     others = [*source.problems, *source.in_no_split(splits)]
     listed = [(printable(name), why) for name, why in others]
     rows = readable(table)

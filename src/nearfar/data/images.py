@@ -20,7 +20,14 @@ from nearfar.data.decoding import pages_are_channels, pixels_of
 from nearfar.data.labels import joined_labels
 from nearfar.data.left_out import Count
 from nearfar.data.resources import usable_cores
-from nearfar.data.table import Lookup, concat_columns, digest, readable
+from nearfar.data.table import (
+    Lookup,
+    concat_columns,
+    concat_tables,
+    digest,
+    inside_source,
+    readable,
+)
 from nearfar.data.value_range import PixelFormat, floats
 from nearfar.messages import say_once
 from nearfar.progress import log
@@ -413,11 +420,11 @@ def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool 
     known = [{*own, *(name for name, _ in left)} for own, left in zip(names, skipped, strict=True)]
     if len(set().union(*known)) < sum(map(len, known)):
         names = [
-            [_inside(before, name) for name in own]
+            [inside_source(before, name) for name in own]
             for before, own in zip(short, names, strict=True)
         ]
         skipped = [
-            [(_inside(before, n), why) for n, why in left]
+            [(inside_source(before, n), why) for n, why in left]
             for before, left in zip(short, skipped, strict=True)
         ]
     labels, class_names = _labels(parts) if labelled else (None, None)
@@ -466,27 +473,6 @@ def concat_splits(parts: Sequence[Images]) -> Images:
         )
         whole.class_names = next((part.class_names for part in parts if part.class_names), None)
     return whole
-
-
-def concat_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
-    """Tables of several sources as one, with the source in front of names; without labels, which
-    may differ.
-    """
-    parts = []
-    for table, before in zip(tables, short, strict=True):
-        names = [_inside(before, name) for name in table["name"].to_pylist()]
-        others = table.drop_columns(
-            [name for name in ("name", "label") if name in table.column_names]
-        )
-        parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
-    return pyarrow.concat_tables(parts, promote_options="permissive")
-
-
-def _inside(source: str, name: str) -> str:
-    """The name of an image with its source in front; a source that is an image file itself has no
-    other name.
-    """
-    return source if source.rpartition("/")[2] == name else f"{source}/{name}"
 
 
 def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | None]:

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow
 
 from nearfar.data import sources
-from nearfar.data.cache import Store, cache_folder
+from nearfar.data.cache import Store
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.encoded import few_of, in_memory, open_encoded
-from nearfar.data.images import Images, concat_images, concat_tables
-from nearfar.data.scanning import table_of
-from nearfar.data.sources import arrays, describe, encoded_source, is_array_file, short_names
+from nearfar.data.images import Images, concat_images
+from nearfar.data.scanning import Scanned, scanned
+from nearfar.data.sources import arrays, is_array_file, short_names
 from nearfar.data.sources.files import existing
 from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.table import USUAL
@@ -24,7 +24,7 @@ from nearfar.data.value_range import EIGHT_BITS, FormatRequest, for_channels, pa
 
 CACHE_LIMIT = 8 * 2**30
 
-Opener = Callable[[Any, FormatRequest], Images]
+Opener = Callable[[Scanned, FormatRequest], Images]
 """Opens one source."""
 
 
@@ -59,6 +59,7 @@ def open_images(
           tensors, or float tensors in 0..1, of any sizes, alone or first in a tuple with the label
           as its second; read into memory once
         - `Images`, which are returned as they are
+        - any of these as `Scanned`, which is not looked for again
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
     image_size: side in pixels. None: that of most images if they share one of at most 96, else 224.
         If a resize is needed, the shorter side becomes `image_size` (antialiased bicubic) and the
@@ -96,42 +97,30 @@ def open_images(
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
     raise_pixel_limit(max_pixels)
-    store = Store(cache_folder(cache_dir), cache_limit, cache, workers)
-    return _open(
-        source,
-        parse_request(image_size, channels, value_range),
-        split,
-        show_channels,
-        label_column,
-        store,
-        few,
-    )
+    request = parse_request(image_size, channels, value_range)
+    found = scanned(source, label_column, cache_dir)
+    store = Store(found.folder, cache_limit, cache, workers)
+    return _open(found, request, split, show_channels, store, few)
 
 
 def _open(
-    source: Any,
+    found: Scanned,
     request: FormatRequest,
     split: str | None,
     show_channels: Sequence[int] | None,
-    label_column: str | None,
     store: Store,
     few: int | None = None,
 ) -> Images:
     """Open all images of a source, or a few of them, which are not stored."""
-    if sources.are_several(source):
-        if label_column is not None and not any(map(sources.has_columns, source)):
-            raise ValueError(
-                f"none of {describe(source)} has columns, so none has '{label_column}' for labels"
-            )
+    if found.parts:
 
-        def open_one(part: Any, form: FormatRequest) -> Images:
-            labels = label_column if label_column is None or sources.has_columns(part) else None
-            share = None if few is None else -(-few // len(source))
-            return _open(part, form, split, show_channels, labels, store, share)
+        def open_one(part: Scanned, form: FormatRequest) -> Images:
+            share = None if few is None else -(-few // len(found.parts))
+            return _open(part, form, split, show_channels, store, share)
 
-        opened = _open_several(source, open_one, request)
+        opened = _open_several(found, open_one, request)
         return opened if few is None else opened.subset(spread(len(opened), few))
-    name, encoded = describe(source), encoded_source(source, label_column)
+    source, name, encoded = found.given, found.name, found.encoded
     if isinstance(source, Images):
         images = _as_they_are(source, split, request)
         images = images if show_channels is None else copy.copy(images)
@@ -140,13 +129,13 @@ def _open(
     elif name == "digits" and isinstance(source, str):
         images = arrays.digits(split, request)
     elif is_array_file(source):
-        images = arrays.from_file(existing(name), split, request, label_column)
+        images = arrays.from_file(existing(name), split, request, found.label_column)
     elif encoded is not None:
         splits = choose_splits(encoded.splits, split, name)
         if split is None:
             say_splits(name, encoded.splits)
         if few is None:
-            images = open_encoded(encoded, name, splits, request, label_column, store)
+            images = open_encoded(found, splits, request, store)
         else:
             images = in_memory(few_of(encoded, splits, few), name, request)
             images.split = splits[0] or None if len(splits) == 1 else None
@@ -160,10 +149,8 @@ def _open(
             "a datasets.Dataset, or a map-style torch Dataset with __len__"
         )
     images.source = name
-    if encoded is not None:
-        images.splits = [split_name for split_name in encoded.splits if split_name]
-    elif isinstance(source, (str, os.PathLike)):
-        images.splits = sources.list_splits(source)
+    if not isinstance(source, Images):
+        images.splits = found.splits
     if show_channels is not None or not isinstance(source, Images):
         images.shown = shown_positions(show_channels, images.channels)
     return images if few is None or encoded is not None else images.subset(spread(len(images), few))
@@ -205,9 +192,7 @@ def _as_they_are(images: Images, split: str | None, request: FormatRequest) -> I
     return images
 
 
-def _open_several(
-    given: Sequence[str | os.PathLike[str]], open_one: Opener, request: FormatRequest
-) -> Images:
+def _open_several(found: Scanned, open_one: Opener, request: FormatRequest) -> Images:
     """Open several sources with one size, number of channels and value range, and join them.
 
     size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are
@@ -215,8 +200,8 @@ def _open_several(
     bits if one of them has these. Raises ValueError for a source that is given twice, and for
     channels that do not go together.
     """
-    short = short_names(given)
-    parts = [open_one(path, request) for path in given]
+    short = short_names(found.given)
+    parts = [open_one(part, request) for part in found.parts]
     size, channels, _ = request
     if channels is None:
         wide = sorted({part.channels for part in parts} - {1}) or [1]
@@ -243,8 +228,8 @@ def _open_several(
         ).tolist()
     stored_as = (size, channels, None if common == EIGHT_BITS else common)
     fitting = [
-        part if part.form == stored_as else open_one(path, FormatRequest(size, channels, common))
-        for path, part in zip(given, parts, strict=True)
+        part if part.form == stored_as else open_one(scan, FormatRequest(size, channels, common))
+        for scan, part in zip(found.parts, parts, strict=True)
     ]
     return concat_images(fitting, short)
 
@@ -263,12 +248,13 @@ def scan(
     >>> scan("photos").num_rows
     25
     """
-    if sources.are_several(source):
-        tables = [scan(path, split, cache_dir) for path in source]
-        known = [table for table in tables if table is not None]
-        return concat_tables(known, short_names(source)) if len(known) == len(tables) else None
-    encoded = encoded_source(source)
-    if encoded is None:
-        return None
-    splits = choose_splits(encoded.splits, split, describe(source))
-    return table_of(encoded, splits, cache_folder(cache_dir))[0]
+    return scanned(source, cache_dir=cache_dir).table(split)
+
+
+def list_splits(source: Any) -> list[str]:
+    """The splits that `open_images(source, split=...)` knows; empty if the source is not divided.
+
+    >>> list_splits("photos")
+    []
+    """
+    return scanned(source).splits

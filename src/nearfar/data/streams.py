@@ -17,13 +17,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.data.batches import Crop, CropDataset, loaded, own_rows
-from nearfar.data.cache import cache_folder
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.images import Images
 from nearfar.data.left_out import describe_left_out
 from nearfar.data.opening import in_memory
-from nearfar.data.scanning import EncodedImage, table_of
-from nearfar.data.sources import describe, encoded_source
+from nearfar.data.scanning import Scanned
+from nearfar.data.sources import describe
+from nearfar.data.sources.encoded import EncodedImage
 from nearfar.data.sources.rows import HUB
 from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
@@ -155,12 +155,9 @@ def open_stream(
         raise ValueError(
             "--value-range and --show-channels do not go with --stream, whose images become 8 bits"
         )
-    name = describe(source)
-    opened = (
-        HubTars(name)
-        if isinstance(source, str) and name.startswith(HUB)
-        else encoded_source(source)
-    )
+    on_hub = isinstance(source, str) and source.startswith(HUB)
+    found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
+    name, opened = describe(source), found.encoded
     if not isinstance(opened, Tars) or not opened.splits:
         raise ValueError(
             f"a stream is read from one tar or folder of tars in WebDataset form, and "
@@ -170,7 +167,7 @@ def open_stream(
     splits = choose_splits(opened.splits, split, name)
     if split is None:
         say_splits(name, opened.splits)
-    table, _ = table_of(opened, splits, cache_folder(cache_dir))
+    table = found.of_splits(splits)
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(

@@ -146,6 +146,14 @@ def most_common_channels(bands: Shaped[np.ndarray, " images"]) -> int:
     return int(channels[::-1][counts[::-1].argmax()])
 
 
+def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that is given, else $XDG_CACHE_HOME/nearfar, or ~/.cache/nearfar."""
+    if given is not None:
+        return Path(given).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "nearfar"
+
+
 def with_problems(table: pyarrow.Table, problems: Mapping[int, str]) -> pyarrow.Table:
     """The table with the problems of further rows, by position."""
     if not problems:
@@ -245,6 +253,27 @@ def concat_columns(
             ]
             columns[name] = pyarrow.array(texts, pyarrow.string())
     return pyarrow.table(columns) if columns else None
+
+
+def concat_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
+    """Tables of several sources as one, with the source in front of names; without labels, which
+    may differ.
+    """
+    parts = []
+    for table, before in zip(tables, short, strict=True):
+        names = [inside_source(before, name) for name in table["name"].to_pylist()]
+        others = table.drop_columns(
+            [name for name in ("name", "label") if name in table.column_names]
+        )
+        parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
+    return pyarrow.concat_tables(parts, promote_options="permissive")
+
+
+def inside_source(source: str, name: str) -> str:
+    """The name of an image with its source in front; a source that is an image file itself has no
+    other name.
+    """
+    return source if source.rpartition("/")[2] == name else f"{source}/{name}"
 
 
 def as_arrays(table: pyarrow.Table) -> dict[str, np.ndarray]:

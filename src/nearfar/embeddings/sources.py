@@ -19,6 +19,7 @@ from nearfar.data import Images, describe, list_splits, open_images
 from nearfar.data.images import concat_images, concat_splits, say_sample
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
+from nearfar.data.scanning import scanned
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, printable
 from nearfar.data.value_range import EIGHT_BITS
@@ -99,11 +100,11 @@ class OfRun:
         source = settings.given("data") if how.data is None else how.data
         split = how.part or (settings.split if how.data is None else None)
         try:
-            split = of_source(split, source)
+            found = scanned(source, how.label_column)
+            split = of_source(split, found)
             images = read_images(
-                source,
+                found,
                 split=split,
-                label_column=how.label_column,
                 **settings.reading_for(trained.image_size),
             )
         except FileNotFoundError as error:
@@ -150,9 +151,10 @@ class OfData(WithoutRun):
     def open(self, how: Opening) -> Embeddings:
         """Open the images; further data joins them."""
         source = joined_sources(self.source, how.data)
-        size = size_untrained(source) if how.encoder is None else USUAL
-        split = of_source(how.part, source)
-        images = read_images(source, split=split, label_column=how.label_column, image_size=size)
+        found = scanned(source, how.label_column)
+        size = size_untrained(found) if how.encoder is None else USUAL
+        split = of_source(how.part, found)
+        images = read_images(found, split=split, image_size=size)
         for_copies = how.copies and how.encoder is None
         net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
         photos = Embeddings(
@@ -178,12 +180,8 @@ class OfVectors(WithoutRun):
         vectors, column = self._labelled(how.label_column, how.data)
         if how.data is None:
             return checked(self._alone(vectors), how.fewest)
-        images = read_images(
-            how.data,
-            split=how.split or "all",
-            label_column=column,
-            image_size=size_untrained(how.data),
-        )
+        found = scanned(how.data, column)
+        images = read_images(found, split=how.split or "all", image_size=size_untrained(found))
         of = self._matched(vectors, images)
         kept, rows = map(list, zip(*sorted(of.items()), strict=True))
         images = images.subset(kept)

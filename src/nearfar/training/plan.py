@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
+from nearfar.data.scanning import scanned
 from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, most_common_side, printable, readable
 from nearfar.data.value_range import EIGHT_BITS
@@ -364,6 +365,8 @@ def _open_and_measure(
     small.
     """
     images, count, side = None, None, given.image_size or 0
+    if not given.stream:  # what is found is kept, however often it is asked for
+        given = replace(given, data=scanned(given.data))
     if given.stream:
         images = open_data(given)
         assert isinstance(images, Stream)

@@ -13,6 +13,7 @@ import pyarrow
 
 from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
+from nearfar.data.scanning import scanned
 from nearfar.data.table import load_table, save_table
 from nearfar.data.value_range import describe_range
 from nearfar.methods import Method, Model
@@ -194,9 +195,11 @@ def _same_data(
     folder: Path, settings: Settings, method: Method, data_changed: bool
 ) -> Images | Stream:
     """Open the data of a run and note what it is now; raises ValueError where it has changed."""
-    data = settings.given("data")
+    data, table = settings.given("data"), None
     try:
-        table = None if settings.stream else scan(data, settings.split)
+        if not settings.stream:
+            settings = replace(settings, data=scanned(data))
+            table = scan(settings.data, settings.split)
         if table is not None:
             # before anything is decoded
             _must_be_same(folder, table, method, data_changed)

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from nearfar.data.images import Images
 from nearfar.data.left_out import LOOKED_AT, by_content, describe_left_out
-from nearfar.data.scanning import Source
-from nearfar.data.sources import arrays, rows
+from nearfar.data.sources import rows
+from nearfar.data.sources.encoded import Source
 from nearfar.data.sources.files import (
     METADATA,
     TEXT_TABLES,
@@ -145,10 +145,16 @@ def has_items(source: Any) -> bool:
     return given and length_of(source) is not None
 
 
-def encoded_source(source: Any, label_column: str | None = None) -> Source | None:
+def encoded_source(
+    source: Any, label_column: str | None = None, among: bool = False
+) -> Source | None:
     """The files or tables behind a source, whose images are still encoded; None for every other
     source.
+
+    among: one of several sources, of which some may lack the column of labels.
     """
+    if isinstance(source, Source):
+        return source
     if is_table(source):
         tables = source if isinstance(source, dict) else {"": source}
         return rows.Tables(
@@ -162,36 +168,18 @@ def encoded_source(source: Any, label_column: str | None = None) -> Source | Non
     if name.startswith(rows.HUB):
         return rows.from_hub(rows.hub_name(name), label_column)
     path = existing(name)
-    return _file(path, label_column) if path.is_file() else _folder(path, label_column)
+    return _file(path, label_column) if path.is_file() else _folder(path, label_column, among)
 
 
-def list_splits(source: Any) -> list[str]:
-    """The splits that `open_images(source, split=...)` knows; empty if the source is not divided.
-
-    >>> list_splits("photos")
-    []
+def has_columns(source: Any, encoded: Source | None) -> bool:
+    """Return whether a source has columns, of which one may hold labels; encoded: what lies behind
+    it.
     """
-    if are_several(source):
-        first, *others = [list_splits(path) for path in source]
-        return [split for split in first if all(split in splits for splits in others)]
-    if isinstance(source, str) and source == "digits":
-        return ["train", "test"]
-    if is_array_file(source):
-        return arrays.splits_of(existing(os.fspath(source)))
-    opened = encoded_source(source)
-    return [] if opened is None else [split for split in opened.splits if split]
-
-
-def has_columns(source: Any) -> bool:
-    """Return whether a path or name has columns, of which one may hold labels."""
-    opened = encoded_source(source)
-    if opened is None:
+    if encoded is None:
         return describe(source).lower().endswith(".npz")
-    return (
-        opened.has_metadata
-        if isinstance(opened, ImageFolder)
-        else not isinstance(opened, ImageFiles)
-    )
+    if isinstance(encoded, ImageFolder):
+        return encoded.has_metadata
+    return not isinstance(encoded, ImageFiles)
 
 
 def _file(path: Path, label_column: str | None) -> Source:
@@ -210,7 +198,7 @@ def _file(path: Path, label_column: str | None) -> Source:
     raise ValueError(f"'{path}' is no image, and no .csv, .tsv, .parquet, .tar, .npy or .npz file")
 
 
-def _folder(root: Path, label_column: str | None) -> Source:
+def _folder(root: Path, label_column: str | None, among: bool) -> Source:
     """The source in a folder: its images, Parquet files or tars, whichever it holds most of."""
     files, problems = list_files(root)
     groups: dict[str | None, list[str]] = {"parquet": [], "tars": [], "images": [], None: []}
@@ -234,5 +222,6 @@ def _folder(root: Path, label_column: str | None) -> Source:
     if kind == "images":
         metadata = [file for file in files if os.path.basename(file) in METADATA]
         tables = [file for file in files if file.lower().endswith(TEXT_TABLES) or file in metadata]
+        label_column = label_column if metadata or not among else None
         return ImageFolder(root, splits, metadata, problems, label_column, tables)
     return (rows.ParquetFiles if kind == "parquet" else Tars)(root, splits, problems, label_column)

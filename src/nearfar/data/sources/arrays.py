@@ -31,7 +31,7 @@ from nearfar.data.labels import (
 )
 from nearfar.data.left_out import OTHER_KEY
 from nearfar.data.resources import machine_memory
-from nearfar.data.scanning import prefix
+from nearfar.data.sources.encoded import prefix
 from nearfar.data.sources.splits import choose_splits
 from nearfar.data.table import SMALL, USUAL, most_common_channels, most_common_size
 from nearfar.data.value_range import (

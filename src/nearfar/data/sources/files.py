@@ -23,7 +23,7 @@ from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
-from nearfar.data.scanning import EncodedImage, Source, prefix
+from nearfar.data.sources.encoded import EncodedImage, Source, prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import did_you_mean, first_line, raise_as_value_error, say_once

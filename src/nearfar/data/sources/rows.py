@@ -20,7 +20,7 @@ import pyarrow.parquet
 from nearfar.data.column_names import IMAGE_NAMES, find_column, normalized_name
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.left_out import NO_SPLIT
-from nearfar.data.scanning import EncodedImage, Source, Stamp
+from nearfar.data.sources.encoded import EncodedImage, Source, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, raise_as_value_error, say_once

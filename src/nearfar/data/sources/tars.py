@@ -24,7 +24,7 @@ import pyarrow
 from nearfar.data import left_out
 from nearfar.data.formats import suffixes
 from nearfar.data.left_out import NO_IMAGE
-from nearfar.data.scanning import EncodedImage, Row, Source, Stamp
+from nearfar.data.sources.encoded import EncodedImage, Row, Source, Stamp
 from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name
 from nearfar.data.sources.splits import shard_splits

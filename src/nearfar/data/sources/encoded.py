@@ -1,0 +1,379 @@
+"""Sources of encoded images, and the scan of their headers: see `nearfar.data.table` for the
+columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow
+import pyarrow.feather
+
+from nearfar.atomic import replacing
+from nearfar.data.decoding import header, reason, without_warnings
+from nearfar.data.exif import TYPES
+from nearfar.data.formats import is_passing, only_python_writes
+from nearfar.data.labels import check_alike, numbered
+from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
+from nearfar.data.resources import in_order
+from nearfar.data.table import digest, digest_now, printable, read_small
+from nearfar.progress import progress
+
+FORMAT = 7  # raise it when a column means something else
+# nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
+SETTLED = 2 * 10**9
+_THREADS = 4  # that wait for the disk while others look
+_REPORTED = 256  # files between signs of life
+
+
+class Row(NamedTuple):
+    """An image in a file, before it is decoded; name and label only if the file itself holds them.
+
+    `passing`: its problem comes from the machine and not from the file, which is looked at again
+    the next time.
+    """
+
+    place: int = -1
+    height: int | None = None
+    width: int | None = None
+    bands: int | None = None
+    bits: int | None = None
+    pages: int | None = None
+    bytes: int | None = None
+    digest: str | None = None
+    problem: str | None = None
+    name: str | None = None
+    label: str | None = None
+    taken: datetime | None = None
+    camera: str | None = None
+    latitude: float | None = None
+    longitude: float | None = None
+    passing: bool = False
+
+
+_TEXTS = ("digest", "problem", "name", "label")
+_OTHERS = {
+    "place": pyarrow.int64(),
+    "bytes": pyarrow.int64(),
+    "passing": pyarrow.bool_(),
+    **TYPES,
+}
+ROWS = pyarrow.schema(
+    [
+        (name, pyarrow.string() if name in _TEXTS else _OTHERS.get(name, pyarrow.int32()))
+        for name in Row._fields
+    ]
+)
+_STAMP = [
+    ("ref", pyarrow.binary()),
+    *((name, pyarrow.int64()) for name in ("mtime", "ctime", "inode", "size")),
+]
+_FileStamp = tuple[bytes, int, int, int, int]
+Stamp = tuple[int, int, int, int]
+"""Identity and state of a file: times in nanoseconds, inode and size; zeros if unknown."""
+SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
+
+
+class EncodedImage(NamedTuple):
+    """An encoded image in a file: its bytes or the path of its own file, or None and the
+    problem.
+    """
+
+    data: bytes | str | None
+    place: int = -1
+    name: str | None = None
+    label: str | None = None
+    problem: str = (
+        f"{NO_DATA} (a path that leads nowhere, outside the source, or to another machine)"
+    )
+
+
+class Source:
+    """Files below a root, by split; each is one image. What is in none of the splits has the name
+    "", and comes last.
+
+    `problems`: (name, reason) of what is left out. `label_column`: the column or ending of labels,
+    if it is given.
+
+    Subclasses for files with many images (`whole` is False) yield these from `images` with their
+    places, and find them again in `originals`.
+    """
+
+    whole = True
+
+    def __init__(
+        self,
+        root: Path,
+        splits: dict[str, list[str]],
+        problems: Sequence[tuple[str, str]] = (),
+        label_column: str | None = None,
+    ) -> None:
+        self.root, self.splits, self.problems, self.label_column = (
+            root.resolve(),
+            splits,
+            list(problems),
+            label_column,
+        )
+
+    def address(self) -> list[Any]:
+        """Return all that the rows of the table depend on besides the files, as JSON."""
+        files = list(dict.fromkeys(file for names in self.splits.values() for file in names))
+        return [
+            os.path.realpath(self.root),
+            *(files if len(files) == 1 else ()),
+        ]  # one of many, each a source
+
+    def path(self, file: str) -> str:
+        return f"{self.root}/{file}"
+
+    def stamp(self, file: str) -> Stamp:
+        """Times of modification and of any change of a file, its inode and its size; zeros if
+        unknown.
+        """
+        try:
+            status = os.stat(self.path(file))
+        except (OSError, ValueError):  # ValueError: a name with a null character
+            return 0, 0, 0, 0
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino & (2**63 - 1), status.st_size
+
+    def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
+        """(name, reason) of the files or rows that are in no split, unless these are read too."""
+        if "" in chosen or len(self.splits) == 1:
+            return []
+        named = ", ".join(split for split in self.splits if split)
+        return [(name, f"{NO_SPLIT} {named}") for name in self.splits.get("", [])]
+
+    def splits_in(self, file: str) -> list[str] | None:
+        """The split of each image of a file, by its place, where the file holds those of several;
+        else None.
+        """
+        return None
+
+    def images(self, file: str) -> Iterator[EncodedImage]:
+        yield EncodedImage(self.path(file))
+
+    def scan_file(self, file: str) -> list[Row]:
+        """The rows of a file."""
+        return [scan_image(image) for image in self.images(file)]
+
+    def names(self, split: str) -> list[str]:
+        """The names of the images of a split, if every file is one."""
+        return self.splits[split]
+
+    def labels(self) -> list[str | None] | None:
+        """The labels of the images of all splits in order, as of `labels_of`, if every file is one;
+        None: none.
+        """
+        return None
+
+    def say_unlabelled(self, names: Sequence[str]) -> None:
+        """Say why images with these names have no labels, where people may expect some."""
+
+    def class_names(self) -> list[str] | None:
+        """The classes in their order, where the source names them apart from the labels."""
+        return None
+
+    def label_kind(self, file: str) -> str:
+        """Return the type in which a file stores its labels, where files may differ in that; else
+        "".
+        """
+        return ""
+
+    def columns(self, splits: Sequence[str]) -> pyarrow.Table | None:
+        """Return the other columns of a table of paths, for the images of these splits."""
+        return None
+
+    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
+        """The encoded images, or paths, of some rows in order."""
+        return iter(self.originals(table))
+
+    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        """The same by position, in any order; `scratch` is a folder to write to."""
+        return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
+
+
+def scan_image(image: EncodedImage) -> Row:
+    """Read the header of an encoded image."""
+    row = Row(image.place, name=image.name, label=image.label)
+    if image.data is None:
+        return row._replace(problem=image.problem)
+    try:
+        data = read_small(image.data)
+        if isinstance(data, bytes):
+            row = row._replace(bytes=len(data), digest=digest(data))
+        else:
+            row = row._replace(bytes=os.path.getsize(data), digest=digest_now(data))
+        if not row.bytes:
+            return row._replace(problem=EMPTY)
+        seen = header(data)._asdict()
+        return row._replace(**seen.pop("exif")._asdict(), **seen)
+    except Exception as error:  # readers raise anything on damaged data
+        return row._replace(problem=reason(error), passing=is_passing(error))
+
+
+def scanned(source: Source, folder: Path) -> pyarrow.Table:
+    """The rows of all splits of a source, with the split, and with names and labels as far as the
+    files hold them.
+
+    A table in the cache `folder` holds them: a file whose times have not changed is not opened
+    again. One that changed less than two seconds ago is looked at the next time too, since its
+    times may miss another change; and so is one with an image that could not be read for a reason
+    that may pass. If the table cannot be written, that is all that is lost.
+    """
+    files = [(split, file) for split, names in source.splits.items() for file in names]
+    if not source.whole:  # a file is scanned once, whatever splits its images are in
+        files = [(split, file) for file, split in {file: split for split, file in files}.items()]
+    kind = [FORMAT, type(source).__name__, *source.address()]
+    home = folder / f"{digest(json.dumps(kind).encode())}.arrow"
+    began = time.time_ns()
+    saved = _saved(home)
+    fresh, owners = list[Row](), list[_FileStamp]()
+    with progress("looking at images", len(files)) as bar:
+        stamps = []
+        for place, (_, file) in enumerate(files):
+            stamps.append((os.fsencode(file), *source.stamp(file)))
+            if place % _REPORTED == 0:
+                bar.update(0)
+        known = _known(saved, source.whole)
+        runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
+        missing = [place for place, run in enumerate(runs) if run is None]
+        bar.update(len(files) - len(missing))
+        seen = _looked([files[place][1] for place in missing], source)
+        for place, rows in zip(missing, seen, strict=True):
+            start = len(saved) + len(fresh)
+            runs[place] = range(start, start + len(rows))
+            fresh += rows
+            owners += [stamps[place]] * len(rows)
+            bar.advance()
+    rows_of_files = [run or range(0) for run in runs]
+    chosen = pyarrow.array([row for run in rows_of_files for row in run], pyarrow.int64())
+    every = pyarrow.concat_tables([saved, _table_of_rows(owners, fresh)])
+    table = every.take(chosen).combine_chunks()
+    if missing or len(table) != len(saved):
+        _save(table, home, began, rows_of_files)
+    splits, places = list[str](), iter(table["place"].to_pylist())
+    for (split, file), run in zip(files, rows_of_files, strict=True):
+        of_images = source.splits_in(file)
+        own = [next(places) for _ in run]
+        splits += [split if of_images is None else of_images[place] for place in own]
+    return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
+
+
+def _table_of_rows(owners: Sequence[_FileStamp], rows: Sequence[Row]) -> pyarrow.Table:
+    """Rows as a table, each with the stamp of its file."""
+    columns: list[Any] = [*zip(*owners, strict=True), *zip(*rows, strict=True)]
+    columns = columns or [[]] * len(SCANNED)
+    arrays = [
+        pyarrow.array(values, kind.type) for values, kind in zip(columns, SCANNED, strict=True)
+    ]
+    return pyarrow.table(arrays, SCANNED)
+
+
+def _save(
+    table: pyarrow.Table, home: Path, began: int, rows_of_files: Sequence[Sequence[int]]
+) -> None:
+    """Write what a scan found, for the next one; files that may still change get no time."""
+    passing = _of_files_with(table["passing"].to_numpy(), rows_of_files)
+    stays = (table["ctime"].to_numpy() < began - SETTLED) & ~passing
+    settled = pyarrow.array(np.where(stays, table["mtime"].to_numpy(), -1))
+    place = table.schema.get_field_index("mtime")
+    with contextlib.suppress(OSError):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(home) as unfinished:
+            pyarrow.feather.write_feather(table.set_column(place, "mtime", settled), unfinished)
+
+
+def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return whether each row is of a file with any row that is passing; the rows of the files
+    follow each other.
+    """
+    owners = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
+    return np.isin(owners, owners[passing])
+
+
+def _saved(home: Path) -> pyarrow.Table:
+    """Read the table that an earlier scan saved; an empty one if it is missing or damaged."""
+    try:
+        table = pyarrow.feather.read_table(home, memory_map=False)
+        with contextlib.suppress(OSError):
+            os.utime(home)  # when it was used last
+        return table.cast(SCANNED)
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return SCANNED.empty_table()
+
+
+def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
+    """The rows of each file by its name and stamp."""
+    keys = list(zip(*(table[name].to_pylist() for name, _ in _STAMP), strict=True))
+    first = [row for row, key in enumerate(keys) if whole or row == 0 or key != keys[row - 1]]
+    return {keys[start]: range(start, stop) for start, stop in pairwise([*first, len(keys)])}
+
+
+def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
+    chunks = (files[start : start + 64] for start in range(0, len(files), 64))
+    with without_warnings(), only_python_writes():
+        scanned_files = in_order(chunks, source.scan_file, _THREADS)
+        with contextlib.closing(scanned_files):
+            for part in scanned_files:
+                yield from part
+
+
+def table_of(source: Source, folder: Path) -> tuple[pyarrow.Table, list[str] | None]:
+    """The table of a source, with labels as numbers, and the names of classes."""
+    table = scanned(source, folder)
+    if source.whole:
+        names = [name for split in source.splits for name in source.names(split)]
+        labels = source.labels()
+    else:
+        names = _names(table)
+        labels = table["label"].to_pylist()
+        if table["label"].null_count == len(table):
+            source.say_unlabelled(names)
+    numbers, classes = _numbers(source, table, labels or [None] * len(names))
+    columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table, classes
+
+
+def _numbers(
+    source: Source, table: pyarrow.Table, labels: Sequence[str | None]
+) -> tuple[pyarrow.Array, list[str] | None]:
+    """Labels as numbers, and the names of the classes; ValueError where splits or files have other
+    kinds of labels.
+    """
+    class_names = source.class_names()
+    if class_names is None:
+        kinds = {ref: source.label_kind(os.fsdecode(ref)) for ref in set(table["ref"].to_pylist())}
+        parts: dict[str, list[str | None]] = {}
+        for split, ref, label in zip(
+            table["split"].to_pylist(), table["ref"].to_pylist(), labels, strict=True
+        ):
+            parts.setdefault(f"{split or 'files'} {kinds[ref]}".rstrip(), []).append(label)
+        check_alike(parts, source.root)
+    return numbered(labels, class_names)
+
+
+def _names(table: pyarrow.Table) -> list[str]:
+    """The names that the files hold, else the number in the split; the split in front."""
+    count: Counter[str] = Counter()
+    names = []
+    for split, name in zip(table["split"].to_pylist(), table["name"].to_pylist(), strict=True):
+        names.append(prefix(split) + (f"{count[split]:06d}" if name is None else name))
+        count[split] += 1
+    return names
+
+
+def prefix(split: str) -> str:
+    """Return the beginning of the names of a split's images."""
+    return f"{split}/" if split else ""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from datasets import Dataset as Table
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset
@@ -69,24 +68,6 @@ def test_an_array_trains_and_is_given_again(array, tmp_path):
         ):
             verb(run)
     assert nearfar.map(run, array, epochs=2).path.is_file()
-
-
-@pytest.mark.parametrize("kind", ["torch Dataset", "datasets.Dataset"])
-def test_kinds_of_data(kind, array, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from PIL import Image
-
-    data = {
-        "torch Dataset": Pictures,
-        "datasets.Dataset": lambda: Table.from_dict(
-            {"image": [Image.fromarray(image) for image in array]}
-        ),
-    }[kind]()
-    run = nearfar.pretrain(data, out=str(tmp_path / "run"), encoder="small", **SMALL)
-    assert [line["step"] for line in run.metrics if "loss" in line][-1] > 0
-    assert set(written(run)["data"]) == {"object"}
-    seen = nearfar.embed(run, data, out=tmp_path / "rows.npz").path
-    assert len(np.load(seen)["embedding"]) == len(data)
 
 
 def test_an_own_encoder_is_trained_and_read_back(array, tmp_path):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from nearfar.data import list_splits, open_images
 
@@ -145,22 +144,6 @@ def test_npz_with_labels_and_splits(tmp_path):
     np.savez(tmp_path / "c.npz", pictures=noise(3, 8, 8))
     with pytest.raises(ValueError, match="'images' or 'x'; its keys: pictures"):
         open_images(tmp_path / "c.npz")
-
-
-def test_digits():
-    images = open_images("digits")
-    bunch = load_digits()
-    assert tuple(images.pixels.shape) == (1797, 1, 8, 8) and images.pixels.max() == 255
-    np.testing.assert_allclose(images.pixels[:, 0].numpy() / 255, bunch.images / 16, atol=0.5 / 255)
-    assert (images.labels == bunch.target).all() and images.class_names == [
-        str(i) for i in range(10)
-    ]
-    train, test = open_images("digits", split="train"), open_images("digits", split="test")
-    assert (len(train), len(test)) == (1437, 360)
-    assert set(train.names) | set(test.names) == set(images.names)
-    assert (np.bincount(test.labels) > 20).all()
-    with pytest.raises(ValueError, match="no split 'dev'; it has train, test"):
-        open_images("digits", split="dev")
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (24, 40, 3), (16, 20, 4)])

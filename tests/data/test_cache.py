@@ -29,17 +29,6 @@ def entries():
     return [path for path in cache_folder().iterdir() if path.is_dir()]
 
 
-def test_second_opening_decodes_nothing(folder, decodes):
-    one = open_images(folder)
-    after = len(decodes)
-    assert 5 <= after <= 6  # one more to find out the size
-    two = open_images(folder)
-    assert len(decodes) == after
-    assert (one.pixels == two.pixels).all()
-    for name in ("names", "skipped", "mean", "std", "image_size", "channels", "class_names"):
-        assert getattr(one, name) == getattr(two, name), name
-
-
 def test_nothing_but_the_cache_folder_is_written(folder, tmp_path, monkeypatch):
     before = sorted(os.listdir(folder))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

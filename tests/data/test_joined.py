@@ -1,12 +1,10 @@
 """Several sources as one: pixels, names, labels, statistics, and a cache for each."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
 
-from nearfar.data import Batches, describe, difference, list_splits, open_images, scan
+from nearfar.data import Batches, difference, list_splits, open_images, scan
 
 
 def held(images, rows):
@@ -28,25 +26,6 @@ def places(tmp_path, paint):
     return [str(tmp_path / "a"), tmp_path / "b", tmp_path / "c.csv"]
 
 
-def test_images_stand_one_source_after_the_other(places):
-    images, alone = open_images(places), [open_images(one) for one in places]
-    assert torch.equal(images.pixels, torch.cat([one.pixels for one in alone]))
-    assert images.names == [name for one in alone for name in one.names] and len(images) == 10
-    rows = [9, 0, 5, 5, 7, 1]
-    assert torch.equal(held(images, rows), images.pixels[rows])
-    some = images.subset([8, 2, 6]).subset([2, 0])
-    assert some.names == [images.names[6], images.names[8]] and torch.equal(
-        some.pixels, images.pixels[[6, 8]]
-    )
-    assert (
-        some.labels.tolist() == images.labels[[6, 8]].tolist()
-        and some.originals[1] == images.originals[8]
-    )
-    again = pickle.loads(pickle.dumps(some))
-    assert torch.equal(again.pixels, some.pixels) and list(again.originals) == list(some.originals)
-    assert images.source == describe(places) == "a + b + c.csv" and images.stored
-
-
 def test_labels_are_there_only_where_all_sources_have_some(places, tmp_path, paint):
     paint(tmp_path / "plain" / "x.png", 30)
     assert open_images([places[0], tmp_path / "plain"]).labels is None
@@ -62,13 +41,6 @@ def test_labels_are_there_only_where_all_sources_have_some(places, tmp_path, pai
     assert (
         open_images([places[0], tmp_path / "m.npz"]).labels is None
     )  # names and numbers do not go together
-
-
-def test_statistics_are_those_of_all_pixels(places):
-    images = open_images(places)
-    values = images.pixels.double().div(255).movedim(1, 0).flatten(1)
-    assert np.allclose(images.mean, values.mean(1), atol=1e-12)
-    assert np.allclose(images.std, values.std(1, unbiased=False), atol=1e-12)
 
 
 def test_names_that_would_clash_have_the_end_of_their_sources_path(tmp_path, paint):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
-from nearfar.data import describe, list_splits, open_images
+from nearfar.data import describe, open_images
 
 
 def noise(*shape):
@@ -162,30 +162,19 @@ def table(count=3, path=None):
     )
 
 
-def test_tables_of_datasets_are_decoded_once_and_cached(decodes):
+def test_a_table_in_another_format_is_the_same_and_a_part_of_it_is_another(decodes):
     data = table()
     images = open_images(data)
-    after = len(decodes)
-    assert after >= 3 and images.labels.tolist() == [0, 1, 0] and images.class_names == ["u", "v"]
-    expected = np.asarray(data[1]["img"]).transpose(2, 0, 1)
-    assert (images.pixels[1].numpy() == expected).all()
-    assert images.names == ["000000", "000001", "000002"]
-    again = open_images(data.with_format("torch"))
-    assert torch.equal(again.pixels, images.pixels)
+    assert images.labels.tolist() == [0, 1, 0] and images.class_names == ["u", "v"]
     count = len(decodes)
-    open_images(data)
-    assert len(decodes) == count
+    assert torch.equal(open_images(data.with_format("torch")).pixels, images.pixels)
+    assert open_images(data).names == images.names and len(decodes) == count
     assert open_images(data.select([2])).names == ["000000"] and len(decodes) > count
 
 
-def test_tables_by_split():
+def test_tables_that_cannot_be_opened_are_one_line():
     import datasets
 
-    both = datasets.DatasetDict({"train": table(3), "test": table(2)})
-    assert list_splits(both) == ["train", "test"]
-    assert open_images(both).names[0] == "train/000000"
-    test = open_images(both, split="test")
-    assert (len(test), test.split, test.source) == (2, "test", "datasets.DatasetDict of 5 rows")
     other = datasets.DatasetDict({"train": table(3), "test": table(2).remove_columns("img")})
     with pytest.raises(ValueError, match="no column 'img'"):
         open_images(other)
@@ -220,14 +209,7 @@ def test_images_reach_another_process(tmp_path, paint):
     for number in range(6):
         paint(tmp_path / "pics" / f"{number}.png", number, size=64)
     memory, cached = open_images(noise(6, 64, 64, 3)), open_images(tmp_path / "pics")
-    for images in (memory, memory.subset([4, 0]), cached, cached.subset([4, 0])):
-        assert images.pixels is not None  # what is kept once asked for is not sent
-        again = pickle.loads(pickle.dumps(images))
-        assert torch.equal(again.pixels, images.pixels) and (again.mean, again.std) == (
-            images.mean,
-            images.std,
-        )
-        assert (again.names, again.source) == (images.names, images.source)
+    assert memory.pixels is not None and cached.pixels is not None  # what is kept is not sent
     assert len(pickle.dumps(memory)) > 6 * 3 * 64 * 64 > 5 * len(pickle.dumps(cached))
     streamed = open_images(tmp_path / "pics", cache=False)
     assert torch.equal(pickle.loads(pickle.dumps(streamed)).gather(torch.arange(6)), cached.pixels)

@@ -5,7 +5,6 @@ import tarfile
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from nearfar.data import open_images
@@ -34,17 +33,6 @@ def test_other_fields_hidden_members_and_texts(tmp_path):
     assert (images.pixels[1].numpy() == expected).all()
     with pytest.raises(ValueError, match="no label in a column 'cls'"):
         open_images(tmp_path / "a.tar", label_column="cls")
-
-
-def test_originals_are_those_of_the_kept_images(tmp_path):
-    for part in range(2):
-        members = [(f"{i}.png", b"broken" if i == 2 else png(10 * part + i)) for i in range(5)]
-        tar(tmp_path / f"{part}.tar", members)
-    images = open_images(tmp_path, cache=False)
-    assert len(images) == 8 and len(images.originals) == 8
-    assert images.originals[2] == png(3) and images.originals[7] == png(14)
-    kept = open_images(tmp_path).pixels
-    assert torch.equal(images.gather(torch.arange(8)), kept)
 
 
 def test_a_damaged_header_is_listed_and_what_follows_is_read(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 
+import nearfar
 from nearfar import cli
 from nearfar.app import (
     GROUPS,
@@ -104,6 +105,24 @@ def test_a_mistake_is_one_line(words, says, images_file, complaint, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert says in complaint(*[images_file if word == "DATA" else word for word in words])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_program_reads_parameters_and_a_terminal_options(caplog, capsys):
+    """In errors, lines of the log, tables and commands to go on with."""
+    with pytest.raises(ValueError, match=r"^`n` must be 1 to 1797, not 1798$"):
+        nearfar.select("digits", n=1798)
+    assert main(["select", "digits", "--n", "1798"]) == 2
+    assert "nearfar: --n must be 1 to 1797, not 1798\n" in capsys.readouterr().err
+    how = dict(protocol=["knn"], limit=300, baselines=False)
+    with caplog.at_level("INFO", "nearfar"):
+        nearfar.evaluate("digits", **how)
+        nearfar.show_views()
+    assert "`limit`: 300 of 1437 images, a random sample (seed 0)" in caplog.text
+    assert "\n`views` " in caplog.text and "--" not in caplog.text
+    assert main(["evaluate", "digits", *to_argv(how)]) == main(["views"]) == 0
+    out = capsys.readouterr().out
+    assert "--limit: 300 of 1437 images, a random sample (seed 0)" in out
+    assert " --views " in out and "`" not in out
 
 
 def test_an_existing_folder_is_left_alone(images_file, complaint, tmp_path):

@@ -15,9 +15,11 @@ from nearfar.messages import (
     did_you_mean,
     first_line,
     lacking,
+    named_as_options,
     parse_args_section,
     raise_as_value_error,
     to_plain,
+    worded,
 )
 from nearfar.networks.pretrained import read_tensors
 from nearfar.training.run_folder import load_checkpoint
@@ -78,11 +80,37 @@ def test_the_nearest_names_are_offered():
         == "did you mean 'resnet50' or 'resnet18'?"
     )
     for word, says in (
-        ("nearest", "there is no --by 'nearest': did you mean 'near'"),
+        ("nearest", "there is no `by` 'nearest': did you mean 'near'"),
         ("x", "there are near, far"),
     ):
         with pytest.raises(ValueError, match=says):
-            check_known("--by", word, ["near", "far"])
+            check_known("`by`", word, ["near", "far"])
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("`k` must be 1 to 6, not 10", "--k must be 1 to 6, not 10"),
+        ("`held_out=1`: or leave `held_out` out", "--held-out 1: or leave --held-out out"),
+        ("there is no `by` 'nearst'", "there is no --by 'nearst'"),
+        ("`by='near'` needs images", "--by near needs images"),
+        ("try `adapt=True` or `adapt=False`", "try --adapt or --no-adapt"),
+        ("`projector=(512, 32)`, for 36 images", "--projector 512 32, for 36 images"),
+        (f"`out={'a `k` of my son' + chr(39) + 's'!r}`", "--out a `k` of my son's"),
+        ("`out=FOLDER`", "--out FOLDER"),
+        ("see `nearfar.resume('my runs/a')`", "see nearfar pretrain --resume 'my runs/a'"),
+        ("`nearfar.resume(RUN, data=DATA)`", "nearfar pretrain --resume RUN DATA"),
+        ("`nearfar.doctor(empty_cache=True)`", "nearfar doctor --empty-cache"),
+        ("`nearfar.export(RUN, to='timm')`", "nearfar export RUN --to timm"),
+        # not a parameter of this command, a command of another program, a stray backtick
+        ("`token` and `hf auth login` ` `)(` `k`", "`token` and `hf auth login` ` `)(` --k"),
+    ],
+)
+def test_parameters_are_options_on_the_command_line_alone(python, shell):
+    assert worded(python) == python
+    with named_as_options(lambda: {"k", "by", "held_out", "adapt", "projector", "out"}):
+        assert worded(python) == shell
+    assert worded(python) == python
 
 
 def test_errors_of_the_kinds_given_become_one_line():

@@ -292,6 +292,21 @@ def functions():
                 yield path.relative_to(SOURCE).as_posix(), node.name, node
 
 
+def test_no_message_names_an_option():
+    """Messages name parameters, as `limit`; the command line reads `nearfar.messages.worded`."""
+    found = []
+    edge = [SOURCE / "app.py", SOURCE / "cli.py"]
+    for path in {*FILES, *PAPERS.rglob("*.py")}.difference(edge):
+        tree = ast.parse(path.read_text())
+        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+ ", node.value))
+                if id(node) not in bare and words - {"--local-dir ", "--null "}:  # of hf and tar
+                    found.append(f"{path.name}: {node.value}")
+    assert not found
+
+
 def test_nobody_passes_a_callback_of_progress():
     """Whoever loops opens a bar (`nearfar.progress`), and lines go to the log."""
     found = [

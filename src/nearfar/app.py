@@ -6,7 +6,9 @@ Commands come from three lists: those below, the tools, and what other packages 
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial, reduce
 from importlib import import_module
@@ -19,7 +21,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 from cyclopts import App, ArgumentCollection, CoercionError, Group, Parameter, Token, convert
 
 import nearfar
-from nearfar.messages import first_line, summary_of
+from nearfar.messages import as_options, first_line, summary_of
 from nearfar.plugins import commands as commands_of_packages
 from nearfar.tools import find_tool
 
@@ -95,6 +97,24 @@ def function_of(name: str) -> Callable[..., Any]:
     return found
 
 
+def parameters_in_messages(name: str) -> set[str]:
+    """Return the parameters that a message to the user of a command may name: its own options, the
+    settings and the hyperparameters, which a message advises.
+    """
+    from nearfar.training.settings import settings_fields
+
+    own: list[Argument] = []
+    with suppress(Exception):  # another package's, whose import fails: that is the message
+        own = list(inspect.signature(function_of(name)).parameters.values())
+    names = {one.name for one in own if one.kind is Argument.KEYWORD_ONLY}
+    names |= {*MEANINGS, *(one.name for one in settings_fields())}
+    methods = sys.modules.get("nearfar.methods")  # else no method has said anything
+    if methods is not None:
+        kinds = map(methods.method_class, methods.method_names())
+        names |= {one.name for kind in kinds for one in fields(kind)}
+    return names - {one.name for one in own if one.kind is not Argument.KEYWORD_ONLY}
+
+
 def opens_images(name: str) -> bool:
     """Return whether a command opens images, and so takes --max-pixels."""
     return name in OPENING or name in nearfar.tool_names()
@@ -168,8 +188,10 @@ def command_app(name: str, choices: Mapping[str, Sequence[str]] | None = None) -
     def command(*_: Any, **__: Any) -> None: ...
 
     command.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
+    options = {one.name for one in arguments if one.kind is Argument.KEYWORD_ONLY}
     # a paragraph in one line: the help is wrapped where it is shown
-    command.__doc__ = re.sub(r"\n {5,}", " ", inspect.getdoc(function) or "")
+    docs = re.sub(r"\n {5,}", " ", inspect.getdoc(function) or "")
+    command.__doc__ = as_options(docs, lambda: options)
     return _app(name, command)
 
 
@@ -298,7 +320,10 @@ def pretrain_app(
 
 def _in_words(meaning: str) -> str:
     """Return the meaning of a setting without what it may be in Python alone."""
-    return re.sub(r"[;.] [iI]n Python also .*?(?=\. |\.?$)", "", meaning)
+    from nearfar.training.settings import settings_fields
+
+    words = re.sub(r"[;.] [iI]n Python also .*?(?=\. |\.?$)", "", meaning)
+    return as_options(words, lambda: {one.name for one in settings_fields()})
 
 
 def _place(name: str, full: bool) -> dict[str, Any]:

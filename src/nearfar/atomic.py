@@ -179,7 +179,7 @@ def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ())
     """
     if path.suffix not in endings:
         raise ValueError(
-            f"{path} ends in {path.suffix or 'nothing'}; choose an --out in {' or '.join(endings)}"
+            f"{path} ends in {path.suffix or 'nothing'}; choose an `out` in {' or '.join(endings)}"
         )
     for output in (path, *(path.with_suffix(ending) for ending in beside)):
         if os.path.lexists(output):
@@ -188,7 +188,7 @@ def check_output(path: Path, endings: Sequence[str], beside: Sequence[str] = ())
                 if output == path
                 else f", and {path.name} comes with a {output.suffix} beside it"
             )
-            raise ValueError(f"{output} exists already{also}; choose another --out")
+            raise ValueError(f"{output} exists already{also}; choose another `out`")
     check_folder(path.parent)
 
 

@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from nearfar.app import (
     function_of,
     lists_paths,
     opens_images,
+    parameters_in_messages,
     pretrain_app,
 )
 from nearfar.atomic import NotWrittenError
@@ -36,6 +38,8 @@ from nearfar.messages import (
     first_line,
     lacking,
     lasting_streams,
+    named_as_options,
+    worded,
 )
 from nearfar.progress import READ
 
@@ -122,9 +126,15 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     with contextlib.suppress(AttributeError):
         # for names that are not text
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    with named_as_options(partial(parameters_in_messages, verb)):
+        return _run(verb, words[1:], machine)
+
+
+def _run(verb: str, words: list[str], machine: bool) -> tuple[int, Any]:
+    """Run a verb; returns as `_carry_out` does."""
     try:
         reuse_memory()  # before anything is imported that might make a tensor
-        call = _parsed(verb, words[1:])
+        call = _parsed(verb, words)
         if call is None:  # the help was printed
             return 0, None
         result = _called(verb, call, machine)
@@ -295,14 +305,15 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:
     """Print one line, without the number of an OSError."""
-    line = _one_line(re.sub(r"^\[Errno \d+\] ", "", str(error)) or type(error).__name__)
+    said = worded(re.sub(r"^\[Errno \d+\] ", "", str(error)))
+    line = _one_line(said or type(error).__name__)
     print(f"nearfar: {line}", file=sys.stderr)
     return code, {"error": line}
 
 
 def _warn(message: Warning | str, *_: object) -> None:
     """Show a warning of a library as one line, without its source."""
-    print(f"nearfar: warning: {_one_line(str(message))}", file=sys.stderr)
+    print(f"nearfar: warning: {_one_line(worded(str(message)))}", file=sys.stderr)
 
 
 def _one_line(words: str) -> str:

@@ -45,7 +45,7 @@ def find_device(asked: str = "auto") -> torch.device:
     if accelerator is None or asked not in ("auto", "gpu", accelerator.type):
         has = "the CPU alone" if accelerator is None else f"{accelerator.type} and the CPU"
         raise ValueError(
-            f"--accelerator {asked}: torch finds no such device on this machine, but {has}"
+            f"`accelerator={asked!r}`: torch finds no such device on this machine, but {has}"
         )
     return torch.device(accelerator.type)
 
@@ -154,7 +154,8 @@ def check_precision(device: torch.device, precision: str) -> None:
     """Raise ValueError for a precision that a device does not have, not even by emulation."""
     if precision == "bf16-mixed" and not _allocates(device, torch.bfloat16):
         raise ValueError(
-            f"--precision {precision}: {device.type} has no bfloat16 on this machine; use 16-mixed"
+            f"`precision={precision!r}`: {device.type} has no bfloat16 on this machine; use "
+            "16-mixed"
         )
 
 

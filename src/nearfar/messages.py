@@ -1,9 +1,14 @@
 """Values as text and text as values: errors in one clear line, docstrings of arguments, options,
 JSON, YAML, stdout.
+
+Messages and docstrings name a parameter as `limit`, `limit=3` or `by='near'`, and a call as
+`nearfar.resume('runs/photos')`: Python in backticks. That is what a Python caller reads; the
+command line reads `worded(text)`, which has options and commands in their place.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import errno
 import json
@@ -11,8 +16,9 @@ import logging
 import math
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from numbers import Integral, Real
 from os import PathLike, fspath
@@ -46,16 +52,16 @@ def did_you_mean(
     return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else otherwise
 
 
-def check_range(option: str, value: float | None, least: float, most: float = math.inf) -> None:
-    """Raise ValueError for a number that is given and not in least..most, or not finite."""
+def check_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
+    """Raise ValueError for a parameter that is given and not in least..most, or not finite."""
     if value is not None and not (least <= value <= most and abs(value) != math.inf):
         bounds = f"at least {least}" if most == math.inf else f"{least} to {most}"
-        raise ValueError(f"{option} must be {bounds}, not {value}")
+        raise ValueError(f"`{name}` must be {bounds}, not {value}")
 
 
 def check_seed(seed: int) -> None:
     """Raise ValueError for a random seed that scikit-learn does not take."""
-    check_range("--seed", seed, 0, LARGEST_SEED)
+    check_range("seed", seed, 0, LARGEST_SEED)
 
 
 def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "") -> None:
@@ -154,6 +160,80 @@ def to_argv(settings: Mapping[str, Any]) -> list[str]:
                 *(map(str, value or ["[]"]) if isinstance(value, list | tuple) else [str(value)]),
             ]
     return words
+
+
+_QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
+_CODE = re.compile(rf"`(?! )((?:[^`'\"\n]|{_QUOTED})+)`")
+_option_names: Callable[[], Collection[str]] | None = None
+
+
+@contextmanager
+def named_as_options(names: Callable[[], Collection[str]]) -> Iterator[None]:
+    """Let `worded` write the parameters of these names as options while the context is open."""
+    global _option_names
+    before, _option_names = _option_names, names
+    try:
+        yield
+    finally:
+        _option_names = before
+
+
+def option_names() -> frozenset[str]:
+    """Return the parameters that `worded` writes as options now; none for a Python caller."""
+    return frozenset(() if _option_names is None else _option_names())
+
+
+def worded(text: str) -> str:
+    """Return a message as its reader gives parameters: as it is for a Python caller, with options
+    and commands inside `named_as_options`.
+
+    >>> with named_as_options(lambda: {"limit", "by"}):
+    ...     worded("`limit=3` needs `by='near'`: `nearfar.export(RUN, to='onnx')`")
+    '--limit 3 needs --by near: nearfar export RUN --to onnx'
+    """
+    return text if _option_names is None else as_options(text, _option_names)
+
+
+def as_options(text: str, names: Callable[[], Collection[str]]) -> str:
+    """Return a message with options in place of the parameters of these names, and with commands
+    in place of calls of nearfar's functions.
+    """
+    if "`" not in text:
+        return text
+    options = names()
+    return _CODE.sub(lambda code: _in_shell(code[1], options) or code[0], text)
+
+
+def _in_shell(code: str, names: Collection[str]) -> str:
+    """Return Python code as the command line has it; "" for what is no parameter or call of
+    ours.
+    """
+    try:
+        parsed = ast.parse(f"_({code})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    match parsed:
+        case ast.Call(args=[ast.Name(name)], keywords=[]) if name in names:
+            return to_argv({name: True})[0]
+        case ast.Call(args=[], keywords=[ast.keyword(str(name), value)]) if name in names:
+            return " ".join(to_argv({name: _value_of(value)}))
+        case ast.Call(args=[ast.Call(ast.Attribute(ast.Name(package), name), placed, named)]):
+            places = [str(_value_of(value)) for value in placed]
+            given = {one.arg or "": _value_of(one.value) for one in named}
+            command = [name, *places, *to_argv(given)]
+            if name == "resume":  # a command of its own in Python alone
+                data = [given["data"]] if "data" in given else []
+                command = ["pretrain", "--resume", *places, *data]
+            return shlex.join(["nearfar", *command]) if package.startswith("nearfar") else ""
+    return ""
+
+
+def _value_of(node: ast.expr) -> Any:
+    """Return a literal's value; of a name such as RUN, the name."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
 
 
 def as_json(result: Any, **also: Any) -> str:

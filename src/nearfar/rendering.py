@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.progress import TaskProgressColumn as Percent
 from rich.text import Text
 
+from nearfar.messages import named_as_options, option_names, worded
 from nearfar.progress import Bar, Bold, Table, drawn_by, log, renderer
 
 INTERVAL = 15.0  # seconds between plain lines
@@ -132,14 +133,15 @@ class ConsoleHandler(logging.Handler):
         if isinstance(record.msg, Table):
             self.console.print(as_rich(record.msg))
         else:
-            self.console.print(Text(self.format(record)), soft_wrap=True)
+            self.console.print(Text(worded(self.format(record))), soft_wrap=True)
 
 
 def as_rich(table: Table) -> rich.table.Table:
     """Return a table with borders."""
-    drawn = rich.table.Table(*table.header, title=table.title or None)
+    drawn = rich.table.Table(*map(worded, table.header), title=table.title or None)
     for row in table.rows:
-        drawn.add_row(*(Text(cell, "bold" if isinstance(cell, Bold) else "") for cell in row))
+        cells = (Text(worded(cell), "bold" if isinstance(cell, Bold) else "") for cell in row)
+        drawn.add_row(*cells)
     return drawn
 
 
@@ -165,6 +167,7 @@ class Shown(NamedTuple):
 
     stderr: bool
     level: int
+    options: frozenset[str]  # see `nearfar.messages.option_names`
 
 
 def shown_here() -> Shown | None:
@@ -172,14 +175,18 @@ def shown_here() -> Shown | None:
     drawing = renderer()
     if not isinstance(drawing, ConsoleRenderer) or drawing.console.quiet:
         return None
-    return Shown(drawing.console.stderr, log.level)
+    return Shown(drawing.console.stderr, log.level, option_names())
 
 
-def shown_as(shown: Shown | None) -> AbstractContextManager[None]:
+@contextmanager
+def shown_as(shown: Shown | None) -> Iterator[None]:
     """Show lines and bars as another process does; nothing for None."""
     if shown is None:
-        return nullcontext()
-    return shown_on(Console(soft_wrap=True, stderr=shown.stderr), shown.level)
+        yield
+        return
+    console = Console(soft_wrap=True, stderr=shown.stderr)
+    with shown_on(console, shown.level), named_as_options(lambda: shown.options):
+        yield
 
 
 def shown_nowhere() -> AbstractContextManager[None]:

@@ -182,11 +182,11 @@ class Run:
         planned, trained = self.planned_epochs, self.settings.epochs
         if trained >= planned:
             return ""
-        data = getattr(self.settings.data, "words", self.settings.data)
+        data = self.settings.data
+        images = repr(data) if isinstance(data, str) else getattr(data, "words", "DATA")
         return (
-            f"trained {trained:.3g} of {planned:g} planned epochs, as the time was over: "
-            f"to train on, nearfar pretrain "
-            f"{data if isinstance(data, str) else 'DATA'} --init {self.path} --minutes 60"
+            f"trained {trained:.3g} of {planned:g} planned epochs, as the time was over: to train "
+            f"on, `nearfar.pretrain({images}, init={str(self.path)!r}, minutes=60)`"
         )
 
     @property

@@ -126,7 +126,7 @@ def detector_settings(name: str, epochs: float | None = None) -> DetectorSetting
     if epochs is None:
         return settings
     if not 0 < epochs < math.inf:
-        raise ValueError(f"--epochs must be a finite number above 0, not {epochs}")
+        raise ValueError(f"`epochs` must be a finite number above 0, not {epochs}")
     return replace(settings, epochs=epochs, steps=None)
 
 

@@ -71,7 +71,7 @@ def open_sets(
         return TransferSets(opened.limited(limit, seed), chosen, name)
     if root is not None:
         raise ValueError(
-            "--root is for data sets of torchvision: name one, such as torchvision:flowers102"
+            "`root` is for data sets of torchvision: name one, such as torchvision:flowers102"
         )
     source = run.settings.given("data") if data is None else data
     validation = ["validation"] if "validation" in list_splits(source) else []

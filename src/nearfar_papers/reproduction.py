@@ -74,8 +74,8 @@ def reproduce(
     from nearfar_papers import runs
     from nearfar_papers.pages import write_claims
 
-    check_range("--seeds", seeds, 1, 1000)
-    check_range("--jobs", jobs, 1, 1000)
+    check_range("seeds", seeds, 1, 1000)
+    check_range("jobs", jobs, 1, 1000)
     if table is None:
         return _listed(Path(out))
     paper, tables = _chosen(table, scale)
@@ -195,7 +195,7 @@ def _listed(out: Path) -> dict[str, dict[str, Any]]:
             said = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
             log.info("  %s/%s  %s\n      %s", name, table.name, table.title, said)
     log.info(
-        "nearfar reproduce PAPER/TABLE --data FOLDER runs one; --scale small at a size for "
-        "two cores"
+        "`nearfar_papers.reproduce('PAPER/TABLE', data=FOLDER)` runs one; `scale='small'` at a "
+        "size for two cores"
     )
     return found

@@ -177,7 +177,7 @@ def open_standard(
     FileNotFoundError without the files.
     """
     if root is None:
-        raise ValueError(f"say where the files of torchvision's {chosen.kind} are: --root DIR")
+        raise ValueError(f"say where the files of torchvision's {chosen.kind} are: `root=DIR`")
     if chosen.drawn is not None:
         whole = _open(chosen, {}, root)
         train, test = _draw(

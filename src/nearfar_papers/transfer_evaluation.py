@@ -87,10 +87,10 @@ def transfer(
     protocols = [protocol] if isinstance(protocol, str) else list(protocol)
     for name in protocols:
         check_known("protocol", name, (*PROTOCOLS, *TASKS))
-    check_range("--limit", limit, 1)
+    check_range("limit", limit, 1)
     check_seed(seed)
     if not 0 < test_share < 1:
-        raise ValueError(f"--test-share must lie between 0 and 1, not {test_share}")
+        raise ValueError(f"`test_share` must lie between 0 and 1, not {test_share}")
     if set(protocols) <= set(TASKS):
         return evaluate_detectors(
             run,

@@ -210,7 +210,7 @@ def test_what_exists_is_refused_before_any_work(tool, home, here, said):
         with pytest.raises(ValueError, match=rf"mine\{ending} exists already"):
             call(home / "photos", **OPTIONS[tool], out=here / "mine.html")
         mine.unlink()
-    with pytest.raises(ValueError, match=r"page\.xyz ends in \.xyz; choose an --out in"):
+    with pytest.raises(ValueError, match=r"page\.xyz ends in \.xyz; choose an `out` in"):
         call(home / "photos", **OPTIONS[tool], out=here / "page.xyz")
     with pytest.raises(OSError, match=r"cannot write into .*nowhere: No such file or directory"):
         call(home / "photos", **OPTIONS[tool], out=here / "nowhere" / "page.html")

@@ -302,8 +302,8 @@ def test_an_archive_with_a_run_and_one_image(archived, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (dict(orientations=True), "--orientations compares pixels"),
-        (dict(against="digits"), "--against needs an encoder"),
+        (dict(orientations=True), "`orientations` compares pixels"),
+        (dict(against="digits"), "`against` needs an encoder"),
     ],
 )
 def test_vectors_alone_have_neither(options, says, tmp_path):

@@ -127,7 +127,7 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
     expected = stratified_sample(train.labels[left], 1000, 0)
     assert len(truth) == 1000 and (truth == train.labels[left[expected]]).all()
     with pytest.raises(
-        ValueError, match=r"--held-out 1100: 1037 training images are left; lower it"
+        ValueError, match=r"`held_out=1100`: 1037 training images are left; lower it"
     ):
         nearfar.evaluate(run, held_out=1100, **how)
     assert (
@@ -177,7 +177,7 @@ def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path):
     np.savez(tmp_path / "b.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 6)
     with pytest.raises(
         ValueError,
-        match=r"12 images of 6 classes are too few for --test-share 0.2: both parts need",
+        match=r"12 images of 6 classes are too few for `test_share=0.2`: both parts need",
     ):
         opened(tmp_path / "b.npz")
     assert len(opened(tmp_path / "b.npz", share=0.5).splits["test"]) == 6

@@ -381,7 +381,7 @@ def test_what_is_labelled_is_not_chosen_again(by, run, tmp_path):
         chosen["name"]
     )
     with pytest.raises(
-        ValueError, match=r"--labelled: '05\.png' is not an image of the data: did you mean"
+        ValueError, match=r"`labelled`: '05\.png' is not an image of the data: did you mean"
     ):
         run.select(by="diverse", n=5, labelled=["05.png"], out=tmp_path / "no.html")
 

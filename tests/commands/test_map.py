@@ -225,12 +225,12 @@ def test_a_table_of_a_map_needs_a_map_and_parquet(words, says, run, tmp_path, ca
         (dict(num_views=4), "the layout cluster-embedding makes no views; choose projector"),
         (
             dict(add_to="map", layout="projector"),
-            "leave --layout, --num-views, --epochs, --label-column and views out",
+            "leave `layout`, `num_views`, `epochs`, `label_column` and views out",
         ),
-        (dict(add_to="map"), "--add-to adds other images to a map: name them"),
+        (dict(add_to="map"), "`add_to` adds other images to a map: name them"),
         (
             dict(add_to="map", data="digits", label_column="kind"),
-            "--add-to uses an existing map as it is",
+            "`add_to` uses an existing map as it is",
         ),
         (dict(add_to="nowhere", data="digits"), r"no map at .*nowhere.safetensors: draw it first"),
     ],

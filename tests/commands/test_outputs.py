@@ -79,7 +79,7 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path):
     [
         ({"batch_size": None}, "not that of a run: it lacks batch_size"),
         ({"frobnicate": 3}, "no setting or hyperparameter 'frobnicate'"),
-        ({"temperature": "hot"}, "--temperature must be a number"),
+        ({"temperature": "hot"}, "`temperature` must be a number"),
         ({"encoder": "resnet10t"}, "checkpoint .* is of another run"),
     ],
 )

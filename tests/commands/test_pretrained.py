@@ -68,7 +68,7 @@ def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes,
     expected = resolve(shapes).open(Opening()).features
     written = np.load(tmp_path / "shapes.npz")
     assert np.allclose(written["embedding"], expected.numpy(), atol=1e-6)
-    with pytest.raises(ValueError, match=r"--map adds the map of a run, and .*shapes is none"):
+    with pytest.raises(ValueError, match=r"`map` adds the map of a run, and .*shapes is none"):
         nearfar.embed(shapes, out=tmp_path / "more.parquet", map=True)
 
 

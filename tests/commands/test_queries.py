@@ -73,9 +73,9 @@ def test_defaults_take_as_many_as_there_are(photos):
     done = ["own/0.png", "linked/4.png"]
     assert len(nearfar.select("photos", labelled=done)["name"]) == 5
     assert set(nearfar.cluster("photos")["cluster"]) >= {1}
-    with pytest.raises(ValueError, match="--k must be 1 to 6, not 10"):
+    with pytest.raises(ValueError, match="`k` must be 1 to 6, not 10"):
         nearfar.search("photos", "own/1.png", k=10)
-    with pytest.raises(ValueError, match="--n must be 1 to 7, not 100"):
+    with pytest.raises(ValueError, match="`n` must be 1 to 7, not 100"):
         nearfar.select("photos", n=100)
 
 

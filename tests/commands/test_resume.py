@@ -89,7 +89,7 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, capsys):
     photos.rename(tmp_path / "pictures")
     (tmp_path / "run").rename(tmp_path / "renamed")
     assert main(["pretrain", "--resume", "renamed"]) == 2
-    assert "nearfar pretrain DATA --resume renamed" in capsys.readouterr().err
+    assert "nearfar pretrain --resume renamed DATA" in capsys.readouterr().err
     shutil.copytree("renamed", "copy")
     assert main(["pretrain", "pictures", "--resume", "renamed"]) == 0
     assert nearfar.resume("copy", data=tmp_path / "pictures").settings.data == str(

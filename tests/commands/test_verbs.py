@@ -187,7 +187,7 @@ def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path):
             [encoder(images), encoder(torch.from_numpy(images.numpy()[..., ::-1].copy()))]
         ).mean(0)
     np.testing.assert_allclose(np.load(path)["embedding"], expected.numpy(), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="leave out --mirrored"):
+    with pytest.raises(ValueError, match="leave out `mirrored`"):
         nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True)
 
 
@@ -302,5 +302,5 @@ def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels
     gray = [line for line in lines if line.startswith("the images are gray, stored in three")]
     assert len(gray) == (channels is None)
     if gray:
-        assert gray[0].endswith(": pretrain with --channels 1")
+        assert gray[0].endswith(": pretrain with `channels=1`")
         assert lines.index(gray[0]) < next(i for i, one in enumerate(lines) if "simclr on" in one)

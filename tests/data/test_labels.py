@@ -236,7 +236,7 @@ def test_tables_that_lack_the_column_of_labels_are_said(tmp_path, other, caplog)
         assert classes_of(open_images(tmp_path)) == ["x", "y", "", ""]
     said = "1 of 2 tables of '%s' have no column 'label', and their images no labels: first %s"
     assert said % (tmp_path, "1.parquet") in caplog.messages
-    assert any("--label-column takes another one: target" in m for m in caplog.messages) == bool(
+    assert any("`label_column` takes another one: target" in m for m in caplog.messages) == bool(
         other
     )
 

@@ -223,7 +223,7 @@ def test_the_pixel_limit_can_be_raised(tmp_path, paint, monkeypatch):
     paint(tmp_path / "small.png", 0, 20)
     paint(tmp_path / "large.png", 1, 60)
     images = open_images(tmp_path, image_size=16)
-    assert images.names == ["small.png"] and "1 with too many pixels (--max-pixels)" in images.line
+    assert images.names == ["small.png"] and "1 with too many pixels (`max_pixels`)" in images.line
     assert len(open_images(tmp_path, image_size=16, max_pixels=3600)) == 2
     raise_pixel_limit(10)  # never lowers it
     assert Image.MAX_IMAGE_PIXELS == 1800

@@ -38,8 +38,8 @@ BASELINES = {
     "untrained": (0.33, 0.36),
 }
 ALL = "raw pixels, a colour histogram, HOG and the untrained encoder"
-COLOURS = "pretrain with --keep-colour 1, whose views change no colours (docs/views.md)."
-LONGER = "pretrain longer, with more --minutes."
+COLOURS = "pretrain with `keep_colour=1`, whose views change no colours (docs/views.md)."
+LONGER = "pretrain longer, with more `minutes`."
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_colours_are_only_advised_where_there_are_some_to_keep(on):
 
 
 def test_gray_images_in_three_channels_have_one_line():
-    assert gray_words(True, 224).endswith("pretrain with --channels 1 --views scans")
-    assert gray_words(True, 32).endswith("with --channels 1")
+    assert gray_words(True, 224).endswith("pretrain with `channels=1` `views='scans'`")
+    assert gray_words(True, 32).endswith("with `channels=1`")
     assert gray_words(False, 224) == ""
 
 
@@ -93,7 +93,7 @@ def test_a_frozen_pretrained_net_that_is_better_is_named_and_taken():
     said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
     assert said == (
         "The frozen pretrained net does better in kNN (0.800 against 0.500): take that net as it "
-        "is, by the data in the place of the run and --encoder pretrained."
+        "is, by the data in the place of the run and `encoder='pretrained'`."
     )
     beaten = sentence(measured((0.9, 0.9), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
     assert beaten == "The encoder beats HOG and the frozen pretrained net in every column."

@@ -181,7 +181,7 @@ def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, c
         ("a.csv", "x,y\n1,2\n", "needs the image names in a column 'name'.*it has x, y"),
         ("a.csv", "name,x,name\n1,2,3\n", "a.csv': two of its columns have the same name"),
         ("a.csv", "name,x,x\n1,2,3\n", "a.csv': two of its columns have the same name"),
-        ("a.parquet", "name\n", "--columns.*cannot read .*a.parquet"),
+        ("a.parquet", "name\n", "`columns`.*cannot read .*a.parquet"),
         ("a.csv", "name,x\nb0.png,1\n", "'b0.png' is not, did you mean 'b.png'"),
     ],
 )

@@ -251,10 +251,10 @@ def test_the_first_two_stages_stay_and_the_rest_trains(
 
 def test_too_many_stages_or_none_known_give_one_line() -> None:
     with pytest.raises(
-        ValueError, match="--frozen 5 leaves nothing of 'resnet18' to train: it has 5 stages"
+        ValueError, match="`frozen=5` leaves nothing of 'resnet18' to train: it has 5 stages"
     ):
         build_backbone("resnet18", image_size=64, channels=3).freeze(5)
-    with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use --frozen 0"):
+    with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use `frozen=0`"):
         build_backbone(Own(), image_size=16, channels=3).freeze(1)
 
 

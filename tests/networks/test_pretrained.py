@@ -288,7 +288,7 @@ def test_timms_weights_and_a_hub_name_go_through_timm(
 def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
     for init, name in (("timm", "timm/resnet10t.c3_in1k"), ("hf:someone/net", "someone/net")):
         with pytest.raises(
-            ValueError, match=rf"hf download {name} --local-dir FOLDER.*--init FOLDER"
+            ValueError, match=rf"hf download {name} --local-dir FOLDER.*`init=FOLDER`"
         ) as caught:
             build_backbone("resnet10t", image_size=64, channels=3, init=init)
         assert "\n" not in str(caught.value)
@@ -324,11 +324,11 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     pretrained(hub, "resnet10t")
     with pytest.raises(
-        ValueError, match="are of 'resnet10t', not of 'resnet18': leave --encoder out"
+        ValueError, match="are of 'resnet10t', not of 'resnet18': leave `encoder` out"
     ):
         find_weights(str(hub), "resnet18")
     with pytest.raises(
-        ValueError, match="nearfar has no weights for the encoder 'medium': give --encoder small"
+        ValueError, match="nearfar has no weights for the encoder 'medium': give `encoder='small'`"
     ):
         find_weights("nearfar", "medium")
     with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):

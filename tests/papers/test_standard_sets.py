@@ -108,7 +108,7 @@ def test_missing_files_are_one_clear_line(tmp_path, name):
         open_standard(STANDARD_SETS[name], tmp_path)
     assert "\n" not in str(told.value) and "download=True" not in str(told.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    with pytest.raises(ValueError, match="--root DIR"):
+    with pytest.raises(ValueError, match="`root=DIR`"):
         open_standard(STANDARD_SETS[name], None)
 
 

@@ -30,13 +30,13 @@ def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
     assert [find_device(asked).type for asked in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
     assert gpu_names() == [NAME] and build_fabric("auto", "32-true").device == DEVICE
     with pytest.raises(
-        ValueError, match=f"--accelerator xpu: torch finds no such device.*{NAME} and the CPU"
+        ValueError, match=f"`accelerator='xpu'`: torch finds no such device.*{NAME} and the CPU"
     ):
         find_device("xpu")
     monkeypatch.setattr("tests.standin.device._there", False)
     assert find_device("auto").type == "cpu" and gpu_names() == []
     with pytest.raises(
-        ValueError, match=r"--accelerator gpu: torch finds no such device.*the CPU alone"
+        ValueError, match=r"`accelerator='gpu'`: torch finds no such device.*the CPU alone"
     ):
         find_device("gpu")
 
@@ -69,7 +69,7 @@ def test_the_stand_in_counts_what_waits_for_it(waits, action):
 def test_several_processes_train_where_they_can():
     with pytest.raises(
         ValueError,
-        match=f"--devices 2: several processes do not train on {NAME}; use --accelerator",
+        match=f"`devices=2`: several processes do not train on {NAME}; use `accelerator='cpu'`",
     ):
         build_fabric("auto", "32-true", devices=2)
 

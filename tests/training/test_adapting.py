@@ -153,7 +153,7 @@ def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_fil
     assert (done.encoder.mean.item(), done.encoder.std.item()) == pytest.approx((0.3, 0.2))
     net = done.encoder.backbone.net
     assert net.bn1.num_batches_tracked == 0 < net.layer1[0].bn1.num_batches_tracked
-    with pytest.raises(ValueError, match="--mean and --std go together"):
+    with pytest.raises(ValueError, match="`mean` and `std` go together"):
         run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3])
     with pytest.raises(ValueError, match="1 channels need as many means and stds"):
         run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)

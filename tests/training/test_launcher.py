@@ -85,7 +85,10 @@ def test_stopped_on_two_processes_resumed_on_one(images_file, on_one, tmp_path):
     done there.
     """
     run = tmp_path / "run"
-    with after_steps(run, 1, interrupt), pytest.raises(nearfar.TrainingStopped, match="--resume"):
+    with (
+        after_steps(run, 1, interrupt),
+        pytest.raises(nearfar.TrainingStopped, match=r"nearfar\.resume"),
+    ):
         nearfar.pretrain(images_file, out=str(run), **SETTINGS, devices=2)
     assert not (run / "encoder.safetensors").exists()
     same_run(on_one, nearfar.resume(run, devices=1))
@@ -169,7 +172,7 @@ def failing(images):
 
 def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path):
     with pytest.raises(
-        nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*--resume"
+        nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*nearfar.resume"
     ) as raised:
         nearfar.pretrain(images_file, out=tmp_path / "run", **SETTINGS, devices=2, views=failing)
     assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()

@@ -46,7 +46,7 @@ def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path):
     whole = run(images_file, tmp_path / "whole", **METHODS[name])
     with (
         at_step(5),
-        pytest.raises(nearfar.TrainingStopped, match="--resume"),
+        pytest.raises(nearfar.TrainingStopped, match=r"nearfar\.resume"),
     ):  # in the middle of the second epoch
         run(images_file, tmp_path / "parts", **METHODS[name])
     assert nearfar.Run(tmp_path / "parts").metrics[-1]["step"] < 6
@@ -72,7 +72,7 @@ def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, monkeypatch)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path):
-    with pytest.raises(nearfar.TrainingDiverged, match=r"lower --lr"):
+    with pytest.raises(nearfar.TrainingDiverged, match=r"lower `lr`"):
         run(images_file, tmp_path / "run", method="vicreg", lr=1e12, warmup_epochs=0.0)
     assert not (tmp_path / "run" / "encoder.safetensors").exists()
 
@@ -203,7 +203,7 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, monk
 
     monkeypatch.setattr(torch, "compile", without_compiler)
     with pytest.raises(
-        ValueError, match=r"--compile does not work on this machine: .*No working C"
+        ValueError, match=r"`compile` does not work on this machine: .*No working C"
     ):
         run(images_file, tmp_path / "run", compile=True)
     assert not (tmp_path / "run").exists()
@@ -276,7 +276,7 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     assert made.planned_epochs > 100 > made.settings.epochs
     line = next(line for line in said.lines if "planned epochs" in line)
     assert f"of {made.planned_epochs:g} planned epochs" in line
-    assert f"--init {made.path}" in line
+    assert f"init={str(made.path)!r}, minutes=60)`" in line
     assert "planned epochs, as the time was over" in (made.path / "report.html").read_text()
 
 
@@ -287,4 +287,4 @@ def test_resuming_a_compiled_run_says_that_its_last_digits_may_differ(
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
         run(images_file, tmp_path / "run", compile=True)
     nearfar.resume(tmp_path / "run")
-    assert "this run is compiled (--compile)" in said.text
+    assert "this run is compiled (`compile`)" in said.text

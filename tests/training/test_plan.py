@@ -49,7 +49,7 @@ def begun(data, tmp_path, monkeypatch, **options):
 def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch, said):
     settings = begun(some(count), tmp_path, monkeypatch)
     assert (settings.batch_size, settings.held_out) == (batch, held_out)
-    assert (f"--batch-size {batch}, for {count - held_out} training images" in said.text) == (
+    assert (f"`batch_size={batch}`, for {count - held_out} training images" in said.text) == (
         batch < 256
     )
     assert ("too few for a validation set" in said.text) == (held_out == 0)
@@ -68,7 +68,7 @@ def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatc
     assert settings.batch_size == 99 and settings.hyperparameters["projector"] == (512, 64)
     settings = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
     assert settings.batch_size == 36 and settings.hyperparameters["projector"] == (512, 32)
-    assert "--batch-size 36 and --projector 512 32, for 36 training images" in said.text
+    assert "`batch_size=36` and `projector=(512, 32)`, for 36 training images" in said.text
     settings = begun(some(300), tmp_path / "c", monkeypatch, method="wmse", batch_size=32)
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
@@ -104,34 +104,34 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, said):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (dict(held_out=1), "--held-out 1"),
+        (dict(held_out=1), "`held_out=1`"),
         (dict(held_out=40), "leaves none of the 40 images"),
         (dict(held_out=39), "too few"),
         (dict(limit=1), "too few"),
-        (dict(batch_size=1), "--batch-size 1 does not work: .*2 images or more"),
+        (dict(batch_size=1), "`batch_size=1` does not work: .*2 images or more"),
         (dict(batch_size=37), "larger than the 36 images"),
         (dict(method="saclr", negatives=36), "36 negatives per image need a batch of at least 37"),
         (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images at a time"),
         (
             dict(method="moco-v2", norm_groups=30, batch_size=16),
-            "--batch-size 16 does not work: .*normalisation",
+            "`batch_size=16` does not work: .*normalisation",
         ),
         (
             dict(data=some(600), method="moco-v2", norm_groups=8, batch_size=300),
-            "--batch-size 300 does not work: ",
+            "`batch_size=300` does not work: ",
         ),
         (
             dict(data=some(600), group_size=64, batch_size=300),
-            "--batch-size 300 does not work: .*group",
+            "`batch_size=300` does not work: .*group",
         ),
-        (dict(minutes=1), "--minutes and --epochs"),
+        (dict(minutes=1), "`minutes` and `epochs`"),
         (dict(batch_size=2, devices=3, accelerator="cpu"), "counts the images of all processes"),
         (dict(micro_batch="auto", devices=2, accelerator="cpu"), "one process"),
         (
             dict(micro_batch=4, devices=2, accelerator="cpu", sync_batch_norm=True),
-            "sync-batch-norm",
+            "`sync_batch_norm` needs",
         ),
-        (dict(encoder="resnet18", whiten=True), "--whiten is for the encoders tiny, small, medium"),
+        (dict(encoder="resnet18", whiten=True), "`whiten` is for the encoders tiny, small, medium"),
         (dict(data=np.zeros((40, 8, 8), dtype=np.uint8)), "all of one colour"),
         (
             dict(method="lorac", large_views=5000),

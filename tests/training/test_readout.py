@@ -105,11 +105,11 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"beside": "edge"}, "there is no --beside 'edge': did you mean 'edges'"),
+        ({"beside": "edge"}, "there is no `beside` 'edge': did you mean 'edges'"),
         ({"beside": "pretrained"}, "no pretrained weights are installed: pip install"),
-        ({"beside": "start"}, "without --init there are no starting weights"),
-        ({"encoder": "resnet18", "grid": 3}, "--grid 3 is for the encoders tiny, small, medium"),
-        ({"grid": 0}, "--grid must be"),
+        ({"beside": "start"}, "without `init` there are no starting weights"),
+        ({"encoder": "resnet18", "grid": 3}, "`grid=3` is for the encoders tiny, small, medium"),
+        ({"grid": 0}, "`grid` must be"),
         (
             {"encoder": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 8))}
             | {"beside": "edges"},
@@ -124,7 +124,7 @@ def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(images, tmp_path,
 
 
 def test_a_mistake_is_said_before_the_images_are_opened(tmp_path):
-    with pytest.raises(ValueError, match="there is no --beside 'edge'"):
+    with pytest.raises(ValueError, match="there is no `beside` 'edge'"):
         nearfar.pretrain(tmp_path / "nowhere", out=tmp_path / "run", beside="edge")
 
 

@@ -62,18 +62,18 @@ def test_no_hyperparameter_is_called_like_a_setting(tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"batch_size": "many"}, "--batch-size must be a whole number, not 'many'"),
-        ({"epochs": True}, "--epochs must be a number, not True"),
-        ({"micro_batch": 0}, "--micro-batch must be at least 1, not 0"),
-        ({"minutes": 0}, "--minutes must be 0.1 to 1000000, not 0"),
-        ({"cache": "yes"}, "--cache must be true or false, not 'yes'"),
-        ({"micro_batch": "most"}, "--micro-batch must be a whole number or 'auto', not 'most'"),
+        ({"batch_size": "many"}, "`batch_size` must be a whole number, not 'many'"),
+        ({"epochs": True}, "`epochs` must be a number, not True"),
+        ({"micro_batch": 0}, "`micro_batch` must be at least 1, not 0"),
+        ({"minutes": 0}, "`minutes` must be 0.1 to 1000000, not 0"),
+        ({"cache": "yes"}, "`cache` must be true or false, not 'yes'"),
+        ({"micro_batch": "most"}, "`micro_batch` must be a whole number or 'auto', not 'most'"),
         (
             {"optimizer": "rms"},
-            "--optimizer must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or "
+            "`optimizer` must be 'sgd' or 'adam' or 'adamw' or 'lars' or 'larc' or "
             "'larc-clip' or 'muon', not 'rms'",
         ),
-        ({"out": 3}, "--out must be a text, not 3"),
+        ({"out": 3}, "`out` must be a text, not 3"),
     ],
 )
 def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
@@ -131,9 +131,9 @@ def test_a_file_that_holds_no_settings(content, says, tmp_path):
     ("line", "says"),
     [
         ("1: 2", "does not hold the settings of a run"),
-        ("seed: x", "config.yaml: --seed must be a whole number, not 'x'"),
-        ("encoder: {object: 1, b: 2}", "--encoder must be a text"),
-        ("mean: [.nan]", "--mean must be numbers"),
+        ("seed: x", "config.yaml: `seed` must be a whole number, not 'x'"),
+        ("encoder: {object: 1, b: 2}", "`encoder` must be a text"),
+        ("mean: [.nan]", "`mean` must be numbers"),
     ],
 )
 def test_a_file_with_an_odd_value(line, says, tmp_path, unchecked):
@@ -152,8 +152,8 @@ def test_settings_that_are_yet_to_be_chosen():
 @pytest.mark.parametrize(
     ("numbers", "says"),
     [
-        ({"temperature": "hot"}, "--temperature must be a number, not 'hot'"),
-        ({"projector": [8, 4.5]}, "--projector must be whole numbers"),
+        ({"temperature": "hot"}, "`temperature` must be a number, not 'hot'"),
+        ({"projector": [8, 4.5]}, "`projector` must be whole numbers"),
     ],
 )
 def test_a_number_of_a_method_of_another_type(numbers, says, tmp_path):

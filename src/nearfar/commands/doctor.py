@@ -77,7 +77,7 @@ def doctor(*, empty_cache: bool = False) -> dict[str, Any]:
         if not trial.rate:
             problems.append("there is not enough memory for a step of the small net")
     except (ValueError, RuntimeError) as error:
-        problems.append(f"{error}; where there is a GPU, try --accelerator cpu")
+        problems.append(f"{error}; where there is a GPU, try `accelerator='cpu'`")
     gpus = [describe_gpu(number) for number in range(count_gpus())]
     kernels, device = _kernels(), find_device()
     notes = []
@@ -175,7 +175,7 @@ def _unwritable(cached: Path) -> Iterator[str]:
     from nearfar.data import cache
 
     for place, instead in (
-        (Path.cwd(), "run in another folder, or give --out"),
+        (Path.cwd(), "run in another folder, or give `out`"),
         (_existing(cached), cache.ELSEWHERE),
     ):
         try:
@@ -195,7 +195,7 @@ def _slow_kernels(kernels: dict[str, float]) -> Iterator[str]:
             yield (
                 f"a convolution in {kind} takes {times:.0f} times as long as a matrix product of "
                 f"its size: torch {torch.__version__} falls back to a reference kernel on this "
-                "processor; try another version, or the other --precision"
+                "processor; try another version, or the other `precision`"
             )
 
 
@@ -308,7 +308,7 @@ def _lines(findings: dict[str, Any]) -> Iterator[str]:
     if cache["freed"]:
         yield f"           {_size(cache['freed'])} were freed"
     if cache["data_sets"]:
-        yield "           nearfar doctor --empty-cache empties it"
+        yield "           `nearfar.doctor(empty_cache=True)` empties it"
     yield from (f"note       {note}" for note in findings["notes"])
     yield from (f"problem    {problem}" for problem in findings["problems"])
     if not findings["problems"]:

@@ -72,15 +72,15 @@ def embed(
         check_format(out, FORMATS[:1] if map else FORMATS)
     if map and mirrored:
         raise ValueError(
-            "--map has the features that the map was drawn from: leave out --mirrored, or --map"
+            "`map` has the features that the map was drawn from: leave out `mirrored`, or `map`"
         )
     source, saved = resolve(target), None
     if map and out is None:
-        raise ValueError("--map adds columns to a file: name one with --out")
+        raise ValueError("`map` adds columns to a file: name one with `out`")
     if map:
         if not isinstance(source, OfRun):
             raise ValueError(
-                f"--map adds the map of a run, and {source.name} is none: leave --map out"
+                f"`map` adds the map of a run, and {source.name} is none: leave `map` out"
             )
         saved = load_map(find_map("map", source.run.path))
     photos = source.open(Opening(data, split, encoder, label_column, fewest=1))

@@ -64,7 +64,7 @@ def export(
     from nearfar.run import Run, load
 
     run = Run.of(run)
-    check_known("--to", to, ENDINGS)
+    check_known("`to`", to, ENDINGS)
     if to == "onnx":
         check_onnx()
     if out is None:
@@ -145,7 +145,7 @@ def push(
             raise ValueError(
                 f"cannot push to {repo}: {first_line(error)[:200]} Log in with `hf auth "
                 f"login`, or write the folder "
-                "with `nearfar export RUN --to timm` and `hf upload` it where there is a network"
+                "with `nearfar.export(RUN, to='timm')` and `hf upload` it where there is a network"
             ) from error
     log.info("%s -> %s", run.path, address)
     return address

@@ -159,7 +159,7 @@ def _resumable(folder: Path) -> Iterator[None]:
             raise
         begun = (folder / CONFIG).is_file()
         how = (
-            f"; free some space, then resume with: nearfar pretrain --resume {folder}"
+            f"; free some space, then resume with: `nearfar.resume({str(folder)!r})`"
             if begun
             else ""
         )

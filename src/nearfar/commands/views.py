@@ -78,15 +78,15 @@ def show_views(
     from nearfar.views import PRESETS
 
     if data is None:
-        table = Table("--views", "take it for", title="presets of views")
+        table = Table("`views`", "take it for", title="presets of views")
         for name, preset in PRESETS.items():
             table.add(name, preset.when)
         log.info(table)
         return {name: preset.when for name, preset in PRESETS.items()}
     page = Path(out)
     check_output(page, PAGES)
-    check_range("--images", images, 1, MOST_SHOWN)
-    check_range("--samples", samples, 1, MOST_SHOWN)
+    check_range("images", images, 1, MOST_SHOWN)
+    check_range("samples", samples, 1, MOST_SHOWN)
     check_seed(seed)
     given = dict(
         method=method,

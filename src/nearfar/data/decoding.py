@@ -102,7 +102,7 @@ def reason(error: BaseException) -> str:
     """
     words = cut(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
     if isinstance(error, Image.DecompressionBombError):
-        return f"{TOO_MANY_PIXELS}: above the limit of {pixel_limit():,} (--max-pixels raises it)"
+        return f"{TOO_MANY_PIXELS}: above the limit of {pixel_limit():,} (`max_pixels` raises it)"
     if isinstance(error, Image.UnidentifiedImageError):  # its message may name an address in memory
         return NOT_AN_IMAGE
     if isinstance(error, MemoryError):
@@ -215,7 +215,7 @@ def _planes(
     """
     if numbers.channels != channels and not {numbers.channels, channels} <= set(PICTURE):
         raise ValueError(
-            f"it has {numbers.channels} channels, and {channels} are read: --channels chooses"
+            f"it has {numbers.channels} channels, and {channels} are read: `channels` chooses"
         )
     width, height = numbers.native
     with memory_for(width * height * numbers.channels):

@@ -50,7 +50,7 @@ from nearfar.data.value_range import (
 )
 
 _MIXED = (
-    "holds images of 8 bits and of more: all become 8 bits; --value-range LOW HIGH "
+    "holds images of 8 bits and of more: all become 8 bits; `value_range` "
     "keeps the others as they are"
 )
 

@@ -393,7 +393,7 @@ def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chos
 
 def say_sample(count: int, total: int, seed: int) -> None:
     """Log that `count` of the images, a random sample, stand for all."""
-    log.info("--limit: %d of %d images, a random sample (seed %d)", count, total, seed)
+    log.info("`limit`: %d of %d images, a random sample (seed %d)", count, total, seed)
 
 
 def pieces(pixels: Tensor) -> Iterator[Tensor]:

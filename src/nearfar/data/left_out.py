@@ -61,7 +61,7 @@ _WORDS = {
     OTHERS: "of another kind than most",
     LINKED: "links to folders that are read already",
     OTHER_KEY: "arrays under other keys",
-    TOO_MANY_PIXELS: "with too many pixels (--max-pixels)",
+    TOO_MANY_PIXELS: "with too many pixels (`max_pixels`)",
 }
 _CHOSEN = {
     *_BY_ENDING,

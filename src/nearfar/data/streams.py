@@ -153,7 +153,7 @@ def open_stream(
     form = parse_request(image_size, channels, EIGHT_BITS)
     if value_range not in (None, EIGHT_BITS) or show_channels is not None:
         raise ValueError(
-            "--value-range and --show-channels do not go with --stream, whose images become 8 bits"
+            "`value_range` and `show_channels` do not go with `stream`, whose images become 8 bits"
         )
     on_hub = isinstance(source, str) and source.startswith(HUB)
     found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)

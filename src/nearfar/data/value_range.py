@@ -137,4 +137,4 @@ def describe_range(value_range: Sequence[float]) -> str:
         for low, high in zip(value_range[::2], value_range[1::2], strict=True)
     ]
     which = pairs[0] if len(set(pairs)) == 1 else f"{', '.join(pairs)} in its channels"
-    return f"values from {which} are black to white; --value-range changes that"
+    return f"values from {which} are black to white; `value_range` changes that"

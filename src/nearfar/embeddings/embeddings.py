@@ -81,7 +81,7 @@ class Embeddings:
         return sorted({*super().__dir__(), *nearfar.tool_names()})
 
     def summary(self) -> dict[str, Any]:
-        """Return in plain values what they are, for --json."""
+        """Return in plain values what they are, for JSON output."""
         return {
             "path": None if self.path is None else str(self.path),
             "name": self.name,
@@ -140,7 +140,7 @@ class Embeddings:
         for text and other images whose left and right differ. ValueError for vectors alone.
         """
         if self.encoder is None:
-            raise ValueError(f"--mirrored needs an encoder, and {self.name} holds vectors")
+            raise ValueError(f"`mirrored` needs an encoder, and {self.name} holds vectors")
         turned = nn.Sequential(RandomHorizontalFlip(1.0), self.encoder)
         other = compute_features(turned, self.images, "features of mirror images")
         return replace(self, vectors=(self.features + other) / 2, run=None)

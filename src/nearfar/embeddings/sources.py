@@ -94,7 +94,7 @@ class OfRun:
         """Open the data of the run, or other data, with its encoder."""
         if isinstance(how.encoder, str):
             raise ValueError(
-                f"--encoder {how.encoder} is for data without a run: {self.name} has its own"
+                f"`encoder={how.encoder!r}` is for data without a run: {self.name} has its own"
             )
         settings, trained = self.run.settings, load(self.run, encoder=how.encoder)
         source = settings.given("data") if how.data is None else how.data
@@ -176,7 +176,7 @@ class OfVectors(WithoutRun):
         if how.encoder is not None:
             raise ValueError(f"{self.name} holds vectors: no encoder is needed")
         if how.data is None and how.split not in (None, "all"):
-            raise ValueError(f"{self.name} holds vectors, which have no splits: leave --split out")
+            raise ValueError(f"{self.name} holds vectors, which have no splits: leave `split` out")
         vectors, column = self._labelled(how.label_column, how.data)
         if how.data is None:
             return checked(self._alone(vectors), how.fewest)
@@ -368,7 +368,7 @@ def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
     """
     others = photos.images
     if photos.encoder is None:
-        raise ValueError("--against needs an encoder, and there are vectors alone")
+        raise ValueError("`against` needs an encoder, and there are vectors alone")
     images = read_images(
         archive,
         split="all",

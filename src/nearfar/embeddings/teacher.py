@@ -52,13 +52,13 @@ class FoundTeacher:
         if isinstance(source, Encoder):
             if {source.channels, images.channels} - {1, 3} and (source.channels != images.channels):
                 raise ValueError(
-                    f"--teacher {self.given} takes images of {source.channels} channels, and "
+                    f"`teacher={self.given!r}` takes images of {source.channels} channels, and "
                     f"these have {images.channels}"
                 )
             return source
         name = source.encoder
         if name is None:
-            raise ValueError(f"--teacher {self.given} does not say which net its weights are of")
+            raise ValueError(f"`teacher={self.given!r}` does not say which net its weights are of")
         size = fitting_size(name, SIDE, 2 * SIDE)
         encoder = named_encoder(self.given, size, images.channels, (images.mean, images.std))
         encoder.value_range = images.value_range
@@ -79,14 +79,14 @@ class FoundTeacher:
         else:
             texts = f"rename one of {', '.join(vectors.texts)}" if vectors.texts else "name them"
             raise ValueError(
-                f"--teacher {self.given} has {len(vectors.features)} vectors without names, which "
-                f"cannot be those of {len(whole)} images: {texts}, in a column such as 'path'"
+                f"`teacher={self.given!r}` has {len(vectors.features)} vectors without names, "
+                f"which cannot be those of {len(whole)} images: {texts}, in a column such as 'path'"
             )
         place = {name: row for row, name in enumerate(whole.names)}
         rows = [of.get(place[name], -1) for name in images.names]
         if missing := [name for name, row in zip(images.names, rows, strict=True) if row < 0]:
             raise ValueError(
-                f"--teacher {self.given} has no vector for {len(missing)} of the {len(images)} "
+                f"`teacher={self.given!r}` has no vector for {len(missing)} of the {len(images)} "
                 f"training images, such as {missing[0]!r:.300}{first}"
             )
         if how:
@@ -105,7 +105,7 @@ def find_teacher(given: str) -> FoundTeacher:
         vectors = find_vectors(given)
         if vectors is None:
             raise ValueError(
-                f"--teacher {given} holds no vectors: name a file of some "
+                f"`teacher={given!r}` holds no vectors: name a file of some "
                 f"({', '.join(VECTOR_FILES)}), a run or an encoder"
             )
         return FoundTeacher(given, vectors)

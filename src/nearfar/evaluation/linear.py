@@ -185,7 +185,7 @@ def probe_settings(name: str | Probe, lrs: Sequence[float] | None = None) -> Pro
     unknown name.
     """
     if isinstance(name, str):
-        check_known("--probe", name, PROBES)
+        check_known("`probe`", name, PROBES)
     probe = PROBES[name] if isinstance(name, str) else name
     if lrs is None:
         return probe

@@ -47,11 +47,11 @@ TRIALS = 20  # of the protocols with few labels
 CLEAR = 2.0  # standard errors beyond which two accuracies differ
 SMALL = 48  # pixels: grayscale images up to here have views of their own
 
-COLOURS = "pretrain with --keep-colour 1, whose views change no colours (docs/views.md)"
-LONGER = "pretrain longer, with more --minutes"
+COLOURS = "pretrain with `keep_colour=1`, whose views change no colours (docs/views.md)"
+LONGER = "pretrain longer, with more `minutes`"
 START = "keep the weights that you started from"
-AS_IT_IS = "take that net as it is, by the data in the place of the run and --encoder pretrained"
-AS_A_NET = "take that net, by the images in the place of the vectors and --encoder pretrained"
+AS_IT_IS = "take that net as it is, by the data in the place of the run and `encoder='pretrained'`"
+AS_A_NET = "take that net, by the images in the place of the vectors and `encoder='pretrained'`"
 PRETRAIN = "nearfar pretrain learns features of these images"
 
 
@@ -312,8 +312,8 @@ def gray_words(gray: bool, image_size: int) -> str:
 
 
 def _in_gray(image_size: int) -> str:
-    views = "" if image_size <= SMALL else " --views scans"
-    return f"pretrain with --channels 1{views}"
+    views = "" if image_size <= SMALL else " `views='scans'`"
+    return f"pretrain with `channels=1`{views}"
 
 
 def _to_do(measured: Measurement, winners: Sequence[str], column: str) -> str:

@@ -252,19 +252,22 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
     """
     path = Path(path)
     if path.suffix.lower() not in (".parquet", ".csv", ".tsv", ".jsonl"):
-        raise ValueError(f"--columns {path} must be a .parquet, .csv, .tsv or .jsonl file")
+        raise ValueError(f"`columns={str(path)!r}` must be a .parquet, .csv, .tsv or .jsonl file")
     if not path.is_file():
-        raise ValueError(f"--columns {path}: there is no such file")
-    with raise_as_value_error("--columns", ValueError):
+        raise ValueError(f"`columns={str(path)!r}`: there is no such file")
+    with raise_as_value_error("`columns`", ValueError):
         table = files.read_table(path)
     if twice := next(
         (name for name in table.column_names if table.column_names.count(name) > 1), None
     ):
-        raise ValueError(f"--columns {path} has more than one column '{twice}'; rename one of them")
+        raise ValueError(
+            f"`columns={str(path)!r}` has more than one column '{twice}'; rename one of them"
+        )
     if _column_of_names(table) is None:
         names = ", ".join(table.column_names)
         raise ValueError(
-            f"--columns {path} needs the image names in a column 'name' (or 'path'); it has {names}"
+            f"`columns={str(path)!r}` needs the image names in a column 'name' (or 'path'); it "
+            f"has {names}"
         )
     return table
 
@@ -302,17 +305,17 @@ def join_columns(
             if rows[image] is None:
                 rows[image] = list(others.values())[place]
         if how:
-            log.info("--columns: %s", how)
+            log.info("`columns`: %s", how)
     if again:
-        log.info("--columns: left out %d rows whose names had occurred before", again)
+        log.info("`columns`: left out %d rows whose names had occurred before", again)
     if lacking := rows.count(None):
         if lacking == len(rows):
             first = str(table[key][0]) if len(table) else ""
             near = did_you_mean(first, names[:1000], f"'{names[0]}' is")
             raise ValueError(
-                f"--columns: no name in column '{key}' is that of an image: '{first}' is not, "
+                f"`columns`: no name in column '{key}' is that of an image: '{first}' is not, "
                 f"{near}"
             )
         first = names[rows.index(None)]
-        log.info("--columns: %d of %d images have no row, first %s", lacking, len(rows), first)
+        log.info("`columns`: %d of %d images have no row, first %s", lacking, len(rows), first)
     return as_arrays(table.drop_columns([key]).take(pyarrow.array(rows, type=pyarrow.int64())))

@@ -136,10 +136,10 @@ class Map:
 
 def check_layout(layout: str, num_views: int | None) -> None:
     """Raise ValueError for an unknown layout, and for views with a layout that uses none."""
-    check_known("--layout", layout, LAYOUTS)
+    check_known("`layout`", layout, LAYOUTS)
     if layout == "cluster-embedding" and num_views is not None:
         raise ValueError(
-            "--num-views: the layout cluster-embedding makes no views; choose projector or finetune"
+            "`num_views`: the layout cluster-embedding makes no views; choose projector or finetune"
         )
 
 
@@ -175,7 +175,7 @@ def fit_layout(
         )
         for number in range(num_views or NUM_VIEWS)
     ]
-    alone = None if layout == "finetune" else epochs  # --epochs are those of the last stage
+    alone = None if layout == "finetune" else epochs  # `epochs` are those of the last stage
     projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed)
     if layout == "projector":
         return Map(projector, projector(features), {"layout": layout})

@@ -253,4 +253,4 @@ def _train(
                 schedule.step()
                 bar.advance()
             if not value.isfinite():
-                raise ValueError("training this map has diverged: choose another --layout")
+                raise ValueError("training this map has diverged: choose another `layout`")

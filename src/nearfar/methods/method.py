@@ -295,7 +295,7 @@ class Method(ABC):
         if teacher is None:
             return setup
         if count < 2 or (setup.taught is not None and count > 2):
-            small = "" if count < 2 else ": leave --small-views out"
+            small = "" if count < 2 else ": leave `small_views` out"
             raise ValueError(f"a teacher compares two views of an image, not {count}{small}")
         if setup.taught is None:
             return replace(

@@ -123,13 +123,13 @@ class Backbone(nn.Module):
         group_matcher: Any = getattr(self.net, "group_matcher", None)
         if group_matcher is None:
             raise ValueError(
-                f"the encoder {self.name!r} has no stages that timm knows: use --frozen 0"
+                f"the encoder {self.name!r} has no stages that timm knows: use `frozen=0`"
             )
         matcher = group_matcher(coarse=True)
         groups = group_parameters(self.net, matcher)
         if stages >= len(groups):
             raise ValueError(
-                f"--frozen {stages} leaves nothing of {self.name!r} to train: it has "
+                f"`frozen={stages}` leaves nothing of {self.name!r} to train: it has "
                 f"{len(groups)} stages"
             )
         still = {name for group in range(stages) for name in groups[group]}
@@ -156,7 +156,7 @@ def with_grid(backbone: Backbone, grid: int) -> Backbone:
     form = backbone.architecture
     if form is None or not isinstance(backbone.net, SmallNet):
         if grid != 1:
-            raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
+            raise ValueError(f"`grid={grid}` is for the encoders {', '.join(OWN_NETS)}")
         return backbone
     if backbone.net.grid == grid:
         return backbone

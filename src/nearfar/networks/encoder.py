@@ -212,7 +212,7 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
         if not (folder / file).is_file():
             said = f"no encoder in {folder}: {file} is missing"
             raise FileNotFoundError(
-                f"{said}; a run that was stopped goes on with nearfar pretrain --resume {folder}"
+                f"{said}; a run that was stopped goes on with `nearfar.resume({str(folder)!r})`"
             )
     wrong = f"{folder / CONFIG} does not describe an encoder"
     with raise_as_value_error(wrong, AttributeError, ValueError, RecursionError):

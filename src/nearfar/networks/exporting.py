@@ -54,7 +54,7 @@ def export_onnx(
     if sum(value.nbytes for value in encoder.state_dict().values()) > LARGEST_ONNX:
         raise ValueError(
             f"the weights of {encoder.name} are larger than the 2 GB of an ONNX file: use "
-            f"--to torch"
+            "`to='torch'`"
         )
     with _quiet():
         program = torch.onnx.export(

@@ -169,7 +169,7 @@ def find_weights(init: str, encoder: str | None = None, whole: bool = False) -> 
     ):
         raise ValueError(
             f"the weights of {init} are of {weights.encoder!r}, not of {encoder!r}: leave "
-            f"--encoder out"
+            f"`encoder` out"
         )
     return weights
 
@@ -191,8 +191,8 @@ def _of_package(encoder: str | None) -> StartingWeights:
     name = encoder or SHIPPED[0]
     if name not in SHIPPED:
         raise ValueError(
-            f"nearfar has no weights for the encoder {name!r}: give --encoder "
-            f"{' or '.join(SHIPPED)}"
+            f"nearfar has no weights for the encoder {name!r}: give "
+            f"{' or '.join(f'`encoder={name!r}`' for name in SHIPPED)}"
         )
     return replace(_of_run(Path(__file__).parents[1] / "weights" / name), source=OWN, arguments={})
 
@@ -248,7 +248,8 @@ def _of_timm(encoder: str | None) -> StartingWeights:
             about = timm.get_pretrained_cfg(encoder)
     if about is None or not about.has_weights:
         raise ValueError(
-            f"timm has no weights for the encoder {encoder!r}: give one such as --encoder resnet18"
+            f"timm has no weights for the encoder {encoder!r}: give one such as "
+            "`encoder='resnet18'`"
         )
     return StartingWeights(
         "timm",
@@ -311,7 +312,7 @@ def _of_run(folder: Path, whole: bool = False) -> StartingWeights:
 
 def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
     """Say what is missing, and what to do where there is no network."""
-    why = f"cannot get the weights of {in_timm} for --init {init}: {first_line(error)[:200]}"
+    why = f"cannot get the weights of {in_timm} for `init={init!r}`: {first_line(error)[:200]}"
     if in_timm.startswith("local-dir:"):
         return ValueError(why)
     about = None if ":" in in_timm else timm.get_pretrained_cfg(in_timm)
@@ -322,7 +323,7 @@ def _unavailable(init: str, in_timm: str, error: Exception) -> ValueError:
     )
     return ValueError(
         f"{why} Without a network here: `hf download {name} --local-dir FOLDER` where "
-        f"there is one, then --init FOLDER"
+        f"there is one, then `init=FOLDER`"
     )
 
 
@@ -387,7 +388,7 @@ def load_tensors(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
             f"only {fits} of the {len(learned)} weights of the encoder are in {source}, "
             f"which holds "
             f"{_names(sorted(tensors))}: these are of another network, so name theirs with "
-            "--encoder"
+            "`encoder`"
         )
     net.load_state_dict(fitting, strict=False)
     others = [key for key in own if key in tensors and key not in fitting]

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from nearfar.atomic import write_file
 from nearfar.evaluation.results import capital
+from nearfar.messages import worded
 
 # the address of an image in the page itself
 IMAGE = r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]*={0,2}"
@@ -143,7 +144,8 @@ def templates(package: str = PACKAGE) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"image": image_url, "words": words, "number": number, "capital": capital}
+    made.filters |= {"image": image_url, "words": words, "number": number}
+    made.filters |= {"capital": capital, "worded": worded}
     made.filters["percent"] = lambda share: f"{100 * share:.1f}"
     made.globals["asset"] = _asset
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # ASCII

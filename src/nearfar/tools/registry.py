@@ -204,7 +204,7 @@ class Tool:
     def check(self, given: Mapping[str, Any]) -> None:
         """Raise ValueError for an option beyond its range, before anything is opened."""
         for name, (least, most) in self.ranges.items():
-            check_range(f"--{name.replace('_', '-')}", given[name], least, most)
+            check_range(name, given[name], least, most)
 
     def _shared(self, name: str, placed: bool) -> Parameter:
         annotation, default = KINDS[name]

@@ -62,7 +62,7 @@ class Result(dict[str, list[Any]]):
         return "\n".join(map(str, self.lines))
 
     def summary(self) -> Any:
-        """Return what --json prints."""
+        """Return what JSON output prints."""
         return dict(self)
 
     @isolated()

@@ -354,7 +354,7 @@ def reason(trial: TrialResult, settings: Settings, images: int) -> str:
         f"about {duration(settings.epochs * images / trial.rate)}: {settings.epochs:g} "
         f"epochs of {images} training "
         f"images at {trial.rate:.0f} images/s on {place}{trial.reason}. "
-        "To change it: --minutes, --epochs, --encoder, --image-size, --precision"
+        "To change it: `minutes`, `epochs`, `encoder`, `image_size`, `precision`"
     )
 
 
@@ -380,7 +380,7 @@ def choose_batch(
     check_enough_images(images)
     if given.batch_size is not None and given.batch_size > images:
         raise ValueError(
-            f"--batch-size {given.batch_size} is larger than the {images} images to train on"
+            f"`batch_size={given.batch_size}` is larger than the {images} images to train on"
         )
     whole = min(recipe.batch_size, images)
     half = (
@@ -405,14 +405,14 @@ def choose_batch(
                 complaint = complaint or problem
                 continue
             changed = (
-                [] if size == (given.batch_size or recipe.batch_size) else [f"--batch-size {size}"]
+                [] if size == (given.batch_size or recipe.batch_size) else [f"`batch_size={size}`"]
             )
             if fitted.projector != method.projector:
-                changed.append(f"--projector {' '.join(map(str, fitted.projector))}")
+                changed.append(f"`projector={fitted.projector}`")
             if changed:
                 log.info("%s, for %d training images", " and ".join(changed), images)
             return fitted, size
-    raise ValueError(f"--batch-size {sizes[-1]} does not work: {complaint}")
+    raise ValueError(f"`batch_size={sizes[-1]}` does not work: {complaint}")
 
 
 def buildable() -> AbstractContextManager[None]:

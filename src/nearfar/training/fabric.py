@@ -50,8 +50,8 @@ def build_fabric(
         return Fabric(strategy=SingleDeviceStrategy(place, _AnyDevice()), devices=1, plugins=plugin)
     if device.type not in SEVERAL:
         raise ValueError(
-            f"--devices {devices}: several processes do not train on {device.type}; use "
-            f"--accelerator cpu"
+            f"`devices={devices}`: several processes do not train on {device.type}; use "
+            "`accelerator='cpu'`"
         )
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
     strategy = DDPStrategy(start_method=start, timeout=TIMEOUT)
@@ -76,7 +76,7 @@ def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
     most = max(MOST_PROCESSES, os.cpu_count() or 1)
     if fabric.device.type == "cpu" and devices > most and not by_torchrun():
         raise ValueError(
-            f"--devices {devices} are too many processes for {os.cpu_count()} cores: at most {most}"
+            f"`devices={devices}` are too many processes for {os.cpu_count()} cores: at most {most}"
         )
 
 

@@ -348,9 +348,9 @@ def _learned(health: Health, first: Health | None) -> bool:
 
 def _words(state: State, health: Health, first: Health | None, epochs: float | None) -> str:
     few = epochs is not None and epochs < FEW_EPOCHS
-    early = "train on first, with more --minutes or --epochs. If that does not help, try"
+    early = "train on first, with more `minutes` or `epochs`. If that does not help, try"
     then = f"It is early, after {epochs:.3g} epochs: {early}" if few else "Try"
-    more = "" if few else "more --epochs, "
+    more = "" if few else "more `epochs`, "
     late = "" if few else "; if it is early, train on"
     before = "" if first is None else f", {first.view_retrieval:.1%} before training"
     found = (
@@ -367,18 +367,18 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
     return {
         "healthy": f"{found}; {rank}; {room}.",
         "diverged": "the embeddings are not finite numbers. "
-        "Try a lower --lr, more --warmup-epochs or --clip-gradient 1.",
+        "Try a lower `lr`, more `warmup_epochs` or `clip_gradient=1`.",
         "unclear": f"{health.images} held-out images are too few to tell; give at least "
         f"{FEW_IMAGES}.",
         "collapsed": f"all images have nearly the same embedding ({room}{began}), so the "
         f"encoder cannot tell them apart. "
-        f"{then} a lower --lr, more --warmup-epochs, a larger --batch-size, or more repulsion: "
+        f"{then} a lower `lr`, more `warmup_epochs`, a larger `batch_size`, or more repulsion: "
         "a lower temperature, "
         "more negatives, or another method.",
         "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space "
         f"there is. "
-        f"{then} a lower --lr, a lower temperature, stronger views or a larger --batch-size{late}.",
+        f"{then} a lower `lr`, a lower temperature, stronger views or a larger `batch_size`{late}.",
         "not learning": f"{found}, not clearly better than without training. "
-        f"{then} {more}a higher --lr (a lower one if the loss jumps), a lower temperature, "
+        f"{then} {more}a higher `lr` (a lower one if the loss jumps), a lower temperature, "
         f"or weaker views.",
     }[state]

@@ -219,7 +219,7 @@ def fit(
                 save()
                 raise TrainingStopped(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: "
-                    f"nearfar pretrain --resume {folder}"
+                    f"`nearfar.resume({str(folder)!r})`"
                 )
         trained = pace.steps / per_epoch
         if pace.steps < round(settings.epochs * per_epoch):
@@ -312,6 +312,6 @@ def _what_to_try(step: int, problem: str, checkpoint: Path) -> str:
         else "that folder can be used again"
     )
     return (
-        f"{problem} by step {step}; {kept}. Try a lower --lr, --clip-gradient 1 or more "
-        f"--warmup-epochs"
+        f"{problem} by step {step}; {kept}. Try a lower `lr`, `clip_gradient=1` or more "
+        "`warmup_epochs`"
     )

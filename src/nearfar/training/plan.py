@@ -68,7 +68,7 @@ WHITENED = (
     "small",
     "medium",
 )  # by default, see docs/photographs.md; "tiny" stays as tables compare by it
-ADAPT_ENCODER = "resnet18"  # of --init timm without --encoder
+ADAPT_ENCODER = "resnet18"  # of `init='timm'` without `encoder`
 LAYER_DECAY, FROZEN, ADAPT_WARMUP = 0.7, 2, 0.1  # the last as a share of the epochs
 MOST_HELD_OUT, MIN_VALIDATION, SHARE_HELD_OUT = 512, 2, 10  # the health of one image is not defined
 
@@ -186,10 +186,10 @@ def short_name(method: Method) -> str:
 
 def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
     """Return the settings with what a paper's recipe says of encoder, images and time, and the
-    recipe for --adapt.
+    recipe for `adapt`.
     """
     if given.minutes is not None and given.epochs is not None:
-        raise ValueError("--minutes and --epochs both say how long a run is; give one of them")
+        raise ValueError("`minutes` and `epochs` both say how long a run is; give one of them")
     timed = given.epochs is not None or given.minutes is not None
     if given.adapt:  # the projector is new and learns at the full rate, the encoder at LAYER_DECAY
         recipe = replace(
@@ -216,12 +216,12 @@ def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
 def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     """Return the settings with the encoder of the starting weights, and these weights, unread.
 
-    Raises ValueError for --adapt without weights, and what `find_weights` raises.
+    Raises ValueError for `adapt` without weights, and what `find_weights` raises.
     """
     if given.init is None:
         if given.adapt:
             raise ValueError(
-                "--adapt starts from existing weights: give --init timm, hf:owner/name, a "
+                "`adapt` starts from existing weights: give `init='timm'`, hf:owner/name, a "
                 "run or a file"
             )
         return given, None
@@ -232,7 +232,7 @@ def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     if start.file is not None:
         start.read({})  # what cannot be read is refused before the images are opened
     if given.init == "timm" and not isinstance(encoder, str):
-        raise ValueError("--init timm needs an encoder by its name, such as resnet18")
+        raise ValueError("`init='timm'` needs an encoder by its name, such as resnet18")
     return replace(given, encoder=start.encoder if encoder is None else encoder), start
 
 
@@ -248,18 +248,20 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     )
     if given.compile:
         quiet_compiler()
-        with raise_as_value_error("--compile does not work on this machine", RuntimeError):
+        with raise_as_value_error("`compile` does not work on this machine", RuntimeError):
             torch.compile(torch.sin)(torch.ones(2, device=find_device(given.accelerator)))
     if given.tensorboard and find_spec("tensorboard") is None:
         raise ValueError(
-            "--tensorboard needs a package of that name: pip install 'nearfar[tensorboard]'"
+            "`tensorboard` needs a package of that name: pip install 'nearfar[tensorboard]'"
         )
     _check_teacher(given, method)
     check_beside(given)
     if given.stream and given.limit is not None:
-        raise ValueError("--limit does not go with --stream: name fewer tars")
+        raise ValueError("`limit` does not go with `stream`: name fewer tars")
     if given.stream and method.setup(1).needs_index:
-        instead = "--scale matrix" if hasattr(method, "scale") else "--method saclr --scale matrix"
+        instead = (
+            "`scale='matrix'`" if hasattr(method, "scale") else "`method='saclr'` `scale='matrix'`"
+        )
         raise ValueError(
             f"{short_name(method)} keeps numbers for each image, which a stream does not "
             f"allow: use {instead}, "
@@ -268,11 +270,11 @@ def _check(given: Settings, method: Method, recipe: Recipe) -> None:
     place = Path(given.data) if isinstance(given.data, (str, os.PathLike)) else None
     if place is not None and all((place / name).is_file() for name in (CONFIG, TABLE)):
         raise ValueError(
-            f"{place} is a run folder: name images, or continue it with nearfar pretrain "
-            f"--resume {place}"
+            f"{place} is a run folder: name images, or continue it with "
+            f"`nearfar.resume({str(place)!r})`"
         )
     if (given.mean is None) != (given.std is None):
-        raise ValueError("--mean and --std go together: give both or none")
+        raise ValueError("`mean` and `std` go together: give both or none")
 
 
 def _check_teacher(given: Settings, method: Method) -> None:
@@ -281,17 +283,17 @@ def _check_teacher(given: Settings, method: Method) -> None:
     teacher = teacher_of(given)
     if teacher is None:
         if any(number is not None for number in numbers):
-            raise ValueError("--teacher-weight and --teacher-temperature are for a --teacher")
+            raise ValueError("`teacher_weight` and `teacher_temperature` are for a `teacher`")
         return
     if given.stream:
         raise ValueError(
-            "--teacher does not go with --stream: its features of all images are computed first"
+            "`teacher` does not go with `stream`: its features of all images are computed first"
         )
     in_place = method.setup_for(2, teacher).beside is None
     if in_place and given.teacher_weight is not None:
         raise ValueError(
             f"{short_name(method)} takes the teacher's similarities as its targets: leave "
-            "--teacher-weight out"
+            "`teacher_weight` out"
         )
 
 
@@ -396,7 +398,7 @@ def _open_and_measure(
         images = _read(sized)
     if images.value_range is None and given.value_range not in (None, EIGHT_BITS):
         raise ValueError(
-            "--value-range is for images of more than 8 bits, and all of these have 8 bits"
+            "`value_range` is for images of more than 8 bits, and all of these have 8 bits"
         )
     return images, trial
 
@@ -418,10 +420,10 @@ def _validation_size(given: Settings, total: int) -> int:
         log.info("%d images: too few for a validation set; skipping the health metrics", total)
         return 0
     if given.held_out == 1:
-        raise ValueError("--held-out 1: health metrics need two images or more; 0 skips them")
+        raise ValueError("`held_out=1`: health metrics need two images or more; 0 skips them")
     if given.held_out >= total:
         raise ValueError(
-            f"--held-out {given.held_out} leaves none of the {total} images to train on"
+            f"`held_out={given.held_out}` leaves none of the {total} images to train on"
         )
     return given.held_out
 
@@ -478,7 +480,7 @@ def keep_colour_for(given: Settings, views: Any) -> float:
     if given.keep_colour is not None:
         if not isinstance(views, (str, dict, ViewPlan)):
             raise ValueError(
-                "--keep-colour is for views by name and for a ViewPlan, not for a callable"
+                "`keep_colour` is for views by name and for a ViewPlan, not for a callable"
             )
         return given.keep_colour
     if isinstance(views, ViewPlan):
@@ -549,7 +551,7 @@ def views_at(
 def _with_encoder(given: Settings, images: Images | Stream, trial: TrialResult) -> Settings:
     if given.whiten and (given.init is not None or trial.encoder not in OWN_NETS):
         raise ValueError(
-            f"--whiten is for the encoders {', '.join(OWN_NETS)}, without starting weights"
+            f"`whiten` is for the encoders {', '.join(OWN_NETS)}, without starting weights"
         )
     grid, beside = chosen_readout(given, trial.encoder, images.channels, trial.image_size)
     return replace(

@@ -55,7 +55,7 @@ def world_size(devices: int | None) -> int:
     world = int(os.environ["WORLD_SIZE"])
     if devices not in (None, world):
         raise ValueError(
-            f"torchrun started {world} processes, but --devices is {devices}; omit --devices"
+            f"torchrun started {world} processes, but `devices` is {devices}; omit `devices`"
         )
     return world
 
@@ -66,14 +66,14 @@ def check_processes(
     """Raise ValueError for settings that do not go together on that many processes."""
     if batch_size < devices:
         raise ValueError(
-            f"--batch-size counts the images of all processes: {batch_size} are too few "
+            f"`batch_size` counts the images of all processes: {batch_size} are too few "
             f"for {devices}"
         )
     if devices > 1 and micro_batch == "auto":
-        raise ValueError("--micro-batch auto works with one process; give a number of images")
+        raise ValueError("`micro_batch='auto'` works with one process; give a number of images")
     if devices > 1 and micro_batch is not None and sync_batch_norm:
         raise ValueError(
-            "--sync-batch-norm needs the whole batch at once: omit it, or --micro-batch"
+            "`sync_batch_norm` needs the whole batch at once: omit it, or `micro_batch`"
         )
 
 
@@ -129,8 +129,7 @@ def translate_errors(devices: int, folder: str) -> Iterator[None]:
     and what to do.
     """
     go_on = (
-        f"resume from the last checkpoint, if there is one, with: nearfar pretrain "
-        f"--resume {folder}"
+        f"resume from the last checkpoint, if there is one, with: `nearfar.resume({str(folder)!r})`"
     )
     try:
         yield

@@ -30,13 +30,15 @@ def check_beside(given: Settings) -> None:
     """Raise ValueError for words that name nothing, and for weights that are not there."""
     words = _words(given.beside or NONE)
     for word in words:
-        check_known("--beside", word, [*BESIDE, NONE])
+        check_known("`beside`", word, [*BESIDE, NONE])
     if words and not isinstance(given.encoder, (str, type(None))):
-        raise ValueError("--beside is for encoders by name, not for a module of your own")
+        raise ValueError("`beside` is for encoders by name, not for a module of your own")
     if PRETRAINED in words and installed_weights() is None:
-        raise ValueError(f"--beside {given.beside}: no pretrained weights are installed: {INSTALL}")
+        raise ValueError(
+            f"`beside={given.beside!r}`: no pretrained weights are installed: {INSTALL}"
+        )
     if START in words and given.init is None:
-        raise ValueError(f"--beside {given.beside}: without --init there are no starting weights")
+        raise ValueError(f"`beside={given.beside!r}`: without `init` there are no starting weights")
 
 
 def _words(beside: str) -> list[str]:
@@ -60,7 +62,7 @@ def chosen_readout(
     places = encoder in PLACING and given.recipe == "small" and EDGES not in _words(beside)
     grid = given.grid or (GRID if places else 1)
     if grid != 1 and encoder not in OWN_NETS:
-        raise ValueError(f"--grid {grid} is for the encoders {', '.join(OWN_NETS)}")
+        raise ValueError(f"`grid={grid}` is for the encoders {', '.join(OWN_NETS)}")
     return grid, beside
 
 

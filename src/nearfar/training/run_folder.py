@@ -55,7 +55,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         number, host = _owner(note)
         by = f"process {number} on {host}" if number else "another process"
         raise ValueError(
-            f"{folder} is being written by {by}; wait for it, or choose another --out"
+            f"{folder} is being written by {by}; wait for it, or choose another `out`"
         ) from error
     except OSError as error:
         if lock.is_locked:  # and the disk is full
@@ -123,7 +123,8 @@ def _must_be_free(folder: Path) -> None:
     ours = LOCK in names and all(map(_is_ours, names))
     if (names and not ours) or (folder / CHECKPOINT).exists():
         raise ValueError(
-            f"{folder} exists already; choose another --out, or resume it with --resume {folder}"
+            f"{folder} exists already; choose another `out`, or resume it with "
+            f"`nearfar.resume({str(folder)!r})`"
         )
 
 
@@ -174,7 +175,7 @@ def check_unmoved(folder: Path, home: os.stat_result) -> None:
         raise NotWrittenError(
             f"the run folder {folder} was renamed or removed while it was written; resume "
             f"it from its last checkpoint, "
-            "wherever it lies now, with: nearfar pretrain --resume FOLDER"
+            "wherever it lies now, with: `nearfar.resume(FOLDER)`"
         )
 
 
@@ -263,7 +264,7 @@ def must_be_finite(path: Path, state: dict[str, Any], finite: set[str]) -> None:
     if spoiled:
         raise ValueError(
             f"the checkpoint {path} cannot be resumed: {spoiled} holds nan or inf; start a new run "
-            "with a lower --lr, --clip-gradient 1 or more --warmup-epochs"
+            "with a lower `lr`, `clip_gradient=1` or more `warmup_epochs`"
         )
 
 

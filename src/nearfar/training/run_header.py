@@ -37,7 +37,7 @@ from nearfar.training.settings import Settings
 from nearfar.training.teacher import load_teacher
 
 COMPILED = (
-    "this run is compiled (--compile), and torch may compile it anew in another way: from "
+    "this run is compiled (`compile`), and torch may compile it anew in another way: from "
     "here on the last digits of "
     "the results may differ from those of an uninterrupted run"
 )
@@ -174,7 +174,7 @@ def _going_on(
         raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
     if threads not in (None, settings.threads):
         said = (
-            "--threads %d in place of %d: from here on the last digits of the results differ from "
+            "`threads=%d` in place of %d: from here on the last digits of the results differ from "
             "those of an uninterrupted run"
         )
         log.info(said, threads, settings.threads)
@@ -206,7 +206,7 @@ def _same_data(
         images = open_data(settings)
     except FileNotFoundError as error:
         raise ValueError(
-            f"{error}; where the data lies now: nearfar pretrain DATA --resume {folder}"
+            f"{error}; where the data lies now: `nearfar.resume({str(folder)!r}, data=DATA)`"
         ) from error
     if table is None:
         _must_be_same(folder, images.table, method, data_changed)
@@ -225,6 +225,4 @@ def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed
         why = "its method keeps numbers for each image, which would be applied to others"
         raise ValueError(f"{said}, and {why}: restore the data, or start a new run")
     if changed and not data_changed:
-        raise ValueError(
-            f"{said}: restore it, or resume anyway with --data-changed (data_changed=True)"
-        )
+        raise ValueError(f"{said}: restore it, or resume anyway with `data_changed=True`")

@@ -156,7 +156,7 @@ class Settings:
         "weights of nearfar[pretrained]), 'start' (the starting weights as they were), 'edges', "
         "'colours' and 'pixels'; or 'none'. "
         "Default: pretrained+edges where these weights are installed, for images of 28 px or "
-        "more in grayscale or colour, and start+edges with --adapt; else none"
+        "more in grayscale or colour, and start+edges with `adapt`; else none"
     )
     layer_decay: Chosen[float] = setting(
         "factor on the learning rate for each layer of the encoder further from the "
@@ -426,7 +426,7 @@ def read_value(name: str, value: Any) -> Any:
     )
     if several or isinstance(value, str | None) or (name == "views" and isinstance(value, dict)):
         return value
-    raise ValueError(f"--{name} must be a text, not {value!r}")
+    raise ValueError(f"`{name}` must be a text, not {value!r}")
 
 
 def _as_yaml(value: Any) -> Any:
@@ -462,13 +462,13 @@ def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
 
 def check_value(field: Field[Any], hint: Any, value: Any) -> None:
     """Raise ValueError for a value that is not of the setting's type or out of its range."""
-    option = f"--{field.name.replace('_', '-')}"
+
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if not any(_is(value, kind) for kind in kinds):
         expected = " or ".join(filter(None, map(_words, kinds)))
-        raise ValueError(f"{option} must be {expected}, not {value!r}")
+        raise ValueError(f"`{field.name}` must be {expected}, not {value!r}")
     if "range" in field.metadata and isinstance(value, Real):
-        check_range(option, cast(float, value), *field.metadata["range"])
+        check_range(field.name, cast(float, value), *field.metadata["range"])
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -155,7 +155,7 @@ class Rows(Source):
         """Say which column has the labels where there are others, and which tables lack it."""
         if others:
             say_once(
-                f"labels of '{self.name}' are those of column '{column}'; --label-column takes "
+                f"labels of '{self.name}' are those of column '{column}'; `label_column` takes "
                 f"another one: {', '.join(others)}"
             )
         lacking = [file for file in self.files if column not in self.features(file)]

@@ -38,8 +38,8 @@ def check(photos: Embeddings, *, approximate: bool = False, seed: Seed = 0) -> C
         Columns "problem" (docs/check.md lists them), "name", "split", "label", "suggested" (a
         label), "other" (the image that it repeats), "measure", "words" and, for images in files,
         "path"; what matters most comes first. Further, `classes`: columns "label", "images" and, by
-        its name, the images of each split; and `next`: what to do in a sentence. With --json all
-        three, the columns as "problems". Nothing is moved or removed.
+        its name, the images of each split; and `next`: what to do in a sentence. `summary()` has
+        all three, the columns as "problems". Nothing is moved or removed.
 
     Raises:
         ValueError: for fewer than two images.

@@ -186,7 +186,7 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
 
 def remedy(run: bool) -> str:
     """Name the encoder that would predict labels better; run: whether it is that of a run."""
-    timm = "--encoder with a pretrained model of timm, such as resnet50"
+    timm = "`encoder` with a pretrained model of timm, such as resnet50"
     if run:
         return f"train on, or check the data with {timm}"
     return f"check a run of nearfar pretrain on these images, or try {timm}"

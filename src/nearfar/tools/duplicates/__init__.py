@@ -81,5 +81,5 @@ def duplicates(
     from nearfar.tools.duplicates.result import find_duplicates
 
     if orientations and not photos.has_pixels:
-        raise ValueError("--orientations compares pixels: name the images of these vectors")
+        raise ValueError("`orientations` compares pixels: name the images of these vectors")
     return find_duplicates(photos, against, orientations, distance, approximate)

@@ -150,10 +150,10 @@ def _held_out(
     left = np.setdiff1d(np.arange(len(train)), sample(len(train), limit, drawn_by))
     if len(left) < count:
         raise ValueError(
-            f"--held-out {count}: {len(left)} training images are left; lower it, or lower --limit"
+            f"`held_out={count}`: {len(left)} training images are left; lower it, or lower `limit`"
         )
     log.info(
-        "--held-out: %d of %d other training images, a random share of each class (seed %d)",
+        "`held_out`: %d of %d other training images, a random share of each class (seed %d)",
         count,
         len(left),
         seed,
@@ -166,7 +166,7 @@ def _no_labels(photos: Embeddings) -> str:
     if not photos.has_pixels:
         return (
             f"the vectors of {photos.name} have no labels to evaluate with: name their column "
-            "with --label-column, give labelled images beside them, or in Python a pair "
+            "with `label_column`, give labelled images beside them, or in Python a pair "
             "(vectors, labels)"
         )
     return f"the {photos.images.split or 'given'} images have no labels to evaluate with"
@@ -200,7 +200,7 @@ def _stratified(
         )
     except ValueError as error:  # fewer images than classes in one of the parts
         raise ValueError(
-            f"{len(labels)} images of {len(counts)} classes are too few for --test-share {share}: "
+            f"{len(labels)} images of {len(counts)} classes are too few for `test_share={share}`: "
             "both parts need as many images as there are classes"
         ) from error
     if len(alone):

@@ -104,7 +104,7 @@ def check_embeddings(photos: Embeddings, protocols: Protocols) -> None:
         check_run(photos.run)
     if photos.encoder is None and (tuned := list(protocols.tuned)):
         raise ValueError(
-            f"--protocol {tuned[0]} trains an encoder, and {photos.name} holds vectors: knn, "
+            f"`protocol={tuned[0]!r}` trains an encoder, and {photos.name} holds vectors: knn, "
             "linear, few and linear-sgd take vectors"
         )
 

@@ -63,13 +63,13 @@ class Protocols:
         check_protocols(self.frozen)
         if labels is not None and min(tuned.values(), default=100) == 100:
             raise ValueError(
-                "--labels is for finetune-P, such as finetune-1, which --protocol does not ask for"
+                "`labels` is for finetune-P, such as finetune-1, which `protocol` does not ask for"
             )
         if labels is not None and (kind := special(labels)):
-            raise ValueError(f"--labels {labels} is {kind}, not a text file")
+            raise ValueError(f"`labels={str(labels)!r}` is {kind}, not a text file")
         if (self.probe or self.rates) and "linear-sgd" not in self.names:
             raise ValueError(
-                "--probe and --probe-lr are for linear-sgd, which --protocol does not ask for"
+                "`probe` and `probe_lr` are for linear-sgd, which `protocol` does not ask for"
             )
         if self.probe or self.rates:
             self.probe_or("saclr-cifar")

@@ -145,7 +145,7 @@ def show_results(measured: Measurement) -> None:
         log.info(_table(measured, columns, "balanced accuracy: the mean over the classes"))
     said = sentence(measured)
     gray = gray_words(measured.on.gray, measured.on.image_size)
-    for line in (said, gray if gray and "--channels 1" not in said else ""):
+    for line in (said, gray if gray and "`channels=1`" not in said else ""):
         if line:
             log.info(line)
 

@@ -87,14 +87,14 @@ def map(
     )
     if photos.run is None and any(option is not None for option in unusual):
         raise ValueError(
-            f"{photos.name} is no run, whose encoder and views the map needs: leave --add-to, "
-            "--num-views, --show-channels, views and other layouts out"
+            f"{photos.name} is no run, whose encoder and views the map needs: leave `add_to`, "
+            "`num_views`, `show_channels`, views and other layouts out"
         )
     fixed = (layout, num_views, epochs, views, photos.label_column)
     if add_to is not None and any(option is not None for option in fixed):
         raise ValueError(
-            "--add-to uses an existing map as it is: leave --layout, --num-views, --epochs, "
-            "--label-column and views out"
+            "`add_to` uses an existing map as it is: leave `layout`, `num_views`, `epochs`, "
+            "`label_column` and views out"
         )
     layout = layout or "cluster-embedding"
     check_layout(layout, num_views)

@@ -47,8 +47,8 @@ def add_to_map(
     assert run is not None and new.encoder is not None
     if new.source is run.settings.given("data"):
         raise ValueError(
-            "--add-to adds other images to a map: name them, as in "
-            "nearfar map RUN OTHER --add-to map"
+            "`add_to` adds other images to a map: name them, as in "
+            "`nearfar.map(RUN, OTHER, add_to=MAP)`"
         )
     file = find_map(add_to, run.path)
     saved = load_map(file)

@@ -48,7 +48,7 @@ def search(
 
     others = len(photos) - 1
     k = min(FEW, others) if k is None else k
-    check_range("--k", k, 1, others)
+    check_range("k", k, 1, others)
     queries = resolve_queries(images, photos)
     near = find_nearest(photos.features, queries.features, k, own=queries.own)
     return SearchResult(photos, queries, near)

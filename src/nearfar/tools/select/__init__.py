@@ -39,7 +39,7 @@ def select(
     """Choose images to label or to look at: diverse, typical, odd ones, or those near others.
 
     Args:
-        images: for --by near: names in the data, files, or text files with one name per line.
+        images: for `by='near'`: names in the data, files, or text files with one name per line.
         n: number of images to choose. Default: 100, or all where they are fewer.
         by: "diverse" (farthest point first: covers everything, odd images too), "typical"
             (TypiClust: one from the centre of each cluster; best for very few labels), "outlier"
@@ -48,11 +48,11 @@ def select(
         labelled: images that have labels already, given like `images` (on the command line one name
             or text file): they are left out, diverse continues from them, and typical prefers
             clusters without them.
-        k: for --by outlier: the neighbour whose distance counts. Default: 10, or the last where
+        k: for `by='outlier'`: the neighbour whose distance counts. Default: 10, or the last where
             they are fewer.
-        approximate: for --by outlier and near: search with faiss's index instead of comparing all
-            pairs.
-        seed: random seed of the clusters, for --by typical.
+        approximate: for `by='outlier'` and `by='near'`: search with faiss's index instead of
+            comparing all pairs.
+        seed: random seed of the clusters, for `by='typical'`.
 
     Returns:
         Columns "rank" from 1, "name", "distance" (which one depends on `by`) and, for images in
@@ -74,11 +74,12 @@ def select(
         outliers,
     )
 
-    check_known("--by", by, MEANING)
+    check_known("`by`", by, MEANING)
     given = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
     if given != (by == "near"):
         raise ValueError(
-            "--by near needs images, and nothing else does: nearfar select RUN IMAGE... --by near"
+            "`by='near'` needs images, and nothing else does: "
+            "`nearfar.select(RUN, IMAGES, by='near')`"
         )
     done = labelled_rows(photos, labelled)
     if by == "near":

@@ -66,10 +66,10 @@ def labelled_rows(photos: Embeddings, labelled: Any) -> Int64[Tensor, " labelled
     places, names = resolve_names(words, photos), photos.images.names
     if missing := [word for word, row in places if row < 0]:
         near = did_you_mean(missing[0], names[:COMPARED], "see `nearfar embed` for the names")
-        raise ValueError(f"--labelled: {missing[0]!r} is not an image of the data: {near}")
+        raise ValueError(f"`labelled`: {missing[0]!r} is not an image of the data: {near}")
     done = torch.tensor(sorted({row for _, row in places}), dtype=torch.int64)
     if len(done) == len(names):
-        raise ValueError("--labelled names every image of the data: none is left to choose")
+        raise ValueError("`labelled` names every image of the data: none is left to choose")
     return done
 
 
@@ -82,7 +82,7 @@ def near_others(
     others[queries.own[queries.own >= 0]] = False
     others[done] = False
     if not others.any():
-        raise ValueError("--by near: every image of the data is given or labelled already")
+        raise ValueError("`by='near'`: every image of the data is given or labelled already")
     wanted = _count(n, int(others.sum()))
     near = find_nearest(queries.features, photos.features[others], 1, approximate=approximate)
     distance, order = near.distance[:, 0].sort(stable=True)
@@ -95,7 +95,7 @@ def outliers(
     """Choose the images farthest from their k-th neighbour."""
     k = min(NEIGHBOURS, len(photos) - 1) if k is None else k
     wanted = _count(n, len(photos) - len(done))
-    check_range("--k", k, 1, len(photos) - 1)
+    check_range("k", k, 1, len(photos) - 1)
     far = find_nearest(photos.features, None, k, approximate=approximate).distance
     far[done] = -1
     return outlier_rows(far, wanted)
@@ -114,5 +114,5 @@ def covering(
 
 def _count(n: int | None, most: int) -> int:
     """Return how many images to choose of at most so many; ValueError for more."""
-    check_range("--n", n, 1, most)
+    check_range("n", n, 1, most)
     return min(MANY, most) if n is None else n

@@ -15,8 +15,7 @@ from importlib import import_module
 from inspect import Parameter as Argument
 from operator import or_
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from cyclopts import App, ArgumentCollection, CoercionError, Group, Parameter, Token, convert
 
@@ -60,10 +59,6 @@ the last.
 """
 LAST = "Checkpoint and output"
 SOURCES = ("data", "images")  # of images: one or more, where they are of any type
-RANGE, RANGE_WORDS = (
-    list[float] | Literal["full", "uint8"] | None,
-    list[Literal["full", "uint8"] | float],
-)
 REQUIRED = {("embed", "out")}  # options that a command needs, where its function does not
 HELP = ("--help", "-h", "--help-all")
 PAGE: dict[str, Any] = {"help_format": "plaintext", "result_action": "return_value"}
@@ -356,38 +351,27 @@ def _hyperparameters(methods: Sequence[str], recipe: str, shown: bool) -> dict[s
 
 
 def _word(hint: Any, default: Any = None, several: bool = False, **about: Any) -> Any:
-    """Return a type with how words give it: a list takes those up to the next option, and whole
-    numbers are exact.
+    """Return a type with how words give it: a list takes those up to the next option.
 
     several: the option is repeated for each element. about: arguments of `Parameter`.
     """
-    hint = RANGE_WORDS if hint == RANGE else hint
+    kinds = {get_origin(kind) or kind for kind in [hint, *get_args(hint)]}
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
     taken = Parameter(
-        converter=None if bool in (hint, *get_args(hint)) else partial(_value, hint),
+        converter=partial(_whole, hint) if int in kinds else None,
         consume_multiple=None if several else 1,
         negative_iterable="",
+        n_tokens=-1 if {list, Literal} <= kinds else None,  # a list, or one word
         show_default=False if default in (None, False, ()) else shown,
     )
     return Annotated[hint, taken, Parameter(**about)]
 
 
-def _value(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
-    """Convert words to a value, `none` for None but where it is text; cyclopts would round 1.5 to a
-    whole number.
-    """
-    if (
-        tokens[0].value.lower() in ("none", "null")
-        and NoneType in get_args(hint)
-        and str not in get_args(hint)
-    ):
-        return None
+def _whole(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
+    """Convert words to a value of a type with whole numbers: cyclopts would round 1.5 to one."""
     value = convert(hint, tokens)
-    for token, one in zip(
-        tokens, value if isinstance(value, list | tuple) else [value], strict=False
-    ):
+    values = value if isinstance(value, list | tuple) else [value]
+    for token, one in zip(tokens, values, strict=False):
         if type(one) is int and "." in token.value:
             raise CoercionError(token=token, target_type=int)
-    return (
-        value[0] if hint == RANGE_WORDS and len(value) == 1 and isinstance(value[0], str) else value
-    )
+    return value

@@ -221,7 +221,7 @@ def test_what_exists_is_refused_before_any_work(tool, home, here, said):
 def test_a_number_beyond_its_range_is_refused_before_anything_is_opened(tool, here, unchecked):
     for name, (least, most) in find_tool(tool).ranges.items():
         for value in {least - 1, most + 1}:
-            says = rf"^--{name.replace('_', '-')} must be .*{least}.*, not {value}$"
+            says = rf"^`{name}` must be .*{least}.*, not {value}$"
             with pytest.raises(ValueError, match=says):
                 getattr(nearfar, tool)("nowhere", **{**OPTIONS[tool], name: value})
     with pytest.raises(FileNotFoundError, match="there is no nowhere: name a run folder, images"):

@@ -181,8 +181,10 @@ def unchecked(monkeypatch):
 @pytest.fixture(autouse=True, scope="session")
 def no_measurement():
     """Let no choice depend on this machine's speed: 1000 images a second whatever is asked for."""
+    from nearfar.training import budget
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 1000.0)
+        patch.setattr(budget, "training_speed", lambda *given, **named: 1000.0)
         yield
 
 
@@ -191,7 +193,10 @@ def no_pretrained_weights():
     """Let data without a run have the same features whether a package of weights is installed or
     not.
     """
+    from nearfar.embeddings import untrained
+    from nearfar.training import readout
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearfar.embeddings.untrained.installed_weights", lambda: None)
-        patch.setattr("nearfar.training.readout.installed_weights", lambda: None)
+        for room in (untrained, readout):
+            patch.setattr(room, "installed_weights", lambda: None)
         yield

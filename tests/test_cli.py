@@ -163,7 +163,7 @@ def test_what_nobody_foresaw_is_one_line_below_its_traceback(capsys, monkeypatch
     def broken():
         return {}["a\nkey"]
 
-    monkeypatch.setattr("nearfar.list_methods", broken)
+    monkeypatch.setattr(nearfar, "list_methods", broken)
     assert main(["methods"]) == 1
     *lines, last = capsys.readouterr().err.splitlines()
     assert last.startswith("nearfar: KeyError") and "report" in last
@@ -174,7 +174,7 @@ def test_a_full_disk_is_no_mistake_of_the_user(capsys, monkeypatch):
     def full():
         raise NotWrittenError("cannot write x: No space left on device")
 
-    monkeypatch.setattr("nearfar.list_methods", full)
+    monkeypatch.setattr(nearfar, "list_methods", full)
     assert main(["methods"]) == 1
     assert capsys.readouterr().err == "nearfar: cannot write x: No space left on device\n"
 
@@ -287,7 +287,7 @@ def test_a_word_is_taken_as_its_place_says(words, expected, monkeypatch):
         given.update(values)
         return Nothing()
 
-    monkeypatch.setattr("nearfar.cli.function_of", lambda verb: record)
+    monkeypatch.setattr(cli, "function_of", lambda verb: record)
     assert main([verb, *rest]) == 0
     assert {name: given[name] for name in expected} == expected
     assert given.keys() <= {*expected, "run", "target", "data", "images", "method"}, (
@@ -307,9 +307,7 @@ def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
         negatives="all",
     )
     given = {}
-    monkeypatch.setattr(
-        "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
-    )
+    monkeypatch.setattr(cli, "function_of", lambda verb: lambda **values: given.update(values))
     words = to_argv({name: value for name, value in settings.items() if name != "data"})
     assert main(["pretrain", settings["data"], *words]) == 0
     assert {name: given[name] for name in settings} == settings
@@ -317,9 +315,7 @@ def test_settings_are_written_as_words_that_give_them_again(monkeypatch):
 
 def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys, complaint):
     file, given = tmp_path / "own.yaml", {}
-    monkeypatch.setattr(
-        "nearfar.cli.function_of", lambda verb: lambda **values: given.update(values)
-    )
+    monkeypatch.setattr(cli, "function_of", lambda verb: lambda **values: given.update(values))
     file.write_text(
         "method: saclr\ndata: [one, two]\nlr: 1e-3\nmean: [0, 1]\nprojector: [64, "
         "32]\nlimit: null\nadapt: true\n"
@@ -355,7 +351,7 @@ def test_a_warning_of_a_library_is_one_line_without_its_source(capsys, monkeypat
     def warning():
         warnings.warn("invalid value\nin\x1b[31m cast", RuntimeWarning, stacklevel=1)
 
-    monkeypatch.setattr("nearfar.list_methods", warning)
+    monkeypatch.setattr(nearfar, "list_methods", warning)
     before = warnings.showwarning
     assert main(["methods"]) == 0
     assert capsys.readouterr().err == "nearfar: warning: invalid value in\\x1b[31m cast\n"
@@ -417,7 +413,7 @@ def test_examples_can_be_run(verb, monkeypatch, capsys):
         return Nothing()
 
     monkeypatch.setattr(cli, "function_of", lambda verb: recorded)
-    monkeypatch.setattr("nearfar.resume", recorded)
+    monkeypatch.setattr(nearfar, "resume", recorded)
     for example in examples:
         first, *words = shlex.split(re.split("[|>]", example)[0])
         assert (first, words[0]) == ("nearfar", verb)

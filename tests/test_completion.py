@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -20,7 +21,7 @@ def scripts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for shell in SHELLS:
             with (folder / shell).open("w") as file:
-                patch.setattr("sys.stdout", file)
+                patch.setattr(sys, "stdout", file)
                 assert main(["completion", shell]) == 0
     return {shell: folder / shell for shell in SHELLS}
 

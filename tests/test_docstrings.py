@@ -19,6 +19,7 @@ from rich.console import Console
 
 import nearfar
 import nearfar_papers
+from nearfar.maps import projector
 from nearfar.methods import Method, registry
 from tools.interface import ROOMS, public_names
 
@@ -59,7 +60,7 @@ def place(tmp_path_factory):
         patch.setattr(
             Console, "quiet", property(lambda self: True, lambda self, value: None), raising=False
         )
-        patch.setattr("nearfar.maps.projector.LEAST_STEPS", 20)
+        patch.setattr(projector, "LEAST_STEPS", 20)
         options = dict(epochs=1, batch_size=8, image_size=32, encoder="tiny")
         nearfar.pretrain("photos", out="runs/photos", **options).map(epochs=5)
         yield

@@ -21,6 +21,7 @@ from nearfar.messages import (
     to_plain,
     worded,
 )
+from nearfar.networks import pretrained
 from nearfar.networks.pretrained import read_tensors
 from nearfar.training.run_folder import load_checkpoint
 
@@ -176,8 +177,8 @@ def test_a_machine_without_memory_does_not_make_a_file_damaged(tmp_path, monkeyp
 
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"x")
-    monkeypatch.setattr("torch.load", load)
-    monkeypatch.setattr("nearfar.networks.pretrained.load_state_dict", load)
+    monkeypatch.setattr(torch, "load", load)
+    monkeypatch.setattr(pretrained, "load_state_dict", load)
     for read in (load_checkpoint, read_tensors):
         with pytest.raises(type(error)) as told:
             read(path)

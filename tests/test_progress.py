@@ -6,6 +6,7 @@ import logging
 from rich.console import Console
 
 import nearfar
+from nearfar import rendering
 from nearfar.progress import Bar, Table, log, progress, renderer, tracked, waiting
 from nearfar.rendering import ConsoleRenderer, shown_as, shown_here, shown_on
 
@@ -25,7 +26,7 @@ def test_nobody_hears_of_anything_who_does_not_ask(capfd):
 
 def test_a_console_has_lines_tables_and_bars_and_then_not(monkeypatch):
     file = io.StringIO()
-    monkeypatch.setattr("nearfar.rendering.INTERVAL", 0.0)
+    monkeypatch.setattr(rendering, "INTERVAL", 0.0)
     with shown_on(console_of(file)):
         log.info("[red]%s", "a line")
         table = Table("name", "count")
@@ -65,7 +66,7 @@ def test_bars_inside_bars_are_drawn_together():
 
 def test_a_short_bar_inside_another_is_not_drawn(monkeypatch):
     def drawn(moment):
-        monkeypatch.setattr("nearfar.rendering.MOMENT", moment)
+        monkeypatch.setattr(rendering, "MOMENT", moment)
         file = io.StringIO()
         shown = shown_on(console_of(file, terminal=True))
         with shown, progress("outer", 2), progress("inner", 3) as inner:

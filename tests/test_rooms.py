@@ -363,3 +363,19 @@ def test_the_tree_of_contributing_has_a_line_for_each_file():
     expected = {str(path.relative_to(root)) for path in files}
     expected = {name.removesuffix("__init__.py") for name in expected}
     assert named == expected, f"add {expected - named}, remove {named - expected}"
+
+
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(TESTS[0].parent)))
+def test_no_test_replaces_a_name_by_its_path_as_text(path):
+    """A name that moves is then an error of the linter, in place of a test that patches nothing."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            target = node.args[0]
+            by_text = node.func.attr == "setattr" and len(node.args) == 2
+            by_text |= node.func.attr in ("setattr", "delattr") and isinstance(
+                target, ast.Constant | ast.JoinedStr
+            )
+            assert not by_text, f"{path}:{node.lineno}: import {ast.unparse(target)} and patch it"

@@ -2,6 +2,7 @@
 take as X.
 """
 
+import os
 import pickle
 import warnings
 
@@ -15,7 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import nearfar
+from nearfar.pages import report, views
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
+from nearfar.training import run_header
 
 QUICK = dict(held_out=0, optimizer="sgd", lr=0.01)
 OF_ROWS = ContrastiveEncoder(
@@ -46,14 +49,14 @@ def fitted(digits):
 @pytest.fixture
 def lean(unchecked, monkeypatch):
     """Fifty runs: leave out what they write for people to look at."""
-    for home in (
-        "pages.views.write_views",
-        "pages.report.write_neighbours",
-        "pages.report.write_report",
+    for room, name in (
+        (views, "write_views"),
+        (report, "write_neighbours"),
+        (report, "write_report"),
+        (run_header, "write_environment"),
     ):
-        monkeypatch.setattr(f"nearfar.{home}", lambda *_: None)
-    monkeypatch.setattr("nearfar.training.run_header.write_environment", lambda *_: None)
-    monkeypatch.setattr("os.fsync", lambda _: None)
+        monkeypatch.setattr(room, name, lambda *_: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
@@ -186,7 +189,7 @@ def test_what_a_folder_has_that_is_no_image_is_a_warning(digits, tmp_path):
 def test_a_map_without_views_or_epochs_is_refused_before_training(
     digits, numbers, least, monkeypatch
 ):
-    monkeypatch.setattr("nearfar.pretrain", None)
+    monkeypatch.setattr(nearfar, "pretrain", None)
     with pytest.raises(
         ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"
     ):

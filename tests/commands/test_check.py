@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits, load_sample_images
 
 import nearfar
 from nearfar.data import open_images
-from nearfar.neighbours import Link, find_leaks
+from nearfar.neighbours import Link, duplicates, find_leaks
 from nearfar.neighbours.duplicates import COPIED, NEAR_DUPLICATE
 from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 
@@ -218,10 +218,10 @@ def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, said
 
 
 def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, said):
-    monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 1)
+    monkeypatch.setattr(duplicates, "CHUNK", 1)
     for most, count in ((10_000, "3 of 51"), (1, "at least 1 of 51")):
         said.clear()
-        monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", most)
+        monkeypatch.setattr(duplicates, "CONFIRMED", most)
         run.evaluate(protocol=("knn",), baselines=False)
         [line] = [one for one in said.text.splitlines() if "have a copy" in one]
         assert line.startswith(f"{count} test images")
@@ -229,14 +229,14 @@ def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, 
 
 
 def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monkeypatch, bars):
-    monkeypatch.setattr("nearfar.neighbours.duplicates.CHUNK", 7)
+    monkeypatch.setattr(duplicates, "CHUNK", 7)
     pixels = np.stack([np.asarray(digit(number)) for number in range(60)])
     images, features = open_images(pixels), torch.eye(60)
     found = find_leaks(images, images, features, features, 0.1)
     assert found.complete and sorted(link.second for link in found.links) == list(range(60))
     moves = [move[1:] for move in bars if move[0] == "looking for copies"]
     assert moves[-1] == (60, 60) and len(moves) == 9
-    monkeypatch.setattr("nearfar.neighbours.duplicates.CONFIRMED", 20)
+    monkeypatch.setattr(duplicates, "CONFIRMED", 20)
     found = find_leaks(images, images, features, features, 0.1)
     assert not found.complete and len(found.links) == 20
 

@@ -2,16 +2,21 @@
 
 import json
 import os
+import timeit
 from email.message import Message
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import nearfar
+from nearfar import device as device_module
 from nearfar.cli import main
+from nearfar.commands import doctor
 from nearfar.data import open_images, resources
 from nearfar.data.resources import usable_cores
+from nearfar.training import budget
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_it_tells_what_a_run_would_take(home):
 
 
 def test_it_times_convolutions(monkeypatch, said):
-    monkeypatch.setattr("timeit.repeat", lambda run, **_: run() is not None and [0.002, 0.001])
+    monkeypatch.setattr(timeit, "repeat", lambda run, **_: run() is not None and [0.002, 0.001])
     found = nearfar.doctor()
     assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
     assert not [note for note in found["notes"] if "convolution" in note]
@@ -66,8 +71,8 @@ def test_it_times_convolutions(monkeypatch, said):
 def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch):
     def notes(seconds, bfloat16):
         measured = iter([[one] for one in seconds])
-        monkeypatch.setattr("timeit.repeat", lambda run, **_: next(measured))
-        monkeypatch.setattr("nearfar.device.has_bfloat16", lambda device: bfloat16)
+        monkeypatch.setattr(timeit, "repeat", lambda run, **_: next(measured))
+        monkeypatch.setattr(device_module, "has_bfloat16", lambda device: bfloat16)
         return [note for note in nearfar.doctor()["notes"] if "convolution" in note]
 
     [note] = notes((0.001, 0.030, 0.001), bfloat16=True)
@@ -101,7 +106,7 @@ def test_what_is_missing_is_a_problem_with_a_way_out(monkeypatch, capsys):
         told["Requires-Dist"] = line
     for extra in ("onnx", "test"):
         told["Provides-Extra"] = extra
-    monkeypatch.setattr("importlib.metadata.metadata", lambda name: told)
+    monkeypatch.setattr(metadata, "metadata", lambda name: told)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     old, missing = found["problems"]
@@ -114,10 +119,10 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     def broken(*given, **named):
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr("nearfar.training.budget.training_speed", broken)
+    monkeypatch.setattr(budget, "training_speed", broken)
     assert main(["doctor"]) == 1
     assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
-    monkeypatch.setattr("nearfar.training.budget.training_speed", lambda *given, **named: 0.0)
+    monkeypatch.setattr(budget, "training_speed", lambda *given, **named: 0.0)
     assert (
         main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
     )
@@ -127,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
     def refused(folder):
         raise OSError(f"cannot write into {folder}: Read-only file system")
 
-    monkeypatch.setattr("nearfar.commands.doctor.check_folder", refused)
+    monkeypatch.setattr(doctor, "check_folder", refused)
     here, cache = nearfar.doctor()["problems"]
     assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
 

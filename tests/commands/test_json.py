@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nearfar
+from nearfar import cli
 from nearfar.cli import main
 from nearfar.messages import as_json
 
@@ -91,7 +92,7 @@ def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, monkeypatch):
         print("by the way")
         raise KeyError("key")
 
-    monkeypatch.setattr("nearfar.list_methods", broken)
+    monkeypatch.setattr(nearfar, "list_methods", broken)
     code, told, err = said(capsys, "methods")
     assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
 
@@ -103,7 +104,7 @@ def test_what_a_library_in_c_writes_does_not_go_to_stdout(capfd, monkeypatch):
         os.write(1, b"[Gloo] Rank 0 is connected\n")
         return {"found": 1}
 
-    monkeypatch.setattr("nearfar.cli._called", noisy)
+    monkeypatch.setattr(cli, "_called", noisy)
     assert main(["methods", "--json"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out) == {"found": 1} and "[Gloo]" in err

@@ -16,6 +16,8 @@ from sklearn.datasets import load_digits
 
 import nearfar
 from nearfar.cli import main
+from nearfar.data import cache
+from nearfar.embeddings import embeddings
 from nearfar.tools.result import paths_for_stdout
 
 ODD = "copy of\n'000' $HOME.png"
@@ -283,10 +285,8 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, tmp_path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     options = dict(epochs=1, batch_size=32, held_out=8, encoder="small", method="simclr")
     run = nearfar.pretrain(pictures, out=tmp_path / "run", **options)
-    monkeypatch.setattr(
-        "nearfar.data.cache.decode", None
-    )  # every decoding would be an image that is skipped
-    monkeypatch.setattr("nearfar.data.cache._build", None)
+    monkeypatch.setattr(cache, "decode", None)  # every decoding would be an image that is skipped
+    monkeypatch.setattr(cache, "_build", None)
     nearfar.embed(run, out=tmp_path / "rows.npz")
     assert len(run.search("005.png", k=2)["name"]) == 2
 
@@ -309,7 +309,7 @@ def test_only_new_images_are_computed_and_removed_ones_disappear(
     computed = []
     real = nearfar.embeddings.embeddings.compute_features
     watched = lambda net, images, *rest: computed.append(images.names) or real(net, images, *rest)  # noqa: E731
-    monkeypatch.setattr("nearfar.embeddings.embeddings.compute_features", watched)
+    monkeypatch.setattr(embeddings, "compute_features", watched)
     for file in moved[:7]:
         (tmp_path / file.name).rename(file)
     removed = sorted(folder.glob("*.png"))[-1]
@@ -332,7 +332,8 @@ def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, tmp_p
     computed = []
     real = nearfar.embeddings.embeddings.compute_features
     monkeypatch.setattr(
-        "nearfar.embeddings.embeddings.compute_features",
+        embeddings,
+        "compute_features",
         lambda *given: computed.append(1) or real(*given),
     )
     (run.path / "features.safetensors").write_bytes(b"damaged")

@@ -15,7 +15,9 @@ from nearfar.cli import main
 from nearfar.data import open_images
 from nearfar.data.images import sample
 from nearfar.evaluation import extract
-from nearfar.maps import load_map, map_quality
+from nearfar.maps import load_map, map_quality, projector
+from nearfar.tools.map import page as page_module
+from nearfar.tools.map import result
 
 OPTIONS = dict(
     epochs=6, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true"
@@ -46,7 +48,7 @@ def other(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Of the projector that is trained alone."""
-    monkeypatch.setattr("nearfar.maps.projector.LEAST_STEPS", 40)
+    monkeypatch.setattr(projector, "LEAST_STEPS", 40)
 
 
 def described(page):
@@ -145,8 +147,8 @@ def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, monkeypatch):
     assert site.count("none") == 78 and set(retrieved) <= {"yes", "no"}
     assert data["neighbours"]["k"] == 15
 
-    monkeypatch.setattr("nearfar.tools.map.page.MOST_IMAGES", 50)
-    monkeypatch.setattr("nearfar.tools.map.result.MOST_IMAGES", 50)
+    monkeypatch.setattr(page_module, "MOST_IMAGES", 50)
+    monkeypatch.setattr(result, "MOST_IMAGES", 50)
     page = nearfar.map(run, **options).path
     assert page == run.path / "map" / "index.html" and not (run.path / "map.html").exists()
     assert [one["name"] for one in described(page)["columns"]][:2] == ["label", "site"]

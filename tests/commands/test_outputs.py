@@ -11,6 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import nearfar
+from nearfar.training import plan
 
 OPTIONS = dict(
     epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true"
@@ -140,7 +141,7 @@ def test_starting_weights_that_are_none(content, tmp_path, images_file):
 def test_tensorboard_without_its_package_is_one_line_and_no_folder(
     images_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("nearfar.training.plan.find_spec", lambda name: None)
+    monkeypatch.setattr(plan, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install"):
         nearfar.pretrain(
             images_file,

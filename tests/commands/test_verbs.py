@@ -20,7 +20,7 @@ from nearfar.data import open_images
 from nearfar.embeddings.saving import write_embeddings
 from nearfar.evaluation import extract
 from nearfar.evaluation.results import sentence
-from nearfar.maps import Projector
+from nearfar.maps import Projector, layouts
 from nearfar.networks import save_encoder
 from nearfar.rendering import shown_on
 from nearfar.views import View, ViewPlan
@@ -254,7 +254,7 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
         seen.extend([views[0], features])
         return Projector(features.shape[1])
 
-    monkeypatch.setattr("nearfar.maps.layouts.fit_projector", fit_projector)
+    monkeypatch.setattr(layouts, "fit_projector", fit_projector)
     darker = np.load(images_file)["images"] // 4
     nearfar.map(run, darker, out=tmp_path / "map.html", layout="projector", num_views=2)
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999

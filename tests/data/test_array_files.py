@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data import list_splits, open_images
+from nearfar.data import list_splits, open_images, resources
 
 IMAGES = np.arange(4 * 5 * 5, dtype=np.uint8).reshape(4, 5, 5)
 
@@ -94,7 +94,7 @@ def test_a_name_does_not_matter(tmp_path):
 
 def test_an_array_larger_than_the_free_memory_is_refused_unread(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 100, 100), np.uint8))
-    monkeypatch.setattr("nearfar.data.resources.CGROUP", tmp_path)
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("1000000")  # as much as a machine that is not idle has
     (tmp_path / "memory.current").write_text("920000")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 19000\n")

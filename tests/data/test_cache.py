@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import filelock
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -313,7 +314,7 @@ def test_a_finished_cache_may_be_read_only(folder, monkeypatch):
 
     monkeypatch.setattr(os, "utime", refused)
     monkeypatch.setattr(os, "replace", refused)
-    monkeypatch.setattr("filelock.FileLock", refused)
+    monkeypatch.setattr(filelock, "FileLock", refused)
     assert torch.equal(open_images(folder).pixels, pixels)
 
 

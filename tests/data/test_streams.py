@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nearfar.data import StreamBatches, difference, open_images, open_stream, streams
-from nearfar.data.sources import tars
+from nearfar.data.sources import encoded, tars
 from tests.pictures import png, tar
 
 CROPS = [(8, (0.3, 1.0), (0.75, 1.33)), (4, (0.1, 0.3), (1.0, 1.0))]
@@ -121,7 +121,7 @@ def test_what_is_damaged_is_listed_and_replaced(shards, tmp_path):
 
 
 def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
-    monkeypatch.setattr("nearfar.data.sources.encoded.SETTLED", -(10**12))
+    monkeypatch.setattr(encoded, "SETTLED", -(10**12))
     looked = []
     real = tars.examples
     monkeypatch.setattr(
@@ -148,7 +148,7 @@ def test_one_byte_inside_of_a_tar_is_noticed_and_a_copy_is_the_same(tmp_path, mo
     content[len(content) // 2] ^= 1
     copy.write_bytes(content)
     assert difference(before, open_stream(copy).table) == "1 image changed: first 0.tar"
-    monkeypatch.setattr("nearfar.data.streams._READ_WHOLE", 0)
+    monkeypatch.setattr(streams, "_READ_WHOLE", 0)
     by_ends = open_stream(copy).table
     assert difference(by_ends, open_stream(tmp_path / "0.tar").table) == ""
 

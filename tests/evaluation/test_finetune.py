@@ -3,7 +3,14 @@ import pytest
 import torch
 
 from nearfar.data import open_images
-from nearfar.evaluation import draw_labels, finetune_accuracies, listed_rows, percent_of, tuning
+from nearfar.evaluation import (
+    draw_labels,
+    finetune,
+    finetune_accuracies,
+    listed_rows,
+    percent_of,
+    tuning,
+)
 from nearfar.evaluation.finetune import Tuning
 from nearfar.networks import Encoder, build_backbone
 
@@ -31,7 +38,7 @@ def encoder(halves):
 def test_everything_is_trained_and_the_encoder_that_is_given_stays(
     halves, encoder, monkeypatch, bars
 ):
-    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 10)
+    monkeypatch.setattr(finetune, "LEAST_STEPS", 10)
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     rows = np.arange(100)
     first = finetune_accuracies(encoder, *halves, rows, QUICK)
@@ -46,7 +53,7 @@ def test_everything_is_trained_and_the_encoder_that_is_given_stays(
 
 
 def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, monkeypatch):
-    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 1)
+    monkeypatch.setattr(finetune, "LEAST_STEPS", 1)
     rates, step = [], torch.optim.SGD.step
 
     def watched(self, *arguments):
@@ -62,7 +69,7 @@ def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, m
 
 
 def test_bfloat16_where_the_run_used_it(halves, encoder, monkeypatch):
-    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 1)
+    monkeypatch.setattr(finetune, "LEAST_STEPS", 1)
     seen = []
     encoder.backbone.register_forward_hook(
         lambda module, given, out: seen.append((module.training, out.dtype))

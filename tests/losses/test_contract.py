@@ -10,7 +10,7 @@ import torch
 
 from nearfar import losses as L
 from nearfar import testing
-from nearfar.pairs import attention, blocks, log_sum_exp
+from nearfar.pairs import arithmetic, attention, blocks, log_sum_exp
 
 IMAGES, BATCH, DIM = 40, 12, 6
 KINDS = {"o": "view", "O": "views", "k": "key", "K": "keys", "q": "queue", "i": "index"}
@@ -310,7 +310,7 @@ def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_ca
         raise AssertionError("weight must be a graph constant")
 
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.setattr("nearfar.pairs.arithmetic._onednn", not_lowered)
+    monkeypatch.setattr(arithmetic, "_onednn", not_lowered)
     torch.testing.assert_close(evaluate(make(name), given), wanted, rtol=1e-4, atol=1e-6)
 
 

@@ -8,14 +8,12 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from nearfar.maps import ClusterEmbedding, clusters_of
+from nearfar.maps import ClusterEmbedding, clusters, clusters_of
 
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(
-        "nearfar.maps.clusters.ClusterEmbedding", partial(ClusterEmbedding, max_iter=150)
-    )
+    monkeypatch.setattr(clusters, "ClusterEmbedding", partial(ClusterEmbedding, max_iter=150))
 
 
 def test_planted_groups_are_found_and_counted(groups=7):
@@ -32,7 +30,7 @@ def test_planted_groups_are_found_and_counted(groups=7):
 
 
 def test_rows_beyond_those_that_make_the_plane_are_placed_among_them(monkeypatch):
-    monkeypatch.setattr("nearfar.maps.clusters.LAID_OUT", 60)
+    monkeypatch.setattr(clusters, "LAID_OUT", 60)
     generator = torch.Generator().manual_seed(0)
     centres = F.normalize(torch.randn(4, 16, generator=generator), dim=1)
     truth = torch.arange(4).repeat(50)

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
+from nearfar.neighbours import copies as copies_module
 from nearfar.neighbours.copies import (
     COPY,
     LOCAL,
@@ -164,7 +165,7 @@ def test_large_images_are_compared_in_strips(monkeypatch):
     second = first.copy()
     second[0, 99:103, 20:24] ^= 64
     whole = local_difference(first, second)
-    monkeypatch.setattr("nearfar.neighbours.copies.ROWS", 50 * 20)
+    monkeypatch.setattr(copies_module, "ROWS", 50 * 20)
     assert local_difference(first, second) == whole > 0
 
 

@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.models import _hub as hub_module
 from timm.models._hub import save_for_hf
 from torch import Tensor, nn
 
@@ -275,7 +276,7 @@ def test_timms_weights_and_a_hub_name_go_through_timm(
         asked.append(repo_id)
         return str(tmp_path / filename)
 
-    monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
+    monkeypatch.setattr(hub_module, "hf_hub_download", download)
     for init in ("timm", "hf:someone/net"):
         backbone = build_backbone("resnet10t", image_size=64, channels=3, init=init)
         assert torch.equal(backbone.net.layer4[0].conv2.weight, net.layer4[0].conv2.weight)

@@ -5,6 +5,7 @@ worked out by hand.
 import json
 import shutil
 from dataclasses import replace
+from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,6 @@ def test_nothing_found_is_zero_and_nothing_to_find_is_an_error(monkeypatch):
     assert average_precision(truth(FIRST), [[]])["AP"] == 0
     with pytest.raises(ValueError, match="no annotated object"):
         average_precision(truth(FIRST, crowd=(0,)), [[]])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'nearfar\[detection\]'"):
         average_precision(truth(FIRST), [[]])

@@ -10,6 +10,7 @@ import torch
 import nearfar
 from nearfar.networks.backbone import with_grid
 from nearfar.training.run_folder import CHECKPOINT
+from nearfar_papers import measures
 from nearfar_papers.measures import IMAGES, MEASURES, main, saved_projector
 
 
@@ -84,7 +85,7 @@ def test_the_projector_of_a_run_is_that_of_its_last_step(run):
 
 
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
-    monkeypatch.setattr("nearfar.map", partial(nearfar.map, epochs=2, num_views=2), raising=False)
+    monkeypatch.setattr(nearfar, "map", partial(nearfar.map, epochs=2, num_views=2), raising=False)
     (run.path / "plane.html").write_text("left by a measurement that was stopped")
     found = MEASURES["plane"]({}, run.path)
     numbers = json.loads((run.path / "plane.json").read_text())
@@ -98,12 +99,12 @@ def test_only_losses_of_one_network_are_measured_alone(tmp_path):
 
 
 def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, monkeypatch):
-    monkeypatch.setattr("nearfar_papers.measures.SECONDS", 0.0)
+    monkeypatch.setattr(measures, "SECONDS", 0.0)
     given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
     assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
-    monkeypatch.setattr("nearfar_papers.measures._fastest", lambda step: 0.5)
+    monkeypatch.setattr(measures, "_fastest", lambda step: 0.5)
     monkeypatch.setattr(
-        "nearfar_papers.measures._rate", lambda given: given["batch_size"] / 2.0
+        measures, "_rate", lambda given: given["batch_size"] / 2.0
     )  # 2 s for any step
     assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(
         100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512)
@@ -116,10 +117,8 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
 
 def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
     speeds = iter([99.0, 50.0, 20.0])
-    monkeypatch.setattr("nearfar_papers.measures.SECONDS", 0.0)
-    monkeypatch.setattr(
-        "nearfar_papers.measures.training_speed", lambda *given, **how: next(speeds)
-    )
+    monkeypatch.setattr(measures, "SECONDS", 0.0)
+    monkeypatch.setattr(measures, "training_speed", lambda *given, **how: next(speeds))
     given = dict(method="simclr", encoder="tiny", batch_size=100)
     assert MEASURES["step-time"](given, tmp_path) == 1000 * 100 / 50
     MEASURES["step-memory"](given, tmp_path)

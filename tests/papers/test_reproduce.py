@@ -22,6 +22,7 @@ from nearfar.cli import main
 from nearfar.device import machine
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.training.run_folder import lock_run_folder
+from nearfar_papers import runs
 from nearfar_papers.paper import read_paper
 from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
 from tests.papers.conftest import paper
@@ -84,7 +85,7 @@ def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch)
         words = "small scale" if path.stem.endswith(".small") else "run"
         assert words in listed[f"{path.parent.name}/{path.stem.removesuffix('.small')}"]["state"]
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("nearfar_papers.runs.COMMITTED", tmp_path / "nowhere")  # an installed wheel
+    monkeypatch.setattr(runs, "COMMITTED", tmp_path / "nowhere")  # an installed wheel
     assert {state_of(table, tmp_path) for table in paper("saclr").tables.values()} == {"not run"}
 
 
@@ -104,9 +105,7 @@ def again(reproduced, tmp_path, monkeypatch):
     """A copy of that folder to work in, where no run may be made; and what was returned."""
     shutil.copytree(reproduced[0], tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "nearfar_papers.runs.run_tasks", lambda *args: pytest.fail("it was run already")
-    )
+    monkeypatch.setattr(runs, "run_tasks", lambda *args: pytest.fail("it was run already"))
     return reproduced[1]
 
 
@@ -147,7 +146,7 @@ def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, mon
     )
     for path in Path("reproduced/runs").rglob("measured.json"):
         path.unlink()
-    monkeypatch.setattr("nearfar_papers.runs.machine", lambda: "another machine")
+    monkeypatch.setattr(runs, "machine", lambda: "another machine")
     assert (
         nearfar_papers.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
         == again["own/table-2"]["cells"]
@@ -335,7 +334,7 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
             raise subprocess.CalledProcessError(1, words)
         return {"result": 7}
 
-    monkeypatch.setattr("nearfar_papers.runs._Commands.run", run)
+    monkeypatch.setattr(runs._Commands, "run", run)
     Path("own.yaml").write_text(own)
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
     said = capsys.readouterr()

@@ -7,6 +7,7 @@ from PIL import Image
 
 from nearfar.data.images import sample
 from nearfar.tools.evaluate.labelled_sets import LabelledSets
+from nearfar_papers import standard_sets
 from nearfar_papers.standard_sets import (
     STANDARD_SETS,
     VOC_CLASSES,
@@ -136,7 +137,7 @@ def means(pixels):
 
 
 def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, said, monkeypatch):
-    monkeypatch.setattr("nearfar_papers.standard_sets.CHUNK", 4)
+    monkeypatch.setattr(standard_sets, "CHUNK", 4)
     write_voc(tmp_path, train=6, test=6)
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/test001.jpg").write_bytes(b"no image")
     splits = open_standard(STANDARD_SETS["voc2007"], tmp_path)

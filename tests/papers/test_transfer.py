@@ -5,7 +5,7 @@ import pytest
 import nearfar
 import nearfar_papers
 from nearfar.threads import use_threads
-from nearfar_papers import protocols
+from nearfar_papers import labelled_evaluation, protocols
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
 
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
@@ -22,7 +22,7 @@ def run(images_file, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr("nearfar_papers.protocols.PENALTIES", (0.1, 10.0))
+    monkeypatch.setattr(protocols, "PENALTIES", (0.1, 10.0))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -85,7 +85,7 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, monkeypatch):
         seen.append({part: len(labels) for part, (_, labels) in splits.items()})
         return real(name, splits, *rest)
 
-    monkeypatch.setattr("nearfar_papers.labelled_evaluation.protocol_results", watched)
+    monkeypatch.setattr(labelled_evaluation, "protocol_results", watched)
     results = nearfar_papers.transfer(run, str(tmp_path), baselines=False)
     assert seen == [{"train": 12, "validation": 8, "test": 8}] and list(results) == ["trained"]
 

@@ -8,6 +8,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
+from nearfar_papers import protocols
 from nearfar_papers.protocols import (
     PENALTIES,
     RATES,
@@ -227,7 +228,7 @@ FEW_PENALTIES = [1e4, 30.0, 1.0, 0.01]
 @pytest.mark.parametrize(("count", "dim"), [(300, 12), (40, 60)])
 def test_every_penalty_of_the_path_gives_scikit_learns_optimum(clouds, count, dim, monkeypatch):
     """Of unscaled, shifted features, more images than dimensions and fewer."""
-    monkeypatch.setattr("nearfar_papers.protocols.MAX_ITERATIONS", 1000)
+    monkeypatch.setattr(protocols, "MAX_ITERATIONS", 1000)
     noise = torch.randn(count, max(dim - 12, 1), generator=torch.Generator().manual_seed(5))
     x = torch.cat([clouds[0][:count], noise], 1)[:, :dim] * torch.logspace(-1, 1, dim) + 3
     y = torch.from_numpy(clouds[1][:count])

@@ -21,6 +21,7 @@ from nearfar.device import (
 from nearfar.losses import LORAC, WMSE
 from nearfar.neighbours import find_nearest, nearest_rows
 from nearfar.training.fabric import build_fabric
+from tests.standin import device as device_module
 from tests.standin.device import DEVICE, NAME, available, synchronisations
 
 CPU = torch.device("cpu")
@@ -33,7 +34,7 @@ def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
         ValueError, match=f"`accelerator='xpu'`: torch finds no such device.*{NAME} and the CPU"
     ):
         find_device("xpu")
-    monkeypatch.setattr("tests.standin.device._there", False)
+    monkeypatch.setattr(device_module, "_there", False)
     assert find_device("auto").type == "cpu" and gpu_names() == []
     with pytest.raises(
         ValueError, match=r"`accelerator='gpu'`: torch finds no such device.*the CPU alone"

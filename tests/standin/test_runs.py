@@ -11,7 +11,8 @@ from PIL import Image
 
 import nearfar
 from nearfar.data import open_images
-from nearfar.maps import LAYOUTS, load_map
+from nearfar.evaluation import finetune
+from nearfar.maps import LAYOUTS, load_map, projector
 from tests.standin.conftest import REAL
 from tests.steps import at_step, same_runs
 
@@ -169,7 +170,7 @@ def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device,
 
 
 def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
-    monkeypatch.setattr("nearfar.evaluation.finetune.LEAST_STEPS", 10)
+    monkeypatch.setattr(finetune, "LEAST_STEPS", 10)
     there = trained.evaluate(protocol=PROTOCOLS)
     with without_gpu():
         here = trained.evaluate(protocol=PROTOCOLS)
@@ -201,7 +202,7 @@ def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkeypatch):
     for stage in ("LEAST_STEPS", "FINETUNE_LEAST_STEPS"):
-        monkeypatch.setattr(f"nearfar.maps.projector.{stage}", 20)
+        monkeypatch.setattr(projector, stage, 20)
 
     def drawn(name):
         page = trained.map(out=tmp_path / f"{name}.html", layout=layout, epochs=3).path

@@ -7,7 +7,9 @@ import io
 import os
 import random
 import shutil
+import tempfile
 
+import jaxtyping
 import pytest
 
 from nearfar.app import command_app, options_of_app, pretrain_app
@@ -59,8 +61,8 @@ def place(images_file, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("scratch")))
-        patch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as it is outside the tests
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("scratch")))
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as it is outside the tests
         words = BASE["pretrain"].replace("DATA", "DATA.npz").replace("new", "run").split()
         assert main(["pretrain", *words]) == 0
         yield folder

@@ -13,6 +13,7 @@ import nearfar
 from nearfar.device import half_precision
 from nearfar.methods import method_class
 from nearfar.training import budget
+from nearfar.training import job as job_module
 from nearfar.training.budget import (
     MODEL_SIZES,
     choose_model_size,
@@ -285,7 +286,7 @@ def test_a_paper_s_recipe_keeps_its_epochs(images_file, tmp_path, monkeypatch):
         seen.append(job)
         raise InterruptedError
 
-    monkeypatch.setattr("nearfar.training.job.launch", launch)
+    monkeypatch.setattr(job_module, "launch", launch)
     with pytest.raises(InterruptedError):
         nearfar.pretrain(
             images_file,

@@ -13,7 +13,7 @@ import nearfar
 from nearfar import threads
 from nearfar.cli import main
 from nearfar.methods import Model, Recipe, SimCLR
-from nearfar.training import loop
+from nearfar.training import loop, progress
 from tests.steps import at_step, interrupt, logged, same_runs
 
 # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns,
@@ -251,7 +251,7 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     out.
     """
     now = [0.0]
-    monkeypatch.setattr("nearfar.training.progress.perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
     pace = loop.StepBudget
     monkeypatch.setattr(loop, "StepBudget", lambda *given: pace(*given, clock=lambda: now[0]))
 

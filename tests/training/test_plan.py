@@ -11,10 +11,13 @@ import torch
 from PIL import Image
 
 import nearfar
+from nearfar.commands import pretrain
 from nearfar.methods import WMSE, method_class
 from nearfar.networks import Encoder, build_backbone
 from nearfar.tools.evaluate.rows import encoders_by_row
 from nearfar.training import budget
+from nearfar.training import job as job_module
+from nearfar.training import plan as plan_module
 from nearfar.training.budget import model_candidates, training_speed
 from nearfar.training.plan import plan_run, resolve_method, resolve_views, views_at
 from nearfar.training.settings import Settings
@@ -28,12 +31,8 @@ def some(count, size=8, channels=1):
 def begun(data, tmp_path, monkeypatch, **options):
     """Return the settings with which training would begin; nothing is trained."""
     seen = []
-    monkeypatch.setattr(
-        "nearfar.training.job.launch", lambda job, *given, **named: seen.append(job)
-    )
-    monkeypatch.setattr(
-        "nearfar.commands.pretrain._finish", lambda folder, *rest: nearfar.Run(folder)
-    )
+    monkeypatch.setattr(job_module, "launch", lambda job, *given, **named: seen.append(job))
+    monkeypatch.setattr(pretrain, "_finish", lambda folder, *rest: nearfar.Run(folder))
     options = dict(epochs=1, encoder="small", precision="32-true") | options
     nearfar.pretrain(data, out=str(tmp_path / "run"), **options)
     images, held_out = seen[0].sets
@@ -178,7 +177,7 @@ def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path):
 def test_data_to_train_nothing_on_is_refused_before_a_measurement(
     kind, says, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("nearfar.training.plan.choose_model_size", None)
+    monkeypatch.setattr(plan_module, "choose_model_size", None)
     folder = trained.path if kind == "run" else tmp_path / "photos"
     folder.mkdir(exist_ok=True)
     if kind == "one":

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from rich.console import Console
 
+from nearfar import rendering
 from nearfar.progress import say_read, waiting
 from nearfar.rendering import ConsoleRenderer, shown_on
 from nearfar.training.progress import StepBudget, TrainingProgress
@@ -23,7 +24,7 @@ def notebook(monkeypatch):
     display.display = lambda *things: shown.extend(thing.text for thing in things)
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr("nearfar.rendering.find_spec", lambda name: None)
+    monkeypatch.setattr(rendering, "find_spec", lambda name: None)
     return Console(force_jupyter=True, width=100), shown
 
 
@@ -49,7 +50,7 @@ def test_a_notebook_shows_lines(notebook, recwarn):
 
 def test_where_no_bar_moves_a_line_comes_after_the_first_step_at_times_and_at_the_end(monkeypatch):
     now, file = [100.0], io.StringIO()
-    monkeypatch.setattr("nearfar.rendering.perf_counter", lambda: now[0])
+    monkeypatch.setattr(rendering, "perf_counter", lambda: now[0])
     console = Console(file=file, width=200)
     with shown_on(console), TrainingProgress(StepBudget(10), done=0, per_epoch=5) as progress:
         for step in range(1, 11):
@@ -84,7 +85,7 @@ def test_a_bar_moves_on_a_terminal_and_in_a_notebook_with_widgets(notebook, monk
     assert not ConsoleRenderer(console).live
     assert not ConsoleRenderer(Console(force_terminal=False, force_jupyter=False)).live
     assert ConsoleRenderer(Console(force_terminal=True, force_jupyter=False)).live
-    monkeypatch.setattr("nearfar.rendering.find_spec", lambda name: object())
+    monkeypatch.setattr(rendering, "find_spec", lambda name: object())
     assert ConsoleRenderer(console).live
 
 

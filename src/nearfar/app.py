@@ -52,7 +52,10 @@ GROUPS = {
     ),
     "Views": ("views crop_size keep_colour", ""),
     "Optimisation": ("lr", "optimizer final_lr weight_decay warmup_epochs clip_gradient"),
-    "Checkpoint and output": ("out resume config seed json", "data_changed log_every tensorboard"),
+    "Checkpoint and output": (
+        "out resume config seed json",
+        "data_changed save_every log_every tensorboard",
+    ),
 }
 """Options of `pretrain` by group: those on the short page, then the others. What is in none joins
 the last.

@@ -258,8 +258,8 @@ def _result_of(verb: str, values: dict[str, Any]) -> Any:
     """Call the function of a verb; that of `pretrain --resume` is `resume`."""
     run, data_changed = values.pop("resume", None), values.pop("data_changed", False)
     if run is not None:
-        if values.keys() - {"data", "accelerator", "devices", "threads"}:
-            its = "DATA, --accelerator, --devices, --threads and --data-changed"
+        if values.keys() - {"data", "accelerator", "devices", "threads", "epochs"}:
+            its = "DATA, --epochs, --accelerator, --devices, --threads and --data-changed"
             raise ValueError(f"--resume takes everything but {its} from the run folder")
         return nearfar.resume(run, **values, data_changed=data_changed)
     if data_changed:

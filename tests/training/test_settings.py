@@ -83,7 +83,7 @@ def test_a_value_of_another_type_or_out_of_range(given, says, unchecked):
 
 def test_the_signature_and_the_documentation_have_every_setting():
     parameters = inspect.signature(nearfar.pretrain).parameters
-    assert [*parameters] == [*NAMES, "hyperparameters"]
+    assert [*parameters] == [*NAMES, "on_metrics", "hyperparameters"]
     assert (
         parameters["log_every"].default == 10
         and parameters["data"].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -26,13 +26,21 @@ if TYPE_CHECKING:
     from nearfar.methods import Method
     from nearfar.run import Run
     from nearfar.training.job import Job
+    from nearfar.training.run_folder import OnMetrics
     from nearfar.views import Views
 
 
 @arguments_of(Settings)
 @isolated()
-def pretrain(settings: Settings) -> Run:
+def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
     """Pretrain an encoder on images without labels and write a run folder.
+
+    Args:
+        on_metrics: function that is called with each line of metrics.jsonl, a dictionary with
+            "step", "epoch" and either "loss", "lr", "images_per_second" or "health". Where it
+            returns True the run stops after that step, saved, and is returned; where it raises an
+            error the run is saved and the error raised. For trackers and searches
+            (examples/trackers.py).
 
     Returns:
         The run: its path, encoder, metrics and verdict.
@@ -54,7 +62,12 @@ def pretrain(settings: Settings) -> Run:
     from nearfar.training.budget import choose_threads, default_precision
     from nearfar.training.job import follow, launch
     from nearfar.training.plan import default_folder, plan_run
-    from nearfar.training.processes import by_torchrun, interrupt_on_sigterm, is_follower
+    from nearfar.training.processes import (
+        by_torchrun,
+        check_hook,
+        interrupt_on_sigterm,
+        is_follower,
+    )
     from nearfar.training.run_folder import CONFIG, clear, create_run_folder
     from nearfar.training.run_header import write_run_header
 
@@ -66,6 +79,7 @@ def pretrain(settings: Settings) -> Run:
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
+    check_hook(on_metrics, settings.devices)
     teacher = None if settings.teacher is None else find_teacher(settings.teacher)
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
     with interrupt_on_sigterm(), create_run_folder(folder), _resumable(folder):
@@ -84,7 +98,8 @@ def pretrain(settings: Settings) -> Run:
             write_views(folder, job)
             write_run_header(folder, job, model)
             write_report(folder)
-            launch(job, model=model)
+            with _stopped_by_hook():
+                launch(job, model=model, on_metrics=on_metrics)
             return _finish(folder, job)
 
 
@@ -99,9 +114,11 @@ def resume(
     accelerator: str | None = None,
     devices: int | None = None,
     threads: int | None = None,
+    epochs: float | None = None,
     data_changed: bool = False,
+    on_metrics: OnMetrics | None = None,
 ) -> Run:
-    """Resume a run from its checkpoint, as if it had never been interrupted.
+    """Resume a run from its checkpoint, as if it had never been interrupted, or train it longer.
 
     Args:
         run: run folder.
@@ -112,15 +129,19 @@ def resume(
         devices: processes. Default: as many as the run had, or all that torchrun started.
         threads: CPU threads of each process from now on. Default: as many as before; with another
             number the last digits of the results differ from those of an uninterrupted run.
+        epochs: train on to so many passes over the images, with the whole state: the learning rate
+            and all else that is scheduled goes on as in a run of so many epochs. Default: those of
+            the run.
         data_changed: resume although the data has changed since the run began, if the method allows
             it.
+        on_metrics: function that is called with each line of metrics, see `pretrain`.
 
     Returns:
         The run.
 
     Raises:
         ValueError: if an object is missing, the data has changed, another process writes the
-            folder, or it is not that of a run.
+            folder, it is not that of a run, or more epochs are trained already.
 
     >>> nearfar.resume("runs/photos").path.name
     'photos'
@@ -128,8 +149,8 @@ def resume(
     from nearfar.run import Run
     from nearfar.threads import use_threads
     from nearfar.training.job import follow, launch
-    from nearfar.training.processes import interrupt_on_sigterm, is_follower
-    from nearfar.training.run_folder import lock_run_folder
+    from nearfar.training.processes import check_hook, interrupt_on_sigterm, is_follower
+    from nearfar.training.run_folder import CONFIG, lock_run_folder
     from nearfar.training.run_header import resume_plan
 
     reuse_memory()
@@ -137,12 +158,40 @@ def resume(
     settings = run.settings  # raises an error where this is no run folder, before a lock is written
     if is_follower():
         return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
+    check_hook(on_metrics, devices or settings.devices)
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with interrupt_on_sigterm(), lock_run_folder(run.path), _resumable(run.path):
+        if epochs is not None:
+            settings = _longer(run, epochs)
         job = resume_plan(settings, objects, data_changed, accelerator, devices, threads)
+        if epochs is not None:  # all has been checked: a run that is killed goes on to as many
+            replace(run.settings, epochs=epochs).save(run.path / CONFIG)
         with use_threads(job.settings.threads):
-            launch(job, resume=True)
+            with _stopped_by_hook():
+                launch(job, resume=True, on_metrics=on_metrics)
             return _finish(run.path, job)
+
+
+def _longer(run: Run, epochs: float) -> Settings:
+    """Return the settings of a run that trains to so many epochs; raises ValueError for fewer than
+    it has trained.
+    """
+    trained = max((line["epoch"] for line in run.metrics if "epoch" in line), default=0)
+    if epochs < trained:
+        raise ValueError(f"`epochs={epochs:g}`: {run.path} has trained {trained:g} already")
+    log.info("going on to %g epochs: the learning rate goes on as in a run of so many", epochs)
+    return replace(run.settings, epochs=epochs)
+
+
+@contextmanager
+def _stopped_by_hook() -> Iterator[None]:
+    """Go on where `on_metrics` stopped the run, and say so."""
+    from nearfar.training.loop import StoppedByHook
+
+    try:
+        yield
+    except StoppedByHook as ending:
+        log.info("%s", ending)
 
 
 @contextmanager

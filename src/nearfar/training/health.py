@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.methods import Model
+from nearfar.networks import Encoder
 from nearfar.training.seeding import stream
 from nearfar.views import Views, make_views
 
@@ -27,6 +28,7 @@ EPSILON = 1e-7  # added to every share of RankMe and LiDAR, as in both papers
 DELTA = 1e-4  # added to the covariance of views, as in the LiDAR paper
 LIDAR_IMAGES, LIDAR_VIEWS = 128, 8
 BATCH = 256  # images at a time
+VOTING = 5  # nearest images
 
 # Thresholds of the verdict, from runs of 20 seconds of a small convolutional net on digits, 397
 # held-out images: SimCLR (8 variants: batch norm or not, temperatures 0.05 to 5, 8 or 64
@@ -61,7 +63,9 @@ class Health:
     perfect, 2 is unrelated (Wang and Isola 2020). uniformity: log mean exp(-2 |zi - zj|^2) over
     pairs of images; 0 when all are one point, about -4 when uniform. view_retrieval: share of
     images whose other view is nearer than every other image's, both ways; chance is 1 / images.
-    rankme, lidar: of the embeddings, see below; None where not measured. No part of the verdict.
+    rankme, lidar: of the embeddings, see below; None where not measured. knn: accuracy of a vote
+    of each image's nearest others by features, see `neighbour_accuracy`; None without labels. These
+    three are no part of the verdict.
     """
 
     images: int
@@ -76,6 +80,7 @@ class Health:
     view_retrieval: float
     rankme: float | None = None
     lidar: float | None = None
+    knn: float | None = None
 
     @property
     def chance(self) -> float:
@@ -162,6 +167,27 @@ def _view_retrieval(a: Float[Tensor, "images dim"], b: Float[Tensor, "images dim
     return float((own > other).double().mean())
 
 
+def neighbour_accuracy(
+    features: Float[Tensor, "images dim"], labels: Int[Tensor, " images"]
+) -> float | None:
+    """Return the share of images whose class most of their five nearest other images have, by
+    cosine similarity; of classes with as many votes the nearest counts.
+
+    labels: -1 for none; such images neither vote nor count. None for fewer than two labelled images
+    or one class. The vote is among few images: `evaluate` finds higher numbers among all.
+    """
+    known = labels >= 0
+    features, labels = F.normalize(features[known].double(), dim=1), labels[known]
+    if len(labels.unique()) < 2:
+        return None
+    similarity = (features @ features.T).fill_diagonal_(-math.inf)
+    near = similarity.topk(min(VOTING, len(labels) - 1)).indices
+    votes = F.one_hot(labels[near], int(labels.max()) + 1).double()
+    closer = 1e-3 * torch.arange(near.shape[1], 0, -1, dtype=torch.float64)  # decides ties
+    chosen = (votes * (1 + closer)[None, :, None]).sum(1).argmax(1)
+    return float((chosen == labels).double().mean())
+
+
 def rankme(z: Float[Tensor, "rows dim"]) -> float:
     """RankMe: exp of the entropy of the singular values of the embeddings, scaled to sum to 1.
 
@@ -232,7 +258,8 @@ def validation_health(
     every call.
 
     with_lidar: LiDAR too, on 8 views of the first 128 images, made as the first two views are, in
-    turn; with 512 images this is three quarters of the work again.
+    turn; with 512 images this is three quarters of the work again. Where the images have labels,
+    the accuracy of their neighbours by features of the whole images.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -264,10 +291,25 @@ def validation_health(
     some = slice(0, min(LIDAR_IMAGES, len(validation)))
     numbers = range(2, LIDAR_VIEWS) if with_lidar else ()
     more = [embed(some, (number % 2,), stream(seed, "health", number))[0] for number in numbers]
-    model.train(was_training)
-    return measure_health(
+    health = measure_health(
         z[0], z[1], torch.cat(features), torch.cat([z[:, some], *more]) if with_lidar else None
     )
+    if validation.labels is not None:
+        whole = _features(model, validation, device)
+        labels = torch.from_numpy(validation.labels[: len(whole)])
+        health = replace(health, knn=neighbour_accuracy(whole, labels))
+    model.train(was_training)
+    return health
+
+
+def _features(model: Model, images: Images, device: torch.device) -> Float[Tensor, "images dim"]:
+    """Return the features of whole images, as the encoder of a run gives them."""
+    size, channels, range_ = images.image_size, images.channels, images.value_range
+    encoder = Encoder(model.backbone, size, channels, images.mean, images.std, range_).to(device)
+    rows = torch.arange(min(len(images), MAX_IMAGES)).split(BATCH)
+    with torch.no_grad():
+        parts = [encoder(images.gather(part).to(device)).float().cpu() for part in rows]
+    return torch.cat(parts)
 
 
 State = Literal["healthy", "collapsed", "partly collapsed", "not learning", "diverged", "unclear"]

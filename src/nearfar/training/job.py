@@ -14,16 +14,15 @@ from torch import nn
 from nearfar.data import Images, Stream, open_images, open_stream
 from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
-from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, save_encoder, whiten_stem
+from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, whiten_stem
 from nearfar.networks.backbone import with_grid
 from nearfar.rendering import Shown, shown_as, shown_here, shown_nowhere
 from nearfar.threads import use_threads
 from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
 from nearfar.training.fabric import build_fabric, without_hints
-from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit
-from nearfar.training.readout import saved_encoder
-from nearfar.training.run_folder import CONFIG, STARTING
+from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit, write_encoder
+from nearfar.training.run_folder import CONFIG, STARTING, OnMetrics
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
 from nearfar.training.teacher import load_teacher, teacher_of
@@ -127,14 +126,19 @@ logging.getLogger("torch.multiprocessing.spawn").setLevel(
 )  # `translate_errors` says what was lost
 
 
-def launch(job: Job, resume: bool = False, model: Model | None = None) -> None:
+def launch(
+    job: Job,
+    resume: bool = False,
+    model: Model | None = None,
+    on_metrics: OnMetrics | None = None,
+) -> None:
     """Train to the last epoch and write the encoder into the run folder; on many processes if the
     settings say so.
 
     model: `job.model(...)` if it has been built already, for one process. Under torchrun this is
     the first of the processes that it started. Otherwise `devices` processes are started here; each
-    opens the data again by its name (from the cache), or gets images that have none. Raises
-    ProcessLost where one of them dies, besides what `fit` raises.
+    opens the data again by its name (from the cache), or gets images that have none. on_metrics:
+    see `pretrain`. Raises ProcessLost where one of them dies, besides what `fit` raises.
     """
     settings = job.settings
     elsewhere = replace(
@@ -148,11 +152,14 @@ def launch(job: Job, resume: bool = False, model: Model | None = None) -> None:
             fabric.launch()
             with processes.leave_process_group(), use_threads(settings.threads):
                 fabric.broadcast((elsewhere, resume))
-                _run(fabric, job, resume, model)
+                _run(fabric, job, resume, model, on_metrics)
             return
         fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
         with processes.stopped_together():
-            ending = fabric.launch(partial(_work, job=elsewhere, resume=resume, shown=shown_here()))
+            work = partial(
+                _work, job=elsewhere, resume=resume, shown=shown_here(), on_metrics=on_metrics
+            )
+            ending = fabric.launch(work)
         if ending is not None:
             raise ending
 
@@ -174,7 +181,9 @@ def follow(accelerator: str, precision: Precision) -> str:
     return job.settings.out
 
 
-def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Exception | None:
+def _work(
+    fabric: Fabric, job: Job, resume: bool, shown: Shown | None, on_metrics: OnMetrics | None
+) -> Exception | None:
     """Run as one of the processes started here; what all of them agreed to end with is returned,
     not raised.
 
@@ -188,7 +197,7 @@ def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Except
                 processes.leave_process_group(),
                 use_threads(job.settings.threads),
             ):
-                _run(fabric, job, resume)
+                _run(fabric, job, resume, on_metrics=on_metrics)
         except (TrainingStopped, TrainingDiverged) as ending:
             return ending
         except KeyboardInterrupt:
@@ -196,7 +205,13 @@ def _work(fabric: Fabric, job: Job, resume: bool, shown: Shown | None) -> Except
     return None
 
 
-def _run(fabric: Fabric, job: Job, resume: bool, model: Model | None = None) -> None:
+def _run(
+    fabric: Fabric,
+    job: Job,
+    resume: bool,
+    model: Model | None = None,
+    on_metrics: OnMetrics | None = None,
+) -> None:
     settings = job.settings
     images, validation = job.sets
     model = job.model() if model is None else model
@@ -216,10 +231,9 @@ def _run(fabric: Fabric, job: Job, resume: bool, model: Model | None = None) -> 
         job.recipe,
         resume,
         job.seconds,
+        on_metrics if fabric.is_global_zero else None,
     )
     if fabric.is_global_zero:
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)
-        size, channels, value_range = settings.image_size, settings.channels, images.value_range
-        trained = Encoder(model.backbone, size, channels, images.mean, images.std, value_range)
-        save_encoder(Path(settings.out), saved_encoder(trained, settings))
+        write_encoder(Path(settings.out), model, images, settings)

@@ -18,12 +18,14 @@ from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
 from nearfar.device import Setup, setup_of
 from nearfar.messages import raise_as_value_error
 from nearfar.methods import Model, Recipe
-from nearfar.networks import layer_scales
+from nearfar.networks import Encoder, layer_scales, save_encoder
 from nearfar.training import run_folder
 from nearfar.training.health import validation_health
 from nearfar.training.optimizers import build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import StepBudget, TrainingProgress
+from nearfar.training.readout import saved_encoder
+from nearfar.training.run_folder import OnMetrics
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
@@ -46,6 +48,10 @@ class TrainingStopped(RuntimeError):
     """The user stopped the run; its checkpoint is saved."""
 
 
+class StoppedByHook(TrainingStopped):
+    """The run was stopped by `on_metrics`."""
+
+
 def fit(
     fabric: Fabric,
     model: Model,
@@ -56,6 +62,7 @@ def fit(
     recipe: Recipe,
     resume: bool = False,
     seconds: float | None = None,
+    on_metrics: OnMetrics | None = None,
 ) -> float:
     """Train a model on images to the last epoch, with metrics and checkpoints in the folder
     `settings.out`.
@@ -66,8 +73,11 @@ def fit(
     images: the training set. validation: the validation set, which measures the health of the
     representation. recipe: what no setting holds: drops of the learning rate, the start of the
     warm-up, biases and norms. resume: go on from the folder's checkpoint, with every number as if
-    the run had not been interrupted; from the start where there is none yet. Raises TrainingStopped
-    after Ctrl-C and TrainingDiverged for a loss that is not finite; both leave a checkpoint. Raises
+    the run had not been interrupted; from the start where there is none yet. on_metrics: see
+    `pretrain`; given to the first process alone.
+
+    Raises TrainingStopped after Ctrl-C, StoppedByHook (or the hook's own error) after `on_metrics`,
+    and TrainingDiverged for a loss that is not finite; all leave a checkpoint. Raises
     NotWrittenError for a full disk, and for a folder that was moved.
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
@@ -134,8 +144,17 @@ def fit(
             health = validation_health(model, validation, plan, settings.seed, with_lidar=at_an_end)
             metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
+    def keep(epochs: int) -> None:
+        if fabric.is_global_zero:
+            run_folder.check_unmoved(folder, metrics.home)
+            write_encoder(run_folder.kept_encoder(folder, epochs), model, images, settings)
+
     log = run_folder.MetricsLog(
-        folder, step if resumed else -1, settings.tensorboard, fabric.is_global_zero
+        folder,
+        step if resumed else -1,
+        settings.tensorboard,
+        fabric.is_global_zero,
+        on_metrics,
     )
     with (
         closing(log) as metrics,
@@ -211,20 +230,42 @@ def fit(
             if is_last or unsaved > SAVE_LATEST or (ends_epoch and unsaved > SAVE_SECONDS):
                 save()
                 last_saved = since = time.perf_counter()
+            if settings.save_every and ends_epoch and step // per_epoch % settings.save_every == 0:
+                keep(step // per_epoch)
+                since = time.perf_counter()
             progress.advance(step)
             asks = fabric.device.type == "cpu" or fabric.world_size == 1 or together
-            if (
-                asks and stop.agreed(fabric.device) and not is_last
-            ):  # several GPUs would wait for it in every step
+            if metrics.stop or metrics.error is not None:
+                stop.ask()
+            # several GPUs would wait for it in every step
+            if asks and stop.agreed(fabric.device) and not is_last:
                 save()
-                raise TrainingStopped(
+                if fabric.is_global_zero:
+                    write_encoder(folder, model, images, settings)
+                ending = StoppedByHook if metrics.stop else TrainingStopped
+                raise metrics.error or ending(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: "
                     f"`nearfar.resume({str(folder)!r})`"
                 )
         trained = pace.steps / per_epoch
         if pace.steps < round(settings.epochs * per_epoch):
             metrics.write(step, epoch=trained, planned_epochs=settings.epochs)
+        if metrics.error is not None:
+            raise metrics.error
     return trained
+
+
+def write_encoder(folder: Path, model: Model, images: Images | Stream, settings: Settings) -> None:
+    """Write the encoder as it is now, with all that the run saves beside it, into a folder."""
+    trained = Encoder(
+        model.backbone,
+        settings.image_size,
+        settings.channels,
+        images.mean,
+        images.std,
+        images.value_range,
+    )
+    save_encoder(folder, saved_encoder(trained, settings))
 
 
 def _batches(

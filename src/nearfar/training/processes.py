@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import stat
 import threading
@@ -233,6 +234,19 @@ def interrupt_on_sigterm() -> Iterator[None]:
         yield
 
 
+def check_hook(on_metrics: object, devices: int | None) -> None:
+    """Raise ValueError for a hook that cannot be given to processes that are started here."""
+    if on_metrics is None or devices in (None, 1) or by_torchrun():
+        return
+    try:
+        pickle.dumps(on_metrics)
+    except Exception as error:
+        raise ValueError(
+            f"on_metrics is called in another process with `devices={devices}`: give a function "
+            f"of a module ({type(error).__name__})"
+        ) from error
+
+
 class StopRequest:
     """The first SIGINT, SIGTERM or SIGHUP, while `listening`, as a request to stop that all
     processes agree on.
@@ -258,6 +272,10 @@ class StopRequest:
             _leave_terminal()
         elif self._asked and not self._spawned:
             raise KeyboardInterrupt
+        self._asked = True
+
+    def ask(self) -> None:
+        """Ask for a stop without a signal."""
         self._asked = True
 
     def agreed(self, device: torch.device) -> bool:

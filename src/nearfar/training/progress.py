@@ -80,6 +80,7 @@ class StepBudget:
     def state(self) -> dict[str, float]:
         """Return what a checkpoint keeps."""
         return {
+            "scheduled": self.scheduled,
             "steps": self.steps,
             "from_step": self.from_step,
             "from_position": self.from_position,
@@ -87,10 +88,16 @@ class StepBudget:
 
     def load(self, state: dict[str, float], step: int) -> None:
         """Go on from a checkpoint after `step` steps, with the number that the run had come to; it
-        is not fitted again.
+        is not fitted again. A run that is to train longer, or shorter, is from then on where a run
+        of so many steps would be.
 
         Raises ValueError for numbers that no run comes to.
         """
+        if state["scheduled"] != self.scheduled:
+            if not 0 <= step <= self.scheduled:
+                raise ValueError(f"step {step} is beyond a schedule of {self.scheduled}")
+            self.from_step, self.from_position, self.seconds = step, float(step), None
+            return
         steps, since, position = (state[name] for name in ("steps", "from_step", "from_position"))
         whole = all(type(value) is int for value in (steps, since, step))
         most = max(self.scheduled, self.most) if self.most < inf else inf

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ STARTING = "starting"  # a folder with the weights that a run started from, as a
 PIECE = 8192  # rows that are hashed at a time
 TEACHER = "teacher.safetensors"  # features of the training images, see training/teacher.py
 METRICS, SKIPPED = "metrics.jsonl", "skipped.txt"
+ENCODERS = "encoders"  # a folder with those that are kept on the way, each a folder
 _BEFORE_CHECKPOINT = {LOCK, CONFIG, TABLE, STARTING, TEACHER, METRICS, SKIPPED}
 _BEFORE_CHECKPOINT |= {"environment.json", "views.html", "views.json", "report.html"}
-_BEFORE_CHECKPOINT |= {"checkpoints", "tensorboard"}
+_BEFORE_CHECKPOINT |= {"checkpoints", "tensorboard", ENCODERS}
 _PATIENCE = 15.0  # seconds in which the workers of a killed process end
 
 
@@ -179,6 +180,11 @@ def check_unmoved(folder: Path, home: os.stat_result) -> None:
         )
 
 
+def kept_encoder(folder: Path, epochs: int) -> Path:
+    """Return where the encoder after so many epochs is kept on the way."""
+    return folder / ENCODERS / f"epoch-{epochs:04d}"
+
+
 PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "precision": dict, "pace": dict}
 PARTS |= {"step": int, "loss_sum": torch.Tensor, "loss_count": int}
 
@@ -289,20 +295,32 @@ def load_optimizer(
             raise ValueError("the state of the optimiser does not fit the weights")
 
 
+OnMetrics = Callable[[dict[str, Any]], Any]
 NEEDED = ("step", "epoch", "planned_epochs")
 LARGEST_METRIC = 1e300
 
 
 class MetricsLog:
     """Appends lines to metrics.jsonl and, where asked for, scalars to tensorboard event files
-    beside it.
+    beside it, and shows each line to a hook.
+
+    `stop` is whether the hook returned True, `error` what it raised: it is not called again then.
     """
 
-    def __init__(self, folder: Path, resume_step: int, tensorboard: bool, writes: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        resume_step: int,
+        tensorboard: bool,
+        writes: bool,
+        on_metrics: OnMetrics | None = None,
+    ) -> None:
         """resume_step: drop lines of later steps, which will be logged again. writes: on the first
-        process alone.
+        process alone. on_metrics: the hook.
         """
-        self.path, self.writes = folder / METRICS, writes
+        self.path, self.writes, self.on_metrics = folder / METRICS, writes, on_metrics
+        self.stop = False
+        self.error: Exception | None = None
         self.writer: Any = None
         if not writes:
             return
@@ -322,8 +340,9 @@ class MetricsLog:
         if not self.writes:
             return
         check_unmoved(self.path.parent, self.home)
+        line = json.dumps({"step": step, **values})
         with translate_errors(self.path), self.path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.write(line + "\n")
         if self.writer is not None:
             for name, value in values.items():
                 inner = value if isinstance(value, dict) else {None: value}
@@ -332,6 +351,12 @@ class MetricsLog:
                         self.writer.add_scalar(
                             name if key is None else f"{name}/{key}", number, step
                         )
+
+        if self.on_metrics is not None and not self.stop and self.error is None:
+            try:
+                self.stop = self.on_metrics(json.loads(line)) is True
+            except Exception as error:  # raised by the loop, once the run is saved
+                self.error = error
 
     def close(self) -> None:
         """Write what tensorboard still holds."""

@@ -293,6 +293,11 @@ class Settings:
     )
     seed: int = setting("random seed", 0, at_least=0, at_most=LARGEST_SEED)
     log_every: int = setting("steps between lines of metrics.jsonl", 10, at_least=1)
+    save_every: int | None = setting(
+        "epochs between encoders that are kept on the way, as folders encoders/epoch-0010 of the "
+        "run folder. Default: only the last one is written",
+        at_least=1,
+    )
     tensorboard: bool = setting("also write tensorboard event files", False)
     cache: bool = setting(
         "cache decoded images on disk; without it, and beyond 8 GiB, workers decode and "
@@ -508,22 +513,26 @@ class WithSettings(Protocol[P, R]):
 
 def arguments_of(
     settings: Callable[P, Settings],
-) -> Callable[[Callable[[Settings], R]], WithSettings[P, R]]:
+) -> Callable[[Callable[..., R]], WithSettings[P, R]]:
     """Let a function of `Settings` be called with the settings themselves: `pretrain("photos/",
     epochs=20)`.
 
-    Other arguments are hyperparameters of the method. Signature and section "Args" of the docstring
+    The function's own arguments by name are no settings, and no file holds them. All others are
+    hyperparameters of the method. Signature and section "Args" of the docstring
     are those of `settings`, the class; for type checkers and editors as well.
     """
 
-    def decorate(function: Callable[[Settings], R]) -> WithSettings[P, R]:
+    def decorate(function: Callable[..., R]) -> WithSettings[P, R]:
+        _, *others = inspect.signature(function).parameters.values()
+
         @functools.wraps(function)
         def call(data: Any = None, **given: Any) -> R:
+            objects = {one.name: given.pop(one.name) for one in others if one.name in given}
             given = {
                 name: os.fspath(value) if isinstance(value, os.PathLike) else value
                 for name, value in {"data": data, **given}.items()
             }
-            return function(Settings.of(**given))
+            return function(Settings.of(**given), **objects)
 
         call.__doc__ = _documented(function.__doc__ or "")
         own = [
@@ -534,7 +543,7 @@ def arguments_of(
         numbers = inspect.Parameter(
             "hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any
         )
-        call.__signature__ = inspect.Signature([*own, numbers])  # type: ignore[attr-defined]
+        call.__signature__ = inspect.Signature([*own, *others, numbers])  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
     return decorate
@@ -548,7 +557,7 @@ def _documented(docstring: str) -> str:
         entry = f"{declared.name}: {declared.metadata['meaning']}.{said}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     lines += ["    hyperparameters: those of the method."]
-    before, after = inspect.cleandoc(docstring).split(
-        "Returns:\n", 1
-    )  # indented in the source below Python 3.13 only
+    before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)
+    before, _, own = before.partition("Args:\n")
+    lines += own.rstrip().splitlines()
     return before + "Args:\n" + "\n".join(lines) + "\n\nReturns:\n" + after

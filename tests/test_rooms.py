@@ -324,6 +324,50 @@ LONG = {
 }
 
 
+MOST_PARAMETERS = 8
+OPTIONS = "each is an option of the command, documented one by one"
+PUBLIC = "public: each is a keyword with a default of its own"
+DECLARED = "a declaration: written once for each, by name"
+MANY = {
+    ("commands/pretrain.py", "resume"): OPTIONS,
+    ("commands/views.py", "show_views"): OPTIONS,
+    ("tools/evaluate/__init__.py", "evaluate"): OPTIONS,
+    ("tools/map/__init__.py", "map"): OPTIONS,
+    ("data/opening.py", "open_images"): PUBLIC,
+    ("evaluation/evaluate.py", "evaluate_features"): PUBLIC,
+    ("maps/layouts.py", "fit_layout"): PUBLIC,
+    ("testing.py", "check_loss"): PUBLIC,
+    ("losses/saclr.py", "SACLR"): "the paper's hyperparameters",
+    ("losses/sogclr.py", "ISogCLR"): "the paper's hyperparameters",
+    ("data/images.py", "Images"): "the columns of a data set that is open",
+    ("data/streams.py", "StreamBatches"): "those of a torch DataLoader, which it stands in for",
+    ("tools/registry.py", "Tool"): DECLARED,
+    ("tools/result.py", "Result"): DECLARED,
+    ("training/loop.py", "fit"): "everything that a run is made of, and how far it goes",
+}
+
+
+def test_functions_below_the_edge_have_few_parameters():
+    """What belongs together is a small dataclass; the exceptions have a reason."""
+    found = set()
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        owners = {
+            id(function): node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for function in node.body
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                names = {argument.arg for argument in given} - {"self", "cls"}
+                if len(names) + (node.args.vararg is not None) > MOST_PARAMETERS:
+                    name = owners[id(node)] if node.name == "__init__" else node.name
+                    found.add((path.relative_to(SOURCE).as_posix(), name))
+    assert found == set(MANY)
+
+
 def test_functions_fit_on_a_screen():
     """A function that is cut leaves the list; none is added."""
     found = set()

@@ -202,15 +202,14 @@ def _rate(given: Mapping[str, Any]) -> float:
 def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
     """Some training steps, which return the images per second."""
     size, method = int(given.get("image_size", 32)), _method(given)
-    views = views_at(Settings(method=given["method"]), method, size, size, 3)
+    settings = Settings(method=given["method"])
     return partial(
         training_speed,
+        settings,
         method,
-        given.get("encoder", "small"),
-        views,
-        image_size=size,
-        crop_size=size,
-        channels=3,
+        views_at(settings, method, size, size, 3),
+        (given.get("encoder", "small"), size, size),
+        3,
         batch_size=int(given["batch_size"]),
         precision=given.get("precision", "32-true"),
     )

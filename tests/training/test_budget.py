@@ -34,9 +34,8 @@ def machine(monkeypatch):
     """
     speeds, tried = {"bf16-mixed": 1.0, "compiled": 1.0}, []
 
-    def speed(
-        method, encoder, views, *, image_size, crop_size, precision, compiled=False, **options
-    ):
+    def speed(given, method, views, candidate, channels, *, precision, batch_size, compiled):
+        encoder, image_size, _ = candidate
         rate = speeds[encoder, image_size] * (
             speeds["bf16-mixed"] if precision == "bf16-mixed" else 1.0
         )
@@ -184,7 +183,7 @@ def test_a_failing_compiler_leaves_the_run_as_it_is(machine, monkeypatch):
     def failing(*given, compiled=False, **named):
         if compiled:
             raise AssertionError("what a compiler may raise")
-        return plainly(*given, **named)
+        return plainly(*given, compiled=compiled, **named)
 
     monkeypatch.setattr(budget, "training_speed", failing)
     found = choose(Settings("photos", precision="32-true"), 2000, 700.0)
@@ -245,12 +244,11 @@ def test_a_trial_trains_in_either_precision_and_logs_nothing(caplog):
     caplog.set_level("INFO", "nearfar")
     for precision in ("32-true", "bf16-mixed"):
         rate = training_speed(
+            Settings("photos"),
             SIMCLR,
-            "small",
             plan("strong", 16, 3),
-            image_size=16,
-            crop_size=16,
-            channels=3,
+            ("small", 16, 16),
+            3,
             precision=precision,
         )
         assert 1 < rate < 1e7

@@ -13,6 +13,7 @@ from nearfar.methods import Head
 from nearfar.networks import MomentumEncoder
 from nearfar.training.optimizers import (
     LARS,
+    GroupRules,
     Muon,
     build_optimizer,
     orthogonal,
@@ -50,7 +51,7 @@ def test_the_momentum_encoder_is_left_out_and_shared_parameters_stand_once():
 def test_constant_modules_are_marked():
     net, predictor = Head((8, 2)).build(4), Head((4, 2)).build(2)
     optimizer = build_optimizer(
-        "sgd", [net, predictor], lr=0.1, weight_decay=0.1, constant=[predictor]
+        "sgd", [net, predictor], lr=0.1, weight_decay=0.1, rules=GroupRules(constant=[predictor])
     )
     constant = {
         id(p) for group in optimizer.param_groups if group["constant_lr"] for p in group["params"]
@@ -78,7 +79,11 @@ def test_biases_and_norms_can_decay_and_have_a_rate_of_their_own():
     net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     before = [p.detach().clone() for p in net.parameters()]
     optimizer = build_optimizer(
-        "sgd", net, lr=0.1, weight_decay=0.5, decay_all=True, vector_lr=0.024
+        "sgd",
+        net,
+        lr=0.1,
+        weight_decay=0.5,
+        rules=GroupRules(decay_all=True, vector_lr=0.024),
     )
     for group in optimizer.param_groups:
         group["lr"] *= group["lr_scale"]
@@ -198,29 +203,32 @@ def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_
 
 
 @pytest.mark.parametrize(
-    ("name", "share", "numbers"),
+    ("name", "share", "rules"),
     [
         (
             "lars",
             2.0,
-            dict(vector_lr=2.0),
+            GroupRules(vector_lr=2.0),
         ),  # SimCLR and BYOL on ImageNet, whose code adds the two views up
-        ("lars", 0.2, dict(vector_lr=0.2)),  # SogCLR on ImageNet at temperature 0.1
-        ("larc", 0.6, {}),  # SogCLR on CIFAR at temperature 0.3, all parameters adapted
+        ("lars", 0.2, GroupRules(vector_lr=0.2)),  # SogCLR on ImageNet at temperature 0.1
+        ("larc", 0.6, GroupRules()),  # SogCLR on CIFAR at temperature 0.3, all parameters adapted
     ],
 )
 def test_recipes_whose_code_has_another_multiple_of_the_loss_make_the_same_steps(
-    name, share, numbers
+    name, share, rules
 ):
     """Theirs: decay 0.01 on `share` times the gradient. Ours: the decay divided by it, another rate
     for vectors.
     """
     ends = []
-    for scale, decay, more in ((share, 0.01, {}), (1.0, 0.01 / share, numbers)):
+    for scale, decay, more in (
+        (share, 0.01, GroupRules()),
+        (1.0, 0.01 / share, rules),
+    ):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)).double()
         nn.init.normal_(net[1].bias)  # apex adapts no parameter that is zero
-        optimizer = build_optimizer(name, net, lr=0.3, weight_decay=decay, **more)
+        optimizer = build_optimizer(name, net, lr=0.3, weight_decay=decay, rules=more)
         for _ in range(3):
             for p in net.parameters():
                 p.grad = scale * torch.randn_like(p)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -221,22 +221,18 @@ def _measure_throughput(
     compiled: bool = False,
 ) -> float:
     """Return the images per second of a candidate: its encoder, image size and crop size."""
-    encoder, image_size, crop_size = candidate
+    _, image_size, crop_size = candidate
     views = views_at(image_size, crop_size)
 
     def measured(batch_size: int | None) -> float:
         return training_speed(
+            given,
             method,
-            encoder,
             views,
-            image_size=image_size,
-            crop_size=crop_size,
-            channels=channels,
-            accelerator=given.accelerator,
+            candidate,
+            channels,
             precision=precision,
             batch_size=batch_size,
-            micro_batch=given.micro_batch,
-            teacher=teacher_of(given),
             compiled=compiled,
         )
 
@@ -248,39 +244,37 @@ def _measure_throughput(
 
 
 def training_speed(
+    given: Settings,
     method: Method,
-    encoder: str | nn.Module,
     views: Views,
-    *,
-    image_size: int,
-    crop_size: int,
+    candidate: tuple[str | nn.Module, int, int],
     channels: int,
-    accelerator: str = "auto",
+    *,
     precision: Any = "32-true",
     batch_size: int | None = None,
-    micro_batch: int | Literal["auto"] | None = None,
-    teacher: Teacher | None = None,
     compiled: bool = False,
 ) -> float:
     """Return the images per second that a run would train on, from steps on random pixels; 0 if
     memory ends.
 
-    image_size: of the images; crop_size: that the encoder is built for. batch_size: of the trial;
-    by default 64 to 128, the more the smaller the crops are. teacher: of the run. compiled: by
-    torch.compile, whose time does not count. Data that must be decoded meanwhile is slower.
+    given: for the device, the micro-batch and the teacher. candidate: an encoder, the size of the
+    images, and that of the crops, which the encoder is built for. batch_size: of the trial; by
+    default 64 to 128, the more the smaller the crops are. compiled: by torch.compile, whose time
+    does not count. Data that must be decoded meanwhile is slower.
     """
+    encoder, image_size, crop_size = candidate
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
-    fabric = build_fabric(accelerator, precision)
+    fabric = build_fabric(given.accelerator, precision)
     before, log.disabled = log.disabled, True
     try:
         backbone = build_backbone(encoder, image_size=crop_size, channels=channels)
-        model = _with_rows(Model(method, backbone, batch_size, teacher), batch_size)
+        model = _with_rows(Model(method, backbone, batch_size, teacher_of(given)), batch_size)
     finally:
         log.disabled = before
     how = to_device(fabric, model, precision, compiled)
     optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
     optimizer = fabric.setup_optimizers(optimizer)
-    gradient_of = GradientStep(fabric, model, micro_batch)
+    gradient_of = GradientStep(fabric, model, given.micro_batch)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(
         256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator

@@ -21,7 +21,7 @@ from nearfar.methods import Model, Recipe
 from nearfar.networks import Encoder, layer_scales, save_encoder
 from nearfar.training import run_folder
 from nearfar.training.health import validation_health
-from nearfar.training.optimizers import build_optimizer, rate_factor
+from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor
 from nearfar.training.processes import StopRequest
 from nearfar.training.progress import StepBudget, TrainingProgress
 from nearfar.training.readout import saved_encoder
@@ -102,10 +102,12 @@ def fit(
             model,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
-            decay_all=recipe.decay_all,
-            vector_lr=recipe.vector_lr,
-            constant=constant,
-            lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
+            rules=GroupRules(
+                decay_all=recipe.decay_all,
+                vector_lr=recipe.vector_lr,
+                constant=constant,
+                lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
+            ),
             fused=how.fused.value,
         )
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,34 +23,43 @@ MOMENTUM = 0.9  # of all; for Adam and AdamW their first beta, beside 0.999
 TRUST, CLIPPED_TRUST = 0.001, 0.02
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupRules:
+    """Parameters that are trained unlike the others.
+
+    decay_all: decay those with one dimension or none (biases, normalisation, learnable
+    temperatures) too. vector_lr: factor on their learning rate. constant: modules whose learning
+    rate the schedule leaves alone (the predictor of SimSiam). lr_scales: factors on the learning
+    rate by the id of a parameter, 1 for all others.
+    """
+
+    decay_all: bool = False
+    vector_lr: float = 1.0
+    constant: Sequence[nn.Module] = ()
+    lr_scales: Mapping[int, float] = field(default_factory=dict)
+
+
 def build_optimizer(
     name: str,
     modules: nn.Module | Iterable[nn.Module],
     *,
     lr: float,
     weight_decay: float,
-    decay_all: bool = False,
-    vector_lr: float = 1.0,
-    constant: Iterable[nn.Module] = (),
-    lr_scales: Mapping[int, float] | None = None,
+    rules: GroupRules = GroupRules(),
     fused: bool = False,
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
     name: "sgd" (with momentum 0.9), "adam" (decay as part of the gradient), "adamw", "lars", "larc"
     and "larc-clip" (LARS as NVIDIA's apex and as solo-learn have it: timm's) or "muon".
-    weight_decay: left off for parameters with one dimension or none (biases, normalisation,
-    learnable temperatures), unless `decay_all` or "larc" is chosen ("lars" never decays them).
-    vector_lr: factor on their learning rate. constant: modules within `modules` whose learning rate
-    the schedule leaves alone; their groups hold `constant_lr` True (the predictor of SimSiam).
-    lr_scales: factors on the learning rate by the id of a parameter, 1 for all others; `lr_scale`
-    in the groups. fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters
+    weight_decay: left off for parameters with one dimension or none, unless the rules or "larc"
+    decay all ("lars" never decays them). rules: exceptions; the groups hold them as `constant_lr`
+    and `lr_scale`. fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters
     are on their device then. Raises ValueError for an unknown name.
     """
-    decay_all = decay_all or name == "larc"
-    groups = parameter_groups(
-        modules, weight_decay, constant, lr_scales or {}, decay_all, vector_lr
-    )
+    if name == "larc":
+        rules = replace(rules, decay_all=True)
+    groups = parameter_groups(modules, weight_decay, rules)
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": partial(torch.optim.SGD, momentum=MOMENTUM, fused=fused or None),
         "adam": partial(torch.optim.Adam, fused=fused or None),
@@ -71,23 +81,20 @@ def build_optimizer(
 def parameter_groups(
     modules: nn.Module | Iterable[nn.Module],
     weight_decay: float,
-    constant: Iterable[nn.Module] = (),
-    lr_scales: Mapping[int, float] = {},
-    decay_all: bool = False,
-    vector_lr: float = 1.0,
+    rules: GroupRules = GroupRules(),
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters by whether they decay (more than one dimension, or all), and
     by learning rate.
 
     A parameter that is shared stands in one group, once. Empty groups are left out.
     """
-    fixed = {id(p) for module in constant for p in module.parameters()}
+    fixed = {id(p) for module in rules.constant for p in module.parameters()}
     parts: dict[tuple[bool, bool, float], dict[int, nn.Parameter]] = {}
     for module in [modules] if isinstance(modules, nn.Module) else modules:
         for p in module.parameters():
             if p.requires_grad:
-                scale = lr_scales.get(id(p), 1.0) * (1.0 if p.ndim > 1 else vector_lr)
-                kind = (decay_all or p.ndim > 1, id(p) in fixed, scale)
+                scale = rules.lr_scales.get(id(p), 1.0) * (1.0 if p.ndim > 1 else rules.vector_lr)
+                kind = (rules.decay_all or p.ndim > 1, id(p) in fixed, scale)
                 parts.setdefault(kind, {})[id(p)] = p
     return [
         {

@@ -25,7 +25,7 @@ from nearfar.maps.columns import NEAREST, columns_of
 from nearfar.maps.thumbnails import thumbnails
 from nearfar.neighbours import find_nearest
 from nearfar.pages.sheet import GATHERED
-from nearfar.tools.map.page import THUMBNAIL_SIZES
+from nearfar.tools.map.page import THUMBNAIL_SIZES, Plane
 from nearfar.tools.map.result import DrawnMap
 
 OLD, NEW = "images of the map", "new images"  # classes
@@ -62,16 +62,16 @@ def add_to_map(
     paths = [*(old.paths or old.images.names), *(new.paths or new.images.names)]
     columns = concat_columns([old.images.columns, new.images.columns], [len(old), len(new)])
     shown = [_with_channels(photos.images, show_channels) for photos in (old, new)]
-    return DrawnMap(
-        new,
-        placed,
+    plane = Plane(
         images=_together(*shown),
+        coordinates=placed,
         quality=quality,
-        numbers={"layout": saved.about.get("layout"), "added_to": str(file), **numbers},
-        note=note,
         columns=columns_of(columns, table, names, True, paths),
         near=near,
+        note=note,
     )
+    numbers = {"layout": saved.about.get("layout"), "added_to": str(file), **numbers}
+    return DrawnMap(new, plane, numbers)
 
 
 def _old_images(new: Embeddings, saved: Map, file: Path) -> Embeddings:

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,58 +45,53 @@ BESIDE = (".png", ".json", ".safetensors")  # files beside a page
 NEIGHBOURS = 15  # of an image on the page
 
 
-def write_map(
-    page: Path,
-    images: Images,
-    coordinates: Float[Tensor, "images 2"],
-    quality: MapQuality | None = None,
-    *,
-    numbers: Mapping[str, Any],
-    note: str = "",
-    saved: Map | None = None,
-    columns: Mapping[str, ArrayLike] | None = None,
-    near: Int[Tensor, "images k"] | None = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """Images on a plane, as a page shows them.
+
+    columns: one value for each image, by which the page can be coloured, as by the share of kept
+    neighbours (`quality`). near: the nearest images of each, of which the page shows 15. note: a
+    line below the number of images.
+    """
+
+    images: Images
+    coordinates: Float[Tensor, "images 2"]
+    quality: MapQuality | None
+    columns: Mapping[str, ArrayLike]
+    near: Int[Tensor, "images k"] | None
+    note: str
+
+
+def write_map(page: Path, plane: Plane, numbers: Mapping[str, Any], saved: Map | None) -> None:
     """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or
     none.
 
-    numbers: further ones for the .json. The page can be coloured by the columns and by the share of
-    kept neighbours of each image. near: the nearest images of each, of which the page shows 15.
+    numbers: further ones for the .json.
     """
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
-    measured = {} if quality is None else quality.numbers()
+    images = plane.images
+    measured = {} if plane.quality is None else plane.quality.numbers()
     endings = (page.suffix, *(BESIDE if saved is not None else BESIDE[:2]))
     with replacing_all([page.with_suffix(ending) for ending in endings]) as unfinished:
         files = dict(zip(endings, unfinished, strict=True))
         if saved is not None:
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
-        draw_map(files[".png"], coordinates, images.labels, images.class_names, images=images)
-        write_page_of(
-            files[page.suffix], images, coordinates, quality, note=note, columns=columns, near=near
-        )
+        draw_map(files[".png"], plane.coordinates, images.labels, images.class_names, images=images)
+        write_page_of(files[page.suffix], plane)
 
 
-def write_page_of(
-    page: Path,
-    images: Images,
-    coordinates: Float[Tensor, "images 2"],
-    quality: MapQuality | None,
-    *,
-    note: str,
-    columns: Mapping[str, ArrayLike] | None,
-    near: Int[Tensor, "images k"] | None,
-) -> None:
-    """Write the page of a map alone; the arguments are those of `write_map`."""
-    kept = {} if quality is None else {"kept": quality.kept}
+def write_page_of(page: Path, plane: Plane) -> None:
+    """Write the page of a map alone."""
+    kept = {} if plane.quality is None else {"kept": plane.quality.kept}
     write_map_page(
         page,
-        coordinates,
-        images,
-        note=note,
-        columns={**(columns or {}), **kept},
-        neighbours=None if near is None else near[:, :NEIGHBOURS].numpy(),
+        plane.coordinates,
+        plane.images,
+        note=plane.note,
+        columns={**plane.columns, **kept},
+        neighbours=None if plane.near is None else plane.near[:, :NEIGHBOURS].numpy(),
     )
 
 

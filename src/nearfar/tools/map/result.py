@@ -11,23 +11,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow
-from jaxtyping import Float, Int
-from numpy.typing import ArrayLike
-from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.opening import shown_positions
 from nearfar.device import find_device
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
-from nearfar.maps import Map, MapQuality, digests_of, fit_layout, map_fingerprint, map_quality
+from nearfar.maps import Map, digests_of, fit_layout, map_fingerprint, map_quality
 from nearfar.maps.cluster_embedding import ATTRACTING
 from nearfar.maps.columns import columns_of, neighbour_columns, retrieval_column
 from nearfar.neighbours import Nearest, find_nearest
 from nearfar.pages.report import write_report
 from nearfar.progress import log
 from nearfar.threads import fastest_threads, use_threads
-from nearfar.tools.map.page import MOST_IMAGES, write_map, write_page_of
+from nearfar.tools.map.page import MOST_IMAGES, Plane, write_map, write_page_of
 from nearfar.tools.result import Result
 from nearfar.training.plan import resolve_views, serializable_source
 from nearfar.training.settings import Described
@@ -54,29 +51,20 @@ class DrawnMap(Result):
     def __init__(
         self,
         photos: Embeddings,
-        coordinates: Float[Tensor, "images 2"],
-        *,
-        images: Images | None = None,
-        quality: MapQuality | None,
+        plane: Plane,
         numbers: Mapping[str, Any],
-        note: str,
-        columns: Mapping[str, ArrayLike],
-        near: Int[Tensor, "images k"] | None,
         saved: Map | None = None,
     ) -> None:
-        """images: those of the page; default: those of `photos`. numbers: for the .json. columns:
-        that colour the page. near: the nearest images of each. saved: the map as a function.
+        """plane: the images of the page, of which `photos` are the last. numbers: for the .json.
+        saved: the map as a function.
         """
-        self.images = photos.images if images is None else images
-        places = coordinates[-len(photos) :].tolist()
+        places = plane.coordinates[-len(photos) :].tolist()
         x, y = ([place[axis] for place in places] for axis in (0, 1))
         own = photos.columns()
         table = {"name": own.pop("name"), "x": x, "y": y, **own}
-        super().__init__(
-            photos, table, title="Map of the images", note=note, lines=[note] * bool(note)
-        )
-        self.coordinates, self.quality, self.numbers = coordinates, quality, numbers
-        self.colours, self.near, self.saved = columns, near, saved
+        lines = [plane.note] * bool(plane.note)
+        super().__init__(photos, table, title="Map of the images", note=plane.note, lines=lines)
+        self.plane, self.numbers, self.saved = plane, numbers, saved
 
     def summary(self) -> Any:
         """Return the page that was written."""
@@ -87,21 +75,13 @@ class DrawnMap(Result):
         """Return the page in one file, which shows at most 20 000 images."""
         with TemporaryDirectory() as folder:
             path = Path(folder) / "map.html"
-            write_page_of(path, self.images, self.coordinates, self.quality, **self._shown())
+            write_page_of(path, self.plane)
             return path.read_text(encoding="utf-8")
 
     @isolated()
     def write(self, path: Path) -> None:
         """Write the page and what lies beside it; a folder without the ending .html."""
-        write_map(
-            path,
-            self.images,
-            self.coordinates,
-            self.quality,
-            numbers=self.numbers,
-            saved=self.saved,
-            **self._shown(),
-        )
+        write_map(path, self.plane, self.numbers, self.saved)
         run = self.photos.run
         if run is not None and path.parent == run.path and path.stem == "map":
             if not path.suffix:
@@ -110,17 +90,13 @@ class DrawnMap(Result):
         self.path = path / "index.html" if path.is_dir() else path
         log.info("map -> %s", self.path)
 
-    def _shown(self) -> dict[str, Any]:
-        """Return what the page says beside the places."""
-        return {"note": self.note, "columns": self.colours, "near": self.near}
-
     def default_page(self, page: Path) -> Path:
         """Return the page, as a folder where one file cannot hold the images; images that were
         added to a map get a page of their own.
         """
         if self.saved is None:
             return page.with_stem(f"{page.stem}-new")
-        return page if len(self.images) <= MOST_IMAGES else page.with_suffix("")
+        return page if len(self.plane.images) <= MOST_IMAGES else page.with_suffix("")
 
 
 def draw(
@@ -157,19 +133,17 @@ def draw(
     )
     labelled = images.labels is not None
     colours = columns_of(images.columns, table, images.names, labelled, photos.paths)
-    return DrawnMap(
-        photos,
-        made.coordinates,
+    plane = Plane(
         images=images,
+        coordinates=made.coordinates,
         quality=quality,
-        numbers={"layout": how.layout},
-        note="" if quality is None else f"The map {quality.words}",
         columns=colours | found,
         near=index,
-        saved=replace(
-            made, about={**made.about, **_about(whole, photos, how)}, digests=digests_of(images)
-        ),
+        note="" if quality is None else f"The map {quality.words}",
     )
+    about = {**made.about, **_about(whole, photos, how)}
+    saved = replace(made, about=about, digests=digests_of(images))
+    return DrawnMap(photos, plane, {"layout": how.layout}, saved)
 
 
 def _views(photos: Embeddings, views: Any) -> Views | None:

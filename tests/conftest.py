@@ -178,9 +178,11 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def no_measurement():
-    """Let no choice depend on this machine's speed: 1000 images a second whatever is asked for."""
+@pytest.fixture(scope="module")
+def known_speed():
+    """For modules that ask for it: runs whose precision or length is not given are planned for 1000
+    images a second, whatever this machine can do.
+    """
     from nearfar.training import budget
 
     with pytest.MonkeyPatch.context() as patch:

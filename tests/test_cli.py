@@ -30,6 +30,8 @@ from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import to_argv
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 VERBS = [name for name, path in command_paths().items() if path.startswith("nearfar:")]
 FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", "tiny"]
 

@@ -23,6 +23,8 @@ from nearfar.maps import projector
 from nearfar.methods import Method, registry
 from tools.interface import ROOMS, public_names
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 OBJECTS = {
     f"nearfar.{name}": getattr(nearfar, name) for name in nearfar.__all__ if name != "__version__"
 }

@@ -12,6 +12,8 @@ import pytest
 
 from nearfar.data import open_images
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 BENCHMARKS, DOCS = (Path(__file__).parents[1] / name for name in ("benchmarks", "docs"))
 
 

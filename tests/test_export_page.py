@@ -12,6 +12,8 @@ from PIL import Image
 
 import nearfar
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
 SNIPPETS = re.findall(
     r'^```python(?: title="(\w+)")?\n(.*?)^```', PAGE.read_text(), re.MULTILINE | re.DOTALL

@@ -15,6 +15,8 @@ import pytest
 import nearfar
 from tests.pictures import encoded
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -14,6 +14,8 @@ from PIL import Image
 import nearfar
 from nearfar.cli import main
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 CLASSES = {"ant": (24, 30), "__bee__": (9, 110), "chat gris é": (5, 200)}  # images and brightness
 FAST = dict(epochs=1, batch_size=8, held_out=8, encoder="tiny", method="simclr", seed=0)
 

@@ -15,6 +15,8 @@ from nearfar.neighbours import Link, duplicates, find_leaks
 from nearfar.neighbours.duplicates import COPIED, NEAR_DUPLICATE
 from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 def digit(number, side=48):
     pixels = load_digits().images[number] * 200 / 16 + 30

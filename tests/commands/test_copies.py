@@ -18,6 +18,8 @@ import nearfar
 from nearfar.cli import main
 from nearfar.neighbours.copies import composed, inverse, turned
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 def photographs(count, width=96, height=72):
     """Parts of two photographs, as wide and high as that."""

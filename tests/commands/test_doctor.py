@@ -18,6 +18,8 @@ from nearfar.data import open_images, resources
 from nearfar.data.resources import usable_cores
 from nearfar.training import budget
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):

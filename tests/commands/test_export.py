@@ -20,6 +20,8 @@ from nearfar.data import photographs
 from nearfar.networks import exporting
 from nearfar.pages.model_card import model_card
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture(scope="module")
 def run(trained, tmp_path_factory):

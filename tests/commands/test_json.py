@@ -14,6 +14,8 @@ from nearfar import cli
 from nearfar.cli import main
 from nearfar.messages import as_json
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture(scope="module")
 def run(images_file, tmp_path_factory):

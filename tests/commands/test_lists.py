@@ -20,6 +20,8 @@ from nearfar.data import cache
 from nearfar.embeddings import embeddings
 from nearfar.tools.result import paths_for_stdout
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 ODD = "copy of\n'000' $HOME.png"
 
 

@@ -15,6 +15,8 @@ from nearfar.methods import SimCLR
 from nearfar.views import View, ViewPlan
 from tests.steps import at_step, same_runs
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 SMALL = dict(method="simclr", epochs=2, batch_size=16, held_out=16)
 
 

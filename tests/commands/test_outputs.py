@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 import nearfar
 from nearfar.training import plan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 OPTIONS = dict(
     epochs=1, batch_size=16, held_out=16, encoder="small", method="simclr", precision="32-true"
 )

@@ -18,6 +18,8 @@ import nearfar
 from nearfar.cli import main
 from tests.steps import at_step
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 FAST = [
     "--epochs",
     "2",

@@ -18,6 +18,8 @@ from nearfar.training.run_folder import TEACHER
 from tests.pictures import png
 from tests.steps import at_step, same_runs
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 COUNT = 40
 SETTINGS = dict(
     epochs=2,

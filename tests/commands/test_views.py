@@ -17,6 +17,8 @@ from nearfar.training.plan import plan_run
 from nearfar.training.settings import Settings
 from nearfar.views import View, ViewPlan, plan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
 
 

@@ -12,6 +12,8 @@ from nearfar.data import open_images
 from nearfar.run import Run
 from nearfar.training.run_header import resume_plan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 tifffile = pytest.importorskip("tifffile")
 
 

@@ -15,6 +15,8 @@ from nearfar.data import open_images
 from nearfar.data.formats import formats
 from nearfar.maps.columns import columns_of
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 def picture(seed=0, size=(40, 30)):
     rng = np.random.default_rng(seed)

@@ -9,6 +9,8 @@ from PIL import Image
 import nearfar
 from nearfar.data.sources import encoded
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture
 def photos(tmp_path):

@@ -13,6 +13,8 @@ from torch import nn
 import nearfar
 from nearfar.networks import build_backbone, layer_scales
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.mark.parametrize(
     ("name", "image_size", "channels", "features"),

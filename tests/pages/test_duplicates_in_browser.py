@@ -15,6 +15,8 @@ from nearfar.embeddings import Opening, resolve
 from nearfar.neighbours.duplicates import NEAR_DUPLICATE, find_links, group_links
 from tests.pages.conftest import browser  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

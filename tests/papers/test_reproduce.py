@@ -28,6 +28,8 @@ from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
 from tests.papers.conftest import paper
 from tests.pictures import png
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 OWN = """
 title: a paper
 data: {photos: "a folder of photographs"}

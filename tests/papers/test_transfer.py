@@ -8,6 +8,8 @@ from nearfar.threads import use_threads
 from nearfar_papers import labelled_evaluation, protocols
 from tests.papers.test_standard_sets import picture, write_dtd, write_voc
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 ROWS = ["largest_class", "raw_pixels", "colour_histogram", "hog", "untrained", "trained"]
 
 

@@ -16,6 +16,8 @@ import nearfar
 from nearfar.networks import size_step
 from tests.steps import at_step, same_runs
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 

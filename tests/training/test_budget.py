@@ -24,6 +24,8 @@ from nearfar.training.budget import (
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 SIMCLR = method_class("simclr").from_recipe()
 
 

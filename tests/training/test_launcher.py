@@ -24,6 +24,8 @@ from nearfar.messages import to_argv
 from nearfar.training.processes import is_follower, world_size
 from nearfar.training.run_folder import read_metrics
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}
 SETTINGS = dict(

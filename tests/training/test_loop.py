@@ -16,6 +16,8 @@ from nearfar.methods import Model, Recipe, SimCLR
 from nearfar.training import loop, progress
 from tests.steps import at_step, interrupt, logged, same_runs
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns,
 # random directions
 METHODS = {

@@ -23,6 +23,8 @@ from nearfar.training.plan import plan_run, resolve_method, resolve_views, views
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 def some(count, size=8, channels=1):
     return np.random.default_rng(0).integers(0, 256, (count, size, size, channels), dtype=np.uint8)

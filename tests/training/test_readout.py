@@ -13,6 +13,8 @@ from nearfar.networks import build_backbone, load_encoder
 from nearfar.networks.pretrained import installed_weights
 from nearfar.training import readout
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 FEW = dict(encoder="small", epochs=1, batch_size=8, held_out=0, image_size=32)
 
 

@@ -15,6 +15,8 @@ from nearfar.methods import SimCLR
 from nearfar.training.settings import Described, Settings, settings_fields
 from nearfar.views import View, ViewPlan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 NAMES = [one.name for one in settings_fields()]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.data.formats import is_passing
+from nearfar.data.readers import is_passing
 from nearfar.messages import (
     as_json,
     check_known,

@@ -22,8 +22,8 @@ from torchvision.datasets import VOCDetection
 from torchvision.ops import box_convert
 
 from nearfar.data.decoding import whole_planes
-from nearfar.data.formats import formats
 from nearfar.data.images import sample
+from nearfar.data.readers import formats
 from nearfar.messages import raise_as_value_error
 from nearfar.views import unit
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from nearfar.data.decoding import decode, header, to_pil
-from nearfar.data.formats import raw, suffixes
+from nearfar.data.readers import raw, suffixes
 from nearfar.data.value_range import PixelFormat
 from tests.pictures import encoded
 

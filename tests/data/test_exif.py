@@ -10,9 +10,8 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 import nearfar
-from nearfar.data import formats as formats_module
-from nearfar.data import open_images
-from nearfar.data.formats import formats
+from nearfar.data import open_images, readers
+from nearfar.data.readers import formats
 from nearfar.maps.columns import columns_of
 
 pytestmark = pytest.mark.usefixtures("known_speed")
@@ -98,7 +97,7 @@ def test_pictures_of_phones(ending, form, tmp_path):
 
 def test_heic_without_its_reader_says_what_to_install(tmp_path, monkeypatch):
     without = tuple(one for one in formats() if one != "HEIF")
-    monkeypatch.setattr(formats_module, "formats", lambda: without)
+    monkeypatch.setattr(readers, "formats", lambda: without)
     picture().save(tmp_path / "a.png")
     Path(tmp_path / "b.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(200))
     images = open_images(tmp_path, image_size=16)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.data import encoded, open_images
+from nearfar.data import open_images, opening
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def folder(tmp_path):
 
 def test_they_are_evenly_spaced_and_the_same_as_in_the_whole(folder, tmp_path_factory, monkeypatch):
     decoded = []
-    real = encoded.decode
-    monkeypatch.setattr(encoded, "decode", lambda *args: decoded.append(args) or real(*args))
+    real = opening.decode
+    monkeypatch.setattr(opening, "decode", lambda *args: decoded.append(args) or real(*args))
     some = open_images(folder, few=4, image_size=40)
     assert len(decoded) == 4
     assert some.names == ["00.png", "10.png", "20.png", "30.png"]

@@ -14,7 +14,7 @@ import nearfar
 from nearfar.data import cache as pixel_cache
 from nearfar.data import list_splits, open_images, scan
 from nearfar.data.decoding import decode, raise_pixel_limit
-from nearfar.data.formats import PackageMissing, raw
+from nearfar.data.readers import PackageMissing, raw
 from nearfar.data.sources import encoded as headers
 from nearfar.data.table import as_arrays
 from nearfar.data.value_range import PixelFormat
@@ -234,10 +234,10 @@ def test_class_folders_that_change_places_are_noticed(tmp_path, paint, monkeypat
         paint(tmp_path / "in" / folder / "0.png", number)
         os.utime(tmp_path / "in" / folder / "0.png", ns=(10**18, 10**18))
     monkeypatch.setattr(headers, "SETTLED", -(10**12))
-    real = headers.Source.stamp
+    real = headers.EncodedSource.stamp
     # created within one step of the file system's clock
     monkeypatch.setattr(
-        headers.Source, "stamp", lambda self, file: (*[10**18] * 2, *real(self, file)[2:])
+        headers.EncodedSource, "stamp", lambda self, file: (*[10**18] * 2, *real(self, file)[2:])
     )
     before = open_images(tmp_path / "in").pixels.clone()
     (tmp_path / "in" / "a").rename(tmp_path / "in" / "c")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import open_images
-from nearfar.data.formats import only_python_writes
+from nearfar.data.readers import only_python_writes
 
 
 def test_python_still_writes_and_stderr_comes_back_after_an_error(capfd, monkeypatch):

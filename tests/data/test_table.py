@@ -84,7 +84,22 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
     ) == (8, 9, 1, 16, 1)
     assert third["problem"] == "not an image of a known format" and third["height"] is None
     assert len(scan(tmp_path, "all")) == 4 and not decodes
-    assert scan("digits") is None and scan(np.zeros((3, 8, 8), np.uint8)) is None
+    assert scan([Image.new("L", (8, 8))]) is None
+
+
+def test_arrays_have_a_table_without_digests(tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((3, 8, 9), np.uint8), x_test=np.ones((2, 8, 9)))
+    table = scan(tmp_path / "a.npz", "all").drop_columns(["digest", "problem", "place"])
+    sizes = {"height": 8, "width": 9, "bands": 1, "pages": 1, "label": None}
+    assert table.to_pylist() == [
+        {"name": f"{split}/{number:06d}", "split": split, "bits": bits, **sizes}
+        for split, count, bits in (("train", 3, 8), ("test", 2, 16))
+        for number in range(count)
+    ]
+    assert scan("digits").num_rows == 1797 and set(scan("digits", "test")["split"].to_pylist()) == {
+        "test"
+    }
+    assert scan(np.zeros((3, 8, 9), np.uint8))["name"].to_pylist() == ["000000", "000001", "000002"]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

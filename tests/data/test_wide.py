@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
-from nearfar.data.formats import raw
+from nearfar.data.readers import raw
 from nearfar.data.value_range import PixelFormat
 from tests.pictures import png16, write_dicom
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from nearfar.atomic import replacing
 from nearfar.data.decoding import decode, reason, without_warnings
-from nearfar.data.formats import is_passing, only_python_writes
+from nearfar.data.readers import is_passing, only_python_writes
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import PixelFormat
@@ -133,16 +133,15 @@ def mapped(
     """The pixels of a finished data set, memory-mapped; writing to them changes this process's copy
     alone.
     """
-    wide = form.value_range is not None
-    size = int(np.prod(shape)) * (1 + wide)
+    size = int(np.prod(shape)) * form.dtype.itemsize
     pixels = torch.from_file(
         str(_pixels_file(home, form)), shared=False, size=size, dtype=torch.uint8
     )
-    return (pixels.view(torch.uint16) if wide else pixels).view(shape)
+    return (pixels if form.dtype == np.uint8 else pixels.view(torch.uint16)).view(shape)
 
 
 def _pixels_file(home: Path, form: PixelFormat) -> Path:
-    return home / ("pixels.u8" if form.value_range is None else "pixels.u16")
+    return home / f"pixels.u{8 * form.dtype.itemsize}"
 
 
 def _state(pixels: Path) -> list[int]:
@@ -151,7 +150,7 @@ def _state(pixels: Path) -> list[int]:
 
 
 def decoded(
-    images: Callable[[], Iterable[bytes | str]],
+    images: Callable[[], Iterable[Any]],
     digests: list[str | None],
     form: PixelFormat,
     lineage: str,
@@ -254,8 +253,7 @@ def _build(
             written = _write_pixels(chunks, len(digests), form, pixels if wanted else None)
             pixels.flush()
             os.fsync(pixels.fileno())
-        whitest = 255 if form.value_range is None else 65535
-        mean, std = statistics(written.moments, written.images * form.size**2, whitest)
+        mean, std = statistics(written.moments, written.images * form.size**2, form.white)
         entry = Entry(
             form,
             written.images,

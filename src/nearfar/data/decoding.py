@@ -18,7 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from nearfar.data.exif import Exif, exif_of
-from nearfar.data.formats import (
+from nearfar.data.layouts import as_planes, has_eight_bits, shape_of_planes, to_pixels
+from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
+from nearfar.data.readers import (
     ORIENTATION,
     WIDE,
     Raw,
@@ -29,10 +31,9 @@ from nearfar.data.formats import (
     raw,
     shown_size,
 )
-from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
 from nearfar.data.resources import SharedMemory
 from nearfar.data.table import cut
-from nearfar.data.value_range import PixelFormat, floats, sixteen_bits
+from nearfar.data.value_range import STEPS, WHITE, PixelFormat, floats, sixteen_bits
 from nearfar.messages import check_range
 from nearfar.views import centre_square, from_range, resize_square, unit, with_channels
 
@@ -71,13 +72,17 @@ class Header(NamedTuple):
     pages: int = 1
 
 
-def header(data: bytes | str) -> Header:
-    """Read the header of an encoded image; nothing is decoded. Raises what readers raise for a
-    damaged one.
+def header(data: bytes | str | np.ndarray) -> Header:
+    """Read the header of an encoded image, or the shape of one in numbers; nothing is decoded.
+    Raises what readers raise for a damaged one.
 
     Height and width are those of the image as it is shown, upright by its EXIF orientation. A
     picture in a palette is grayscale if the palette is.
     """
+    if isinstance(data, np.ndarray):
+        _, bands, height, width = shape_of_planes((1, *data.shape), data.dtype)
+        narrow = has_eight_bits(as_planes(data[None]))
+        return Header(height, width, bands, 8 if narrow else 16)
     if (found := raw(data)) is not None:
         width, height = found.native
         bits = 16 if found.wide else 8
@@ -127,18 +132,20 @@ def raise_pixel_limit(most: int | None) -> None:
 
 
 def decode(
-    data: bytes | str, form: PixelFormat
+    data: bytes | str | np.ndarray, form: PixelFormat
 ) -> Shaped[np.ndarray, "channels {form.size} {form.size}"]:
     """Decode to uint8, or to uint16 where there is a value range: upright, shorter side to `size`,
     cut in the centre.
 
-    data: encoded bytes, or the path of a file. Grayscale (1) and colour (3) channels are converted
-    into each other; any other number must be that of the image. Low and high of every channel
-    become 0 and 65535; an 8-bit picture keeps its full range. Without a value range, wider images
-    become 8 bits by the rules of `to_pil`. Raises what Pillow raises for a damaged, unknown or
-    dangerously large image, and ValueError for other channels.
+    data: encoded bytes, the path of a file, or numbers in any layout that arrays have. Grayscale
+    (1) and colour (3) channels are converted into each other; any other number must be that of the
+    image. Low and high of every channel become 0 and 65535; an 8-bit picture keeps its full range.
+    Without a value range, wider images become 8 bits by the rules of `to_pil`. Raises what Pillow
+    raises for a damaged, unknown or dangerously large image, and ValueError for other channels.
     """
     size, channels, value_range = form
+    if isinstance(data, np.ndarray):
+        return to_pixels(as_planes(data[None], channels), form)[0].numpy()
     numbers = own_numbers(data, channels, value_range)
     if numbers is not None:
         pixels = _planes(numbers, channels, value_range, size)
@@ -146,7 +153,7 @@ def decode(
     with _opened(data, at_least=2 * size) as image:
         narrow = image.convert("L") if image.mode == "RGB" and channels == 1 else image
         picture = to_array(_fit(narrow, size), channels)
-    return picture if value_range is None else picture.astype(np.uint16) * 257
+    return picture if value_range is None else picture.astype(form.dtype) * STEPS
 
 
 def own_numbers(
@@ -254,7 +261,7 @@ def _scaled(
         raise ValueError(
             f"it holds {planes.dtype} in {len(planes)} channels, which 8 bits do not hold"
         )
-    return with_channels((numbers / 257).round().to(torch.uint8)[None], channels)[0]
+    return with_channels((numbers / STEPS).round().to(torch.uint8)[None], channels)[0]
 
 
 @contextlib.contextmanager
@@ -366,9 +373,9 @@ def _eight_bit(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
         raise ValueError("the image holds values that are not finite")
     low, scale = lowest, 255 / ((highest - lowest) or 1)
     if image.mode in _SIXTEEN_BIT or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        low, scale = 0, 1 / 257
-    elif lowest >= 0 and (highest <= 255 or (highest <= 65535 and not real)):
-        low, scale = 0, 255 if real and highest <= 1 else 1 if highest <= 255 else 1 / 257
+        low, scale = 0, 1 / STEPS
+    elif lowest >= 0 and (highest <= 255 or (highest <= WHITE and not real)):
+        low, scale = 0, 255 if real and highest <= 1 else 1 if highest <= 255 else 1 / STEPS
     numbers -= low
     numbers *= scale
     return np.rint(numbers, out=numbers).astype(np.uint8)

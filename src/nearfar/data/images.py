@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pages_are_channels, pixels_of
-from nearfar.data.labels import joined_labels
+from nearfar.data.layouts import pieces
 from nearfar.data.left_out import Count
 from nearfar.data.resources import usable_cores
 from nearfar.data.table import (
@@ -25,15 +25,14 @@ from nearfar.data.table import (
     concat_columns,
     concat_tables,
     digest,
-    inside_source,
     readable,
 )
 from nearfar.data.value_range import PixelFormat, floats
-from nearfar.messages import say_once
 from nearfar.progress import log
 from nearfar.views import eight_bits, resize_square, with_channels
 
 Originals = Sequence[bytes | str]
+Statistics = tuple[list[float], list[float]]
 
 
 @dataclass
@@ -42,12 +41,14 @@ class Stored:
     None.
 
     reopen: maps the pixels of a cache again, in another process; without it they are sent along.
+    statistics: mean and standard deviation of each channel, if they are known.
     """
 
     pixels: Shaped[Tensor, "stored channels size size"] | None
     count: int
-    originals: Callable[[], Originals] | None = None
+    originals: Callable[[], Originals | None] | None = None
     reopen: Callable[[], Tensor] | None = None
+    statistics: Statistics | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) if self.reopen is None else vars(self) | {"pixels": None}
@@ -77,8 +78,8 @@ class Images:
     - `source`: what was opened, in a few words; a path or name as it was given
     - `columns`: a table with a row for each image, what else a table of paths says of it; None for
       other sources
-    - `table`: the table of the whole source, see `nearfar.data.table`; of arrays and objects only
-      names and digests
+    - `table`: the table of the whole source, see `nearfar.data.table`; digests of images
+      in memory are those of their pixels
 
     They can be pickled, for other processes: pixels in memory are sent along, a mapped cache is
     mapped again there.
@@ -97,13 +98,15 @@ class Images:
         labels: Int64[np.ndarray, " images"] | None = None,
         class_names: list[str] | None = None,
         skipped: Sequence[tuple[str, str]] = (),
-        statistics: tuple[list[float], list[float]] | None = None,
+        measured: int | None = None,
         split: str | None = None,
         source: str = "images",
         columns: pyarrow.Table | None = None,
         table: pyarrow.Table | None = None,
     ) -> None:
-        """form: None for that of uint8 pixels."""
+        """form: None for that of uint8 pixels. measured: so many of the first parts have the
+        statistics that count; None: all.
+        """
         if form is None:
             assert isinstance(stored, Tensor)
             form = PixelFormat(stored.shape[2], stored.shape[1])
@@ -118,11 +121,13 @@ class Images:
         self.source, self.columns = source, columns
         self.splits: list[str] = []
         self.shown: list[int] | None = None
+        self.left_out_of: dict[str, list[tuple[str, str]]] = {}
         self._parts = [Stored(stored, len(stored))] if isinstance(stored, Tensor) else list(stored)
         self._rows: Int64[np.ndarray, " images"] | None = (
             None  # among those of all parts; None: all
         )
-        self._table, self._statistics = table, statistics
+        self._table, self._measured = table, measured
+        self._undigested = True  # digests of pixels in memory are computed when they are asked for
         self._read: Int64[np.ndarray, " images"] | None = (
             None  # among the readable rows of the table; None: all
         )
@@ -143,6 +148,11 @@ class Images:
             else f"{len(np.unique(self.labels[self.labels >= 0]))} classes"
         )
         return f"Images({shape}, {classes}, {len(self.skipped)} skipped)"
+
+    @property
+    def described(self) -> str:
+        """The source in a few words."""
+        return self.source
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -230,20 +240,37 @@ class Images:
     def table(self) -> pyarrow.Table:
         if self._table is None:
             pixels = self.pixels.numpy() if self.stored else [None] * len(self)
-            digests = [
-                image if image is None else digest(str(image.shape).encode() + image.tobytes())
-                for image in pixels
-            ]
+            digests = [image if image is None else _pixel_digest(image) for image in pixels]
             columns = {"name": self.names, "digest": pyarrow.array(digests, pyarrow.string())}
             self._table = pyarrow.table(
                 columns | {"problem": pyarrow.nulls(len(self), pyarrow.string())}
             )
+        elif self._undigested:
+            self._table = self._with_digests(self._table)
+        self._undigested = False
         return self._table
+
+    def _with_digests(self, table: pyarrow.Table) -> pyarrow.Table:
+        """The table with digests of the pixels that are in memory, to which their source gave
+        none.
+        """
+        rows = readable(table)
+        if not (missing := table["digest"].is_null().to_numpy()[rows]).any():
+            return table
+        known, start = table["digest"].to_pylist(), 0
+        for part in self._parts:
+            of_part = np.flatnonzero(missing[start : start + part.count])
+            for at in of_part.tolist() if part.pixels is not None else ():
+                assert part.pixels is not None
+                known[rows[start + at]] = _pixel_digest(part.pixels[at].numpy())
+            start += part.count
+        place = table.schema.get_field_index("digest")
+        return table.set_column(place, "digest", pyarrow.array(known, pyarrow.string()))
 
     @property
     def table_rows(self) -> Int64[np.ndarray, " images"]:
         """The row of each image in `table`."""
-        rows = readable(self.table)
+        rows = readable(self.table if self._table is None else self._table)
         return rows if self._read is None else rows[self._read]
 
     @property
@@ -257,9 +284,9 @@ class Images:
     @property
     def split_names(self) -> list[str]:
         """The split of each image of a source that was opened whole; "" for none."""
-        if "split" not in self.table.column_names:
+        if self._table is None or "split" not in self._table.column_names:
             return [self.split or ""] * len(self)
-        return [split or "" for split in self.table["split"].take(self.table_rows).to_pylist()]
+        return [split or "" for split in self._table["split"].take(self.table_rows).to_pylist()]
 
     @property
     def label_names(self) -> list[str]:
@@ -285,9 +312,12 @@ class Images:
         """The encoded images by index (bytes or file paths); None for arrays, which have no other
         form.
         """
-        parts = [part.originals() for part in self._parts if part.originals is not None]
-        if len(parts) < len(self._parts):
-            return None
+        parts = list[Originals]()
+        for part in self._parts:
+            own = None if part.originals is None else part.originals()
+            if own is None:
+                return None
+            parts.append(own)
         if len(parts) == 1 and self._rows is None:
             return parts[0]
         places = np.arange(len(self)) if self._rows is None else self._rows
@@ -342,6 +372,17 @@ class Images:
             other._read = chosen if self._read is None else self._read[chosen]
         return other
 
+    def by_split(self) -> list[Images]:
+        """The images of each of several splits that were opened together; else these."""
+        if not self.left_out_of:
+            return [self]
+        owner, parts = np.array(self.split_names), []
+        for split, skipped in self.left_out_of.items():
+            part = self.subset(np.flatnonzero(owner == split))
+            part.split, part.skipped, part.left_out_of = split, skipped, {}
+            parts.append(part)
+        return parts
+
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Images:
         """The same images with another `mean` and `std`; ValueError unless there is one number for
         each channel.
@@ -373,15 +414,28 @@ class Images:
         )
 
     @cached_property
-    def _moments(self) -> tuple[list[float], list[float]]:
-        if self._statistics is not None:
-            return self._statistics
-        moments: np.ndarray = np.zeros((2, self.channels), dtype=np.int64)
-        for piece in pieces(self.pixels):
-            moments = moments + moments_of(piece.numpy())
-        return statistics(
-            moments, len(self) * self.image_size**2, 255 if self.value_range is None else 65535
-        )
+    def _moments(self) -> Statistics:
+        """Mean and standard deviation over all parts, of which each image weighs the same."""
+        parts = [part for part in self._parts[: self._measured] if part.count]
+        every = [self._statistics_of(part) for part in parts]
+        if len(every) == 1:
+            return every[0]
+        count = np.array([part.count for part in parts])[:, None]
+        share = count / count.sum()
+        means, stds = (np.array(numbers) for numbers in zip(*every, strict=True))
+        mean = (share * means).sum(0)
+        variance = (share * (stds**2 + (means - mean) ** 2)).sum(0)
+        return mean.tolist(), np.sqrt(variance).tolist()
+
+    def _statistics_of(self, part: Stored) -> Statistics:
+        if part.statistics is None:
+            assert part.pixels is not None
+            moments: np.ndarray = np.zeros((2, self.channels), dtype=np.int64)
+            for piece in pieces(part.pixels):
+                moments = moments + moments_of(piece.numpy())
+            pixels = part.count * self.image_size**2
+            part.statistics = statistics(moments, pixels, self.form.white)
+        return part.statistics
 
 
 def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chosen"]:
@@ -396,11 +450,8 @@ def say_sample(count: int, total: int, seed: int) -> None:
     log.info("`limit`: %d of %d images, a random sample (seed %d)", count, total, seed)
 
 
-def pieces(pixels: Tensor) -> Iterator[Tensor]:
-    """`pixels` in consecutive parts of about four million values: few enough to work on in wide
-    types.
-    """
-    return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
+def _pixel_digest(image: np.ndarray) -> str:
+    return digest(str(image.shape).encode() + image.tobytes())
 
 
 def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> bytes | str:
@@ -408,108 +459,28 @@ def _of_part(parts: Sequence[Originals], starts: np.ndarray, place: int) -> byte
     return parts[owner][place - int(starts[owner])]
 
 
-def concat_images(parts: Sequence[Images], short: Sequence[str], labelled: bool = True) -> Images:
-    """The images of several sources with these short names, one source after the other, all of one
-    form.
-
-    Names get that of their source in front if two sources hold the same one. labelled: False for
-    images alone.
-    """
-    names = [part.names for part in parts]
-    skipped = [part.skipped for part in parts]
-    known = [{*own, *(name for name, _ in left)} for own, left in zip(names, skipped, strict=True)]
-    if len(set().union(*known)) < sum(map(len, known)):
-        names = [
-            [inside_source(before, name) for name in own]
-            for before, own in zip(short, names, strict=True)
-        ]
-        skipped = [
-            [(inside_source(before, n), why) for n, why in left]
-            for before, left in zip(short, skipped, strict=True)
-        ]
-    labels, class_names = _labels(parts) if labelled else (None, None)
-    splits = {part.split for part in parts}
+def stacked(first: Images, second: Images) -> Images:
+    """The images of two sources in one form, without labels, one source after the other."""
+    both = [first, second]
     whole = Images(
-        [stored for part in parts for stored in part._parts],
-        names=[name for own in names for name in own],
-        form=parts[0].form,
-        labels=labels,
-        class_names=class_names,
-        skipped=[entry for left in skipped for entry in left],
-        statistics=_statistics(parts),
-        split=splits.pop() if len(splits) == 1 else None,
-        source=" + ".join(short),
-        columns=concat_columns([part.columns for part in parts], [len(part) for part in parts]),
-        table=concat_tables([part.table for part in parts], short),
+        [stored for part in both for stored in part._parts],
+        names=first.names + second.names,
+        form=first.form,
+        skipped=first.skipped + second.skipped,
+        split=first.split if first.split == second.split else None,
+        source=f"{first.source} + {second.source}",
+        columns=concat_columns([part.columns for part in both], [len(part) for part in both]),
+        table=concat_tables([part.table for part in both], [part.source for part in both]),
     )
-    starts = np.cumsum([0, *(sum(piece.count for piece in part._parts) for part in parts)])
-    rows = (np.arange(len(part)) if part._rows is None else part._rows for part in parts)
-    whole._rows = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
-    starts = np.cumsum([0, *(len(readable(part.table)) for part in parts)])
-    rows = (np.arange(len(part)) if part._read is None else part._read for part in parts)
-    whole._read = np.concatenate([own + start for own, start in zip(rows, starts, strict=False)])
-    whole.shown = parts[0].shown
-    whole.splits = list(dict.fromkeys(split for part in parts for split in part.splits))
+    starts = [0, sum(stored.count for stored in first._parts)]
+    rows = [np.arange(len(part)) if part._rows is None else part._rows for part in both]
+    whole._rows = np.concatenate([own + start for own, start in zip(rows, starts, strict=True)])
+    starts = [0, len(readable(first.table))]
+    rows = [np.arange(len(part)) if part._read is None else part._read for part in both]
+    whole._read = np.concatenate([own + start for own, start in zip(rows, starts, strict=True)])
+    whole.shown = first.shown
+    whole.splits = list(dict.fromkeys(first.splits + second.splits))
     return whole
-
-
-def concat_splits(parts: Sequence[Images]) -> Images:
-    """Concatenate splits of one source in one form; `split_names` says which image is of which.
-
-    Names and labels stay as they are; images of a split without labels have none (-1). The moments
-    are those of the first split, so that test images behind training images change none.
-    """
-    for part in parts:
-        if "split" not in part.table.column_names:
-            of_all = pyarrow.array([part.split or ""] * part.table.num_rows, pyarrow.string())
-            part._table = part.table.append_column("split", of_all)
-    whole = concat_images(parts, [part.split or "" for part in parts], labelled=False)
-    whole.names = [name for part in parts for name in part.names]
-    whole.source, whole.splits = parts[0].source, parts[0].splits
-    whole._statistics = parts[0].mean, parts[0].std
-    if any(part.labels is not None for part in parts):
-        whole.labels = np.concatenate(
-            [np.full(len(part), -1) if part.labels is None else part.labels for part in parts]
-        )
-        whole.class_names = next((part.class_names for part in parts if part.class_names), None)
-    return whole
-
-
-def _labels(parts: Sequence[Images]) -> tuple[np.ndarray | None, list[str] | None]:
-    """Labels by the names of their classes, in the order of the sources, or as numbers where none
-    has names.
-
-    None, with a line, where a source has none, and where some are numbers and others names.
-    """
-    labels = [part.labels for part in parts if part.labels is not None]
-    if len(labels) < len(parts):
-        if labels:
-            lacks = next(part.source for part in parts if part.labels is None)
-            say_once(f"labels are not used, since '{lacks}' has none")
-        return None, None
-    together = joined_labels(labels, [part.class_names for part in parts])
-    if together is None:
-        numbers, names = (
-            next(part.source for part in parts if (part.class_names is None) == plain)
-            for plain in (True, False)
-        )
-        say_once(
-            f"labels are not used, since those of '{numbers}' are numbers and those of "
-            f"'{names}' names of classes"
-        )
-        return None, None
-    return together
-
-
-def _statistics(parts: Sequence[Images]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation over all sources from those of each: images of one size weigh the
-    same.
-    """
-    share = np.array([len(part) for part in parts])[:, None] / sum(map(len, parts))
-    means, stds = np.array([part.mean for part in parts]), np.array([part.std for part in parts])
-    mean = (share * means).sum(0)
-    variance = (share * (stds**2 + (means - mean) ** 2)).sum(0)
-    return mean.tolist(), np.sqrt(variance).tolist()
 
 
 def photographs(

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
-from nearfar.data.formats import suffixes
+from nearfar.data.readers import suffixes
 
 _MOST = 64  # parts of a path
 

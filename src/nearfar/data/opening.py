@@ -1,37 +1,81 @@
-"""`open_images` and `scan`: any source to `Images`, or to the table of all of them."""
+"""`open_images` and `scan`: any source to `Images`, or to the table of all of them.
+
+One path: scan the source, choose the pixel format from its table, read pixels through the cache.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow
+import torch
+from torch import Tensor
 
-from nearfar.data import sources
+from nearfar.atomic import write_file
+from nearfar.data import cache as pixel_cache
 from nearfar.data.cache import Store
-from nearfar.data.decoding import raise_pixel_limit
-from nearfar.data.encoded import few_of, in_memory, open_encoded
-from nearfar.data.images import Images, concat_images
-from nearfar.data.scanning import Scanned, scanned
-from nearfar.data.sources import arrays, is_array_file, short_names
-from nearfar.data.sources.files import existing
-from nearfar.data.sources.splits import choose_splits, say_splits
-from nearfar.data.table import USUAL
-from nearfar.data.value_range import EIGHT_BITS, FormatRequest, for_channels, parse_request, spread
+from nearfar.data.decoding import (
+    PICTURE,
+    decode,
+    own_numbers,
+    pages_are_channels,
+    raise_pixel_limit,
+    reason,
+    without_warnings,
+)
+from nearfar.data.exif import TYPES, with_exif
+from nearfar.data.images import Images, Stored
+from nearfar.data.layouts import as_planes, to_pixels
+from nearfar.data.readers import is_passing, only_python_writes
+from nearfar.data.scanning import Scanned, Split, joined_table
+from nearfar.data.sources.arrays import Items, check_fits_memory
+from nearfar.data.sources.concatenated import Concatenated, Part
+from nearfar.data.sources.encoded import EncodedSource
+from nearfar.data.sources.source import Picture
+from nearfar.data.sources.splits import say_splits
+from nearfar.data.table import (
+    LIMIT,
+    concat_columns,
+    most_common_channels,
+    most_common_size,
+    printable,
+    readable,
+    skipped,
+    with_problems,
+)
+from nearfar.data.value_range import (
+    ANY_FORMAT,
+    EIGHT_BITS,
+    FormatRequest,
+    PixelFormat,
+    ValueRange,
+    for_channels,
+    of_sample,
+    parse_request,
+    spread,
+    thinned,
+)
+from nearfar.messages import say_once
 
-CACHE_LIMIT = 8 * 2**30
-
-Opener = Callable[[Scanned, FormatRequest], Images]
-"""Opens one source."""
+_MIXED = (
+    "holds images of 8 bits and of more: all become 8 bits; `value_range` "
+    "keeps the others as they are"
+)
 
 
 def open_images(
     source: Any,
     *,
-    split: str | None = None,
+    split: Split = None,
     image_size: int | None = None,
     channels: int | None = None,
     value_range: Any = None,
@@ -39,7 +83,7 @@ def open_images(
     label_column: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache: bool = True,
-    cache_limit: int = CACHE_LIMIT,
+    cache_limit: int = LIMIT,
     workers: int | None = None,
     few: int | None = None,
     max_pixels: int | None = None,
@@ -98,62 +142,193 @@ def open_images(
     """
     raise_pixel_limit(max_pixels)
     request = parse_request(image_size, channels, value_range)
-    found = scanned(source, label_column, cache_dir)
+    found = scanned(source, label_column, cache_dir, request=request, limit=cache_limit)
+    if isinstance(found, Images):
+        images = _as_they_are(found, split, request)
+        if show_channels is not None:
+            images = copy.copy(images)
+            images.shown = shown_positions(show_channels, images.channels)
+        return images if few is None else images.subset(spread(len(images), few))
+    chosen = found.choose(split)
+    for part in chosen.parts if split is None else ():
+        if not part.source.undivided:
+            say_splits(part.name, part.source.split_names())
+    if few is not None:
+        chosen = _few_of(chosen, few)
+    lead = len(found.sources) if isinstance(split, tuple) else len(chosen.parts)
+    labelled = found.label_column is None or len(found.sources) > 1
+    if not labelled and len(readable(chosen.table)) and chosen.labels()[0] is None:
+        raise ValueError(f"'{found.name}' has no label in a column '{found.label_column}'")
     store = Store(found.folder, cache_limit, cache, workers)
-    return _open(found, request, split, show_channels, store, few)
+    images = open_rows(chosen, lead, request, store, found.name, cached=few is None)
+    images.splits = found.every_split
+    images.shown = shown_positions(show_channels, images.channels)
+    return images
 
 
-def _open(
-    found: Scanned,
-    request: FormatRequest,
-    split: str | None,
-    show_channels: Sequence[int] | None,
-    store: Store,
-    few: int | None = None,
+def _few_of(chosen: Concatenated, few: int) -> Concatenated:
+    """A few rows: evenly spaced, or the first ones of files that hold many images."""
+    parts, each, more = [], *divmod(few, len(chosen.parts))
+    for number, part in enumerate(chosen.parts):
+        count = each + (number < more)
+        spaced = not isinstance(part.source, EncodedSource) or part.source.whole
+        rows = spread(len(part.rows), count) if spaced else range(min(count, len(part.rows)))
+        if rows:
+            parts.append(replace(part, rows=part.rows.take(list(rows))))
+    return Concatenated(parts)
+
+
+def open_rows(
+    chosen: Concatenated, lead: int, request: FormatRequest, store: Store, name: str, cached: bool
 ) -> Images:
-    """Open all images of a source, or a few of them, which are not stored."""
-    if found.parts:
+    """The images of some rows in one form.
 
-        def open_one(part: Scanned, form: FormatRequest) -> Images:
-            share = None if few is None else -(-few // len(found.parts))
-            return _open(part, form, split, show_channels, store, share)
+    lead: so many of the first parts, by which the form is chosen and whose statistics count.
+    cached: False to hold encoded images in memory, too.
+    """
+    pixel_cache.limit()  # a wrong one is noticed first
+    left = [[(printable(file), why) for file, why in part.left_out] for part in chosen.parts]
+    measured = None
+    first = Concatenated(chosen.parts[:lead])
+    if not len(readable(first.table)):
+        raise ValueError(_nothing(name, [*left[0], *skipped(first.table)]))
+    if request.channels is None:
+        _check_channels(first)
+    range_of = functools.partial(_saved_range, first, store.folder, request.value_range)
+    form = choose_format(first.table, request, range_of)
+    parts, stored = [], list[Stored]()
+    for number, (part, out) in enumerate(zip(chosen.parts, left, strict=True)):
+        if number == lead:
+            measured = len(stored) or None
+        pixels, problems = _read(part, form, store, cached)
+        rows = with_problems(part.rows, problems)
+        kept_rows = rows.take(readable(rows))
+        out += skipped(rows)
+        parts.append((replace(part, rows=rows), replace(part, rows=kept_rows)))
+        stored += [pixels(kept_rows)] if len(kept_rows) else []
+    whole, kept = (Concatenated(list(every)) for every in zip(*parts, strict=True))
+    if not len(kept.table):
+        raise ValueError(_nothing(name, [entry for out in left for entry in out]))
+    if request.value_range is None and form.value_range is None:
+        for part in kept.parts:
+            if (part.rows["bits"].to_numpy() > 8).any():
+                say_once(f"'{part.name}' {_MIXED}")
+    return _assembled(whole, kept, stored, left, form, name, measured)
 
-        opened = _open_several(found, open_one, request)
-        return opened if few is None else opened.subset(spread(len(opened), few))
-    source, name, encoded = found.given, found.name, found.encoded
-    if isinstance(source, Images):
-        images = _as_they_are(source, split, request)
-        images = images if show_channels is None else copy.copy(images)
-    elif sources.is_array(source):
-        images = arrays.from_memory(source, split, request)
-    elif name == "digits" and isinstance(source, str):
-        images = arrays.digits(split, request)
-    elif is_array_file(source):
-        images = arrays.from_file(existing(name), split, request, found.label_column)
-    elif encoded is not None:
-        splits = choose_splits(encoded.splits, split, name)
-        if split is None:
-            say_splits(name, encoded.splits)
-        if few is None:
-            images = open_encoded(found, splits, request, store)
-        else:
-            images = in_memory(few_of(encoded, splits, few), name, request)
-            images.split = splits[0] or None if len(splits) == 1 else None
-    elif sources.has_items(source):
-        choose_splits([""], split, name)
-        images = arrays.from_items(source, name, request, store)
-    else:
-        raise ValueError(
-            f"cannot open images from {name}; give a path, an array or a tensor, a pair "
-            f"(images, labels), "
-            "a datasets.Dataset, or a map-style torch Dataset with __len__"
+
+def _check_channels(chosen: Concatenated) -> None:
+    """Raise ValueError for sources whose numbers of channels do not go together."""
+    channels = {}
+    for part in chosen.parts:
+        if len(rows := readable(part.rows)):
+            bands = part.rows["bands"].to_numpy()[rows]
+            channels[part.short] = most_common_channels(bands.astype(np.int64))
+    if len({*channels.values()} - {1}) > 1:
+        which = " and ".join(f"'{name}' has {count}" for name, count in channels.items())
+        raise ValueError(f"images of other numbers of channels do not go together: {which}")
+
+
+def _assembled(
+    whole: Concatenated,
+    kept: Concatenated,
+    stored: list[Stored],
+    left: list[list[tuple[str, str]]],
+    form: PixelFormat,
+    name: str,
+    measured: int | None,
+) -> Images:
+    """The images of rows that were read. kept: those of them that could be; left: what could not,
+    by part.
+    """
+    own = [part.rows["name"].to_pylist() for part in kept.parts]
+    named = kept.told_apart(
+        [names + [file for file, _ in out] for names, out in zip(own, left, strict=True)]
+    )
+    labels, class_names = kept.labels()
+    splits = {part.split for part in whole.parts}
+    images = Images(
+        stored,
+        names=[one for every, names in zip(named, own, strict=True) for one in every[: len(names)]],
+        form=form,
+        labels=labels,
+        class_names=class_names,
+        measured=measured,
+        skipped=[
+            (file, why)
+            for every, names, out in zip(named, own, left, strict=True)
+            for file, (_, why) in zip(every[len(names) :], out, strict=True)
+        ],
+        split=splits.pop() if len(splits) == 1 else None,
+        source=name,
+        columns=concat_columns(
+            [_columns_of(part.rows) for part in kept.parts], [len(p.rows) for p in kept.parts]
+        ),
+        table=joined_table(whole),
+    )
+    if measured is not None:  # of several splits
+        for part, out in zip(whole.parts, left, strict=True):
+            for split in part.splits:
+                images.left_out_of.setdefault(split, []).extend(out)
+    return images
+
+
+def _columns_of(rows: pyarrow.Table) -> pyarrow.Table | None:
+    """The columns of the source, and the EXIF data of its images."""
+    columns = None
+    if "columns" in rows.column_names:
+        columns = pyarrow.Table.from_struct_array(rows["columns"])
+    return with_exif(columns, rows) if set(TYPES) <= set(rows.column_names) else columns
+
+
+def _read(
+    part: Part, form: PixelFormat, store: Store, cached: bool
+) -> tuple[Callable[[pyarrow.Table], Stored], dict[int, str]]:
+    """Read the images of a part: gives what makes their pixels `Stored`, for the rows that could be
+    read, and the problems of the others by position.
+    """
+    rows = readable(part.rows)
+    wanted = part.rows.take(rows)
+    if not cached or wanted["digest"].null_count == len(wanted):
+        pixels, wrong = _in_memory(part.source.read(wanted), len(wanted), form, store, part.name)
+        return lambda kept: Stored(pixels, len(kept)), {int(rows[n]): w for n, w in wrong.items()}
+    address = [type(part.source).__name__, str(Path(part.name).resolve()), part.splits, form]
+    home, entry, mapped = pixel_cache.decoded(
+        functools.partial(part.source.read, wanted),
+        wanted["digest"].to_pylist(),
+        form,
+        pixel_cache.key(address),
+        store,
+    )
+    reopen = functools.partial(pixel_cache.mapped, home, entry.shape, form)
+
+    def made(kept: pyarrow.Table) -> Stored:
+        return Stored(
+            mapped,
+            len(kept),
+            functools.partial(part.source.originals, kept, store.folder / "datasets"),
+            None if mapped is None else reopen,
+            (entry.mean, entry.std),
         )
-    images.source = name
-    if not isinstance(source, Images):
-        images.splits = found.splits
-    if show_channels is not None or not isinstance(source, Images):
-        images.shown = shown_positions(show_channels, images.channels)
-    return images if few is None or encoded is not None else images.subset(spread(len(images), few))
+
+    return made, {int(rows[row]): why for row, why in entry.problems.items()}
+
+
+def _in_memory(
+    images: Iterable[Picture] | Tensor, count: int, form: PixelFormat, store: Store, name: str
+) -> tuple[Tensor, dict[int, str]]:
+    """The pixels of images that are not cached, and the problems of the others by position."""
+    if isinstance(images, Tensor):
+        return to_pixels(images, form), {}
+    check_fits_memory(count, form, store.limit, name)
+    pixels = np.empty((count, form.channels, form.size, form.size), form.dtype)
+    problems: dict[int, str] = {}
+    with without_warnings(), only_python_writes():
+        for row, image in enumerate(images):
+            try:
+                pixels[row - len(problems)] = decode(image, form)
+            except Exception as error:  # decoders raise anything on damaged data
+                problems[row] = reason(error)
+    return torch.from_numpy(pixels[: count - len(problems)]), problems
 
 
 def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[int] | None:
@@ -174,7 +349,7 @@ def shown_positions(show_channels: Sequence[int] | None, channels: int) -> list[
     return [number - 1 for number in show_channels]
 
 
-def _as_they_are(images: Images, split: str | None, request: FormatRequest) -> Images:
+def _as_they_are(images: Images, split: Split, request: FormatRequest) -> Images:
     """`images`, or ValueError where something else is asked for."""
     image_size, channels, value_range = request
     if isinstance(value_range, list):
@@ -192,46 +367,106 @@ def _as_they_are(images: Images, split: str | None, request: FormatRequest) -> I
     return images
 
 
-def _open_several(found: Scanned, open_one: Opener, request: FormatRequest) -> Images:
-    """Open several sources with one size, number of channels and value range, and join them.
+def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
+    if not wrong:
+        return f"'{name}' holds no images"
+    return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
 
-    size: None: that of all sources if it is the same, else 224. channels: None: 1 if all are
-    grayscale, else those of the others. value_range: None: from the lowest to the highest of all; 8
-    bits if one of them has these. Raises ValueError for a source that is given twice, and for
-    channels that do not go together.
+
+def choose_format(
+    table: pyarrow.Table,
+    request: FormatRequest,
+    range_of: Callable[[np.ndarray, int], list[float] | None],
+) -> PixelFormat:
+    """Choose the form to which all images are decoded: as asked for, and for the rest as most of
+    them are.
+
+    range_of: gives low and high of so many channels from images of more than 8 bits, by position.
+    Without a range asked for, or for "full", one image of 8 bits makes 8 bits of all. Raises
+    ValueError for a range that does not fit.
     """
-    short = short_names(found.given)
-    parts = [open_one(part, request) for part in found.parts]
-    size, channels, _ = request
-    if channels is None:
-        wide = sorted({part.channels for part in parts} - {1}) or [1]
-        if len(wide) > 1:
-            which = " and ".join(
-                f"'{name}' has {part.channels}" for name, part in zip(short, parts, strict=True)
-            )
-            raise ValueError(f"images of other numbers of channels do not go together: {which}")
-        channels = wide[0]
-    if size is None:
-        sizes = {part.image_size for part in parts}
-        size = sizes.pop() if len(sizes) == 1 else USUAL
-    ranges = [value_range for part in parts if (value_range := part.value_range) is not None]
-    if len(ranges) < len(parts):
-        common: list[float] | str | None = EIGHT_BITS if ranges else None
-    elif len({len(value_range) for value_range in ranges}) > 1:  # grayscale and colour
-        common = [
-            min(min(value_range[::2]) for value_range in ranges),
-            max(max(value_range[1::2]) for value_range in ranges),
-        ]
-    else:
-        common = np.where(
-            np.arange(len(ranges[0])) % 2, np.max(ranges, 0), np.min(ranges, 0)
-        ).tolist()
-    stored_as = (size, channels, None if common == EIGHT_BITS else common)
-    fitting = [
-        part if part.form == stored_as else open_one(scan, FormatRequest(size, channels, common))
-        for scan, part in zip(found.parts, parts, strict=True)
-    ]
-    return concat_images(fitting, short)
+    rows = readable(table)
+    height, width, bands, bits, pages = (
+        table[name].to_numpy()[rows] for name in ("height", "width", "bands", "bits", "pages")
+    )
+    size = request.size or most_common_size(np.stack([height, width], 1))
+    channels, value_range = (
+        request.channels or most_common_channels(bands.astype(np.int64)),
+        request.value_range,
+    )
+    fits = (bands == channels) | (np.isin(bands, PICTURE) & (channels in PICTURE))
+    fits = fits | pages_are_channels(bands, pages, channels)
+    wide = fits & (bits > 8)
+    if value_range is not None and not isinstance(value_range, str) and wide.any():
+        return PixelFormat(size, channels, for_channels(value_range, channels))
+    if value_range == EIGHT_BITS or not wide.any() or wide.sum() < fits.sum():
+        return PixelFormat(size, channels)
+    chosen = np.flatnonzero(wide)
+    return PixelFormat(size, channels, range_of(rows[chosen[spread(len(chosen))]], channels))
+
+
+def _saved_range(
+    source: Concatenated, folder: Path, value_range: ValueRange, rows: np.ndarray, channels: int
+) -> list[float] | None:
+    """The value range of a sample; it is saved, as reading a hundred large images takes seconds."""
+    sample = source.table.take(rows)
+    address = [sample["digest"].to_pylist(), channels, value_range]
+    lasting = sample["digest"].null_count == 0
+    saved = folder / f"{pixel_cache.key(address)}.range"
+    with contextlib.suppress(OSError, ValueError):
+        if lasting:
+            return json.loads(saved.read_text())
+    with without_warnings(), only_python_writes():
+        found, passing = _sampled_range(source.read(sample), channels, value_range)
+    if lasting and not passing:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(saved, json.dumps(found))
+    return found
+
+
+def _sampled_range(
+    images: Iterable[Picture], channels: int, value_range: ValueRange
+) -> tuple[list[float] | None, bool]:
+    """Low and high of every channel from some images, None where none can be read; and whether
+    another day may differ.
+
+    That is where the machine could not read one of them.
+    """
+    planes, passing = [], False
+    for data in images:
+        try:
+            if isinstance(data, np.ndarray):
+                planes.append(thinned(as_planes(data[None], channels)[0].numpy()))
+            elif (numbers := own_numbers(data, channels, [0, 1])) is not None:
+                planes.append(thinned(numbers.read()))
+        except Exception as error:  # it is listed with its reason when all are decoded
+            passing = passing or is_passing(error)
+    return of_sample(planes, channels, value_range) if planes else None, passing
+
+
+def scanned(
+    source: Any,
+    label_column: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    *,
+    request: FormatRequest = ANY_FORMAT,
+    limit: int = LIMIT,
+) -> Scanned | Images:
+    """The source, ready to be scanned; one that is already is returned as it is, unless its images
+    were read in another size, and so are `Images`.
+    """
+    if isinstance(source, Images):
+        return source
+    if not isinstance(source, Scanned):
+        return Scanned(source, label_column, cache_dir, request=request, limit=limit)
+    read_anew = isinstance(source.sources[0], Items) and request.size not in (
+        None,
+        source.request.size,
+    )
+    if not read_anew:
+        return source
+    return Scanned(source.given, source.label_column, source.folder, request=request, limit=limit)
 
 
 def scan(
@@ -239,16 +474,17 @@ def scan(
     split: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> pyarrow.Table | None:
-    """The table of a source, see `nearfar.data.table`, from headers alone; None for one whose
-    images must be read.
+    """The table of a source, see `nearfar.data.table`, from headers alone; None for the items of a
+    list or torch Dataset, which must be read.
 
-    These are arrays and objects: `open_images(source).table` then. Arguments and errors as of
-    `open_images`.
+    Arrays have no digests here; `open_images(source).table` has those of their pixels. Arguments
+    and errors as of `open_images`.
 
     >>> scan("photos").num_rows
     25
     """
-    return scanned(source, cache_dir=cache_dir).table(split)
+    found = scanned(source, cache_dir=cache_dir)
+    return None if isinstance(found, Images) else found.table(split)
 
 
 def list_splits(source: Any) -> list[str]:
@@ -257,4 +493,5 @@ def list_splits(source: Any) -> list[str]:
     >>> list_splits("photos")
     []
     """
-    return scanned(source).splits
+    found = scanned(source)
+    return [] if isinstance(found, Images) else found.splits

@@ -13,27 +13,43 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.compute as pc
 from jaxtyping import Int64
 from torch import Tensor
 
 from nearfar.data.batches import Crop, CropDataset, loaded, own_rows
+from nearfar.data.cache import Store
 from nearfar.data.decoding import raise_pixel_limit
 from nearfar.data.images import Images
 from nearfar.data.left_out import describe_left_out
-from nearfar.data.opening import in_memory
+from nearfar.data.opening import open_rows
 from nearfar.data.scanning import Scanned
 from nearfar.data.sources import describe
-from nearfar.data.sources.encoded import EncodedImage
+from nearfar.data.sources.concatenated import Concatenated, Part
+from nearfar.data.sources.outside import Outside
 from nearfar.data.sources.rows import HUB
 from nearfar.data.sources.splits import choose_splits, say_splits
 from nearfar.data.sources.tars import HubTars, Tars, opened
-from nearfar.data.table import digest, digest_of_file, printable, readable, skipped
+from nearfar.data.table import LIMIT, digest, digest_of_file, printable, readable, skipped
 from nearfar.data.value_range import EIGHT_BITS, ValueRange, parse_request
 
 HEAD = 512  # images at the beginning that are decoded in memory
 CHUNK = 64  # images that are read one after the other
 _READ_WHOLE = 2**33  # bytes of tars, up to which all count for the table of a stream
 _ENDS = 2**12  # bytes
+
+
+class _Head:
+    """The first images of a stream, as a source."""
+
+    def __init__(self, names: list[str], images: list[bytes]) -> None:
+        self.names, self.images = names, images
+
+    def scan(self) -> pyarrow.Table:
+        return pyarrow.table({"name": self.names, "place": range(len(self.names))})
+
+    def read(self, rows: pyarrow.Table) -> list[bytes]:
+        return [self.images[place] for place in rows["place"].to_pylist()]
 
 
 class Stream:
@@ -157,7 +173,7 @@ def open_stream(
         )
     on_hub = isinstance(source, str) and source.startswith(HUB)
     found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
-    name, opened = describe(source), found.encoded
+    name, opened = describe(source), found.sources[0]
     if not isinstance(opened, Tars) or not opened.splits:
         raise ValueError(
             f"a stream is read from one tar or folder of tars in WebDataset form, and "
@@ -167,7 +183,7 @@ def open_stream(
     splits = choose_splits(opened.splits, split, name)
     if split is None:
         say_splits(name, opened.splits)
-    table = found.of_splits(splits)
+    table = opened.table.filter(pc.is_in(opened.table["split"], pyarrow.array(splits)))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(
@@ -175,10 +191,10 @@ def open_stream(
             + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
         )
     first = places.slice(0, HEAD)
-    given = zip(_read(opened, first), first["name"].to_pylist(), strict=True)
-    head = in_memory([EncodedImage(data, name=own) for data, own in given], name, form)
-    others = [*opened.problems, *opened.in_no_split(splits)]
-    problems = [(printable(file), why) for file, why in others]
+    held = Outside(_Head(first["name"].to_pylist(), _read(opened, first)), name)
+    chosen = Concatenated([Part(held, name, name, [""], held.table)])
+    head = open_rows(chosen, 1, form, Store(found.folder, LIMIT), name, cached=False)
+    problems = [(printable(file), why) for file, why in opened.left_out(splits)]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
     return Stream(

@@ -34,6 +34,12 @@ _UNPRINTABLE = (
     "Zl",
     "Zp",
 )  # control characters, bytes that are not UTF-8, separators of lines
+LIMIT = 8 * 2**30  # bytes of pixels of a data set, by default
+COMMON = {
+    *("ref", "place", "split", "height", "width", "bands", "bits", "pages", "bytes"),
+    *("mtime", "ctime", "inode", "size", "digest", "problem", "passing"),
+    *("taken", "camera", "latitude", "longitude"),
+}  # columns that mean the same for all sources
 SMALL = 96  # images that mostly have one size up to this many pixels keep it
 USUAL = 224
 
@@ -256,15 +262,16 @@ def concat_columns(
 
 
 def concat_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyarrow.Table:
-    """Tables of several sources as one, with the source in front of names; without labels, which
-    may differ.
+    """Tables as one, without labels, which may differ, and without columns of the sources' own.
+
+    short: the source of each, which stands in front of names where there are several.
     """
-    parts = []
+    parts, several = [], len(set(short)) > 1
     for table, before in zip(tables, short, strict=True):
-        names = [inside_source(before, name) for name in table["name"].to_pylist()]
-        others = table.drop_columns(
-            [name for name in ("name", "label") if name in table.column_names]
-        )
+        names = table["name"].to_pylist()
+        if several:
+            names = [inside_source(before, name) for name in names]
+        others = table.select([name for name in table.column_names if name in COMMON])
         parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
     return pyarrow.concat_tables(parts, promote_options="permissive")
 

@@ -19,6 +19,8 @@ from nearfar.views import check_value_range, with_channels
 PERCENTILES = (0.5, 99.5)
 SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
 LARGEST = 8192  # pixels of a side: one image of that size takes 200 MB
+WHITE = 65535  # of 16 bits
+STEPS = 257  # of 16 bits in one of 8
 EIGHT_BITS: Final = "uint8"
 FULL = "full"
 ValueRange: TypeAlias = Sequence[float] | str | None
@@ -36,9 +38,19 @@ class PixelFormat(NamedTuple):
     channels: int
     value_range: list[float] | None = None
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of stored pixels."""
+        return np.dtype(np.uint8 if self.value_range is None else np.uint16)
+
+    @property
+    def white(self) -> int:
+        """The stored number that stands for 1."""
+        return 255 if self.value_range is None else WHITE
+
     def bytes_of(self, count: int) -> int:
         """Return the bytes that the pixels of so many images take."""
-        return count * self.channels * self.size**2 * (1 if self.value_range is None else 2)
+        return count * self.channels * self.size**2 * self.dtype.itemsize
 
 
 class FormatRequest(NamedTuple):
@@ -47,6 +59,9 @@ class FormatRequest(NamedTuple):
     size: int | None = None
     channels: int | None = None
     value_range: ValueRange = None
+
+
+ANY_FORMAT = FormatRequest()
 
 
 def parse_request(image_size: int | None, channels: int | None, value_range: Any) -> FormatRequest:
@@ -120,13 +135,13 @@ def spread(total: int, count: int = SAMPLED) -> list[int]:
 
 def sixteen_bits(unit: Tensor) -> Shaped[np.ndarray, "*shape"]:
     """Floats in 0..1 as uint16, whose full range stands for 0..1."""
-    return np.rint(unit.numpy() * 65535).astype(np.uint16)
+    return np.rint(unit.numpy() * WHITE).astype(np.uint16)
 
 
 def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
     """Stored pixels as they are read: uint8 as they are, uint16 as float32 in 0..1."""
     return torch.from_numpy(
-        pixels if pixels.dtype == np.uint8 else np.divide(pixels, 65535, dtype=np.float32)
+        pixels if pixels.dtype == np.uint8 else np.divide(pixels, WHITE, dtype=np.float32)
     )
 
 

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from nearfar.data import Images, describe, list_splits, open_images
-from nearfar.data.images import concat_images, concat_splits, say_sample
+from nearfar.data.images import say_sample, stacked
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
-from nearfar.data.scanning import scanned
+from nearfar.data.opening import scanned
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, printable
-from nearfar.data.value_range import EIGHT_BITS
+from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
 from nearfar.evaluation import Vectors, find_vectors
@@ -100,13 +100,11 @@ class OfRun:
         source = settings.given("data") if how.data is None else how.data
         split = how.part or (settings.split if how.data is None else None)
         try:
-            found = scanned(source, how.label_column)
+            request = FormatRequest(trained.image_size, trained.channels)
+            found = scanned(source, how.label_column, request=request)
             split = of_source(split, found)
-            images = read_images(
-                found,
-                split=split,
-                **settings.reading_for(trained.image_size),
-            )
+            reading = settings.reading_for(trained.image_size)
+            images = read_images(found, split=split, **reading)
         except FileNotFoundError as error:
             if how.data is not None:
                 raise
@@ -326,17 +324,9 @@ def read_images(
 
     split: of several, all images are in the form of those of the first.
     """
-    if isinstance(split, tuple):
-        first = read_images(source, split=split[0], **options)
-        form = {
-            "image_size": first.image_size,
-            "channels": first.channels,
-            "value_range": first.value_range or EIGHT_BITS,
-        }
-        others = [read_images(source, split=one, **{**options, **form}) for one in split[1:]]
-        return concat_splits([first, *others])
     images = open_images(source, split=split, **options)
-    say_read(images)
+    for part in images.by_split():
+        say_read(part)
     return images
 
 
@@ -389,9 +379,7 @@ def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
                 f"every file of {images.source} is one of {others.source}: name another archive"
             )
         images = images.subset([row for row in range(len(images)) if row not in shared])
-    both = concat_images([images, others], [images.source, others.source], labelled=False)
-    both.names = images.names + others.names
-    return replace(photos, images=both), len(images)
+    return replace(photos, images=stacked(images, others)), len(images)
 
 
 def each_file_once(photos: Embeddings) -> Embeddings:

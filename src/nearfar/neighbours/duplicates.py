@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.decoding import header, on_grounds, to_array
-from nearfar.data.formats import is_lossless, raw
+from nearfar.data.readers import is_lossless, raw
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (

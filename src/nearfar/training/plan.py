@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from nearfar.data import Images, Stream, describe, list_splits, scan
-from nearfar.data.scanning import scanned
+from nearfar.data.opening import scanned
 from nearfar.data.sources import are_paths
 from nearfar.data.table import SMALL, most_common_side, printable, readable
-from nearfar.data.value_range import EIGHT_BITS
+from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.device import find_device, quiet_compiler
 from nearfar.messages import check_known, raise_as_value_error
 from nearfar.methods import Method, Model, Recipe, method_class, method_name
@@ -368,7 +368,8 @@ def _open_and_measure(
     """
     images, count, side = None, None, given.image_size or 0
     if not given.stream:  # what is found is kept, however often it is asked for
-        given = replace(given, data=scanned(given.data))
+        request = FormatRequest(given.image_size, given.channels)
+        given = replace(given, data=scanned(given.data, request=request))
     if given.stream:
         images = open_data(given)
         assert isinstance(images, Stream)

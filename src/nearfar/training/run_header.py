@@ -13,9 +13,9 @@ import pyarrow
 
 from nearfar.atomic import write_file
 from nearfar.data import Images, Stream, difference, scan
-from nearfar.data.scanning import scanned
+from nearfar.data.opening import scanned
 from nearfar.data.table import load_table, save_table
-from nearfar.data.value_range import describe_range
+from nearfar.data.value_range import FormatRequest, describe_range
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -198,8 +198,11 @@ def _same_data(
     data, table = settings.given("data"), None
     try:
         if not settings.stream:
-            settings = replace(settings, data=scanned(data))
+            request = FormatRequest(settings.image_size, settings.channels)
+            settings = replace(settings, data=scanned(data, request=request))
             table = scan(settings.data, settings.split)
+        if table is not None and table["digest"].null_count == len(table):
+            table = None  # of arrays, whose pixels must be read
         if table is not None:
             # before anything is decoded
             _must_be_same(folder, table, method, data_changed)

@@ -12,10 +12,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from nearfar.data.images import Images
 from nearfar.data.left_out import LOOKED_AT, by_content, describe_left_out
-from nearfar.data.sources import rows
-from nearfar.data.sources.encoded import Source
+from nearfar.data.sources import arrays, rows
+from nearfar.data.sources.encoded import EncodedSource
 from nearfar.data.sources.files import (
     METADATA,
     TEXT_TABLES,
@@ -28,8 +27,12 @@ from nearfar.data.sources.files import (
     names_paths,
     sorted_out,
 )
+from nearfar.data.sources.outside import Outside
+from nearfar.data.sources.source import Readable, Source
 from nearfar.data.sources.splits import folder_splits, shard_splits
 from nearfar.data.sources.tars import Tars
+from nearfar.data.table import LIMIT
+from nearfar.data.value_range import ANY_FORMAT, FormatRequest
 
 
 def are_paths(source: Any) -> bool:
@@ -74,15 +77,15 @@ def short_names(given: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def describe(source: Any) -> str:
     """A source in a few words, for config files and messages; a path or name is its own
-    description.
+    description, and an object may have one, `described`.
 
     Such as "array [1797, 8, 8] uint8", "torch Dataset CIFAR10 of 50000 images", "datasets.Dataset
     of 1000 rows".
     """
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
-    if isinstance(source, Images):
-        return source.source
+    if isinstance(own := getattr(source, "described", None), str):
+        return own
     if are_files(source):
         return f"{len(source)} image files, first {os.fspath(source[0])}"
     if are_several(source):
@@ -145,41 +148,60 @@ def has_items(source: Any) -> bool:
     return given and length_of(source) is not None
 
 
-def encoded_source(
-    source: Any, label_column: str | None = None, among: bool = False
-) -> Source | None:
-    """The files or tables behind a source, whose images are still encoded; None for every other
-    source.
+def find_source(
+    given: Any,
+    label_column: str | None = None,
+    *,
+    request: FormatRequest = ANY_FORMAT,
+    limit: int = LIMIT,
+    among: bool = False,
+) -> Source:
+    """The source behind a path, a name or an object; ValueError or FileNotFoundError without one.
 
-    among: one of several sources, of which some may lack the column of labels.
+    request, limit: form and bytes of what must be read to be scanned. among: one of several
+    sources, of which some may lack the column of labels.
     """
-    if isinstance(source, Source):
-        return source
-    if is_table(source):
-        tables = source if isinstance(source, dict) else {"": source}
-        return rows.Tables(
-            tables, describe(source), Path(Path.cwd().anchor), label_column
-        )  # rows may name any file
-    if are_files(source):
-        return ImageFiles(source)
-    if not isinstance(source, (str, os.PathLike)) or source == "digits" or is_array_file(source):
-        return None
-    name = os.fspath(source)
+    if isinstance(given, Source):
+        return given
+    if is_array(given):
+        return arrays.of_memory(given, request.channels)
+    if is_table(given):
+        tables = given if isinstance(given, dict) else {"": given}
+        anywhere = Path(Path.cwd().anchor)  # rows may name any file
+        return rows.Tables(tables, describe(given), anywhere, label_column)
+    if are_files(given):
+        return ImageFiles(given)
+    if isinstance(given, (str, os.PathLike)):
+        return _named(os.fspath(given), label_column, request.channels, among)
+    if has_items(given):
+        return arrays.Items(given, describe(given), request, limit)
+    if isinstance(given, Readable):
+        return Outside(given, describe(given))
+    raise ValueError(
+        f"cannot open images from {describe(given)}; give a path, an array or a tensor, a pair "
+        f"(images, labels), "
+        "a datasets.Dataset, or a map-style torch Dataset with __len__"
+    )
+
+
+def _named(name: str, label_column: str | None, channels: int | None, among: bool) -> Source:
+    if name == "digits":
+        return arrays.Digits()
     if name.startswith(rows.HUB):
         return rows.from_hub(rows.hub_name(name), label_column)
     path = existing(name)
+    if is_array_file(name):
+        return arrays.ArrayFile(path, label_column, channels)
     return _file(path, label_column) if path.is_file() else _folder(path, label_column, among)
 
 
-def has_columns(source: Any, encoded: Source | None) -> bool:
-    """Return whether a source has columns, of which one may hold labels; encoded: what lies behind
-    it.
-    """
-    if encoded is None:
-        return describe(source).lower().endswith(".npz")
-    if isinstance(encoded, ImageFolder):
-        return encoded.has_metadata
-    return not isinstance(encoded, ImageFiles)
+def has_columns(source: Source) -> bool:
+    """Return whether a source has columns, of which one may hold labels."""
+    if isinstance(source, ImageFolder):
+        return source.has_metadata
+    if isinstance(source, arrays.ArrayFile):
+        return source.path.suffix.lower() == ".npz"
+    return isinstance(source, EncodedSource) and not isinstance(source, ImageFiles)
 
 
 def _file(path: Path, label_column: str | None) -> Source:

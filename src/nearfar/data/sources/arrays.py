@@ -6,20 +6,21 @@ Of files no pickle is loaded, and no more is read than fits into memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import UInt8
 from numpy.lib.npyio import NpzFile
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.cache import Store
 from nearfar.data.decoding import to_array, to_gray_or_rgb
-from nearfar.data.images import Images, pieces
 from nearfar.data.labels import (
     OneHot,
     check_alike,
@@ -29,91 +30,265 @@ from nearfar.data.labels import (
     texts_of,
     whole_number,
 )
+from nearfar.data.layouts import as_bytes, as_planes, fitted, has_eight_bits, shape_of_planes
 from nearfar.data.left_out import OTHER_KEY
 from nearfar.data.resources import machine_memory
-from nearfar.data.sources.encoded import prefix
-from nearfar.data.sources.splits import choose_splits
-from nearfar.data.table import SMALL, USUAL, most_common_channels, most_common_size
-from nearfar.data.value_range import (
-    EIGHT_BITS,
-    FormatRequest,
-    PixelFormat,
-    of_sample,
-    sixteen_bits,
-    spread,
-)
+from nearfar.data.sources.source import Source, labels_as_column, numbered_names
+from nearfar.data.table import SMALL, USUAL
+from nearfar.data.value_range import FormatRequest, PixelFormat
 from nearfar.messages import first_line, raise_as_value_error, say_once
 from nearfar.progress import tracked
-from nearfar.views import from_range, resize_square, with_channels
+from nearfar.views import with_channels
 
 _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y", "label", "targets", "target", "classes", "class")
-COLOUR = (3, 4)  # channels of colour images, without and with transparency
 _PARTS = ("", "train", "validation", "val", "test")
 KINDS = (
     "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone "
     "or first in a tuple "
     "with a label as the second"
 )
+Labels = list[str | None] | None
 
 
-def from_memory(source: Any, split: str | None, request: FormatRequest) -> Images:
+class Facts(NamedTuple):
+    """Shape and type of an array that is perhaps not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Arrays(Source):
+    """Arrays of images by split, and their labels.
+
+    get: an array by its split, read when it is asked for. facts: of each. channels: of which each
+    image has so many, where its layout may be read in two ways.
+    """
+
+    def __init__(
+        self,
+        get: Callable[[str], np.ndarray],
+        facts: Mapping[str, Facts],
+        labels: Mapping[str, Labels],
+        channels: int | None = None,
+        skipped: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.get, self.facts, self.labels, self.channels = get, facts, labels, channels
+        self.skipped = list(skipped)
+        self._planes: dict[str, Tensor] = {}
+
+    def split_names(self) -> list[str]:
+        return list(self.facts)
+
+    def left_out(self, splits: Sequence[str]) -> list[tuple[str, str]]:
+        return self.skipped
+
+    def planes(self, split: str) -> Tensor:
+        """The images of a split, [images, channels, height, width], in their own numbers."""
+        if split not in self._planes:
+            self._planes[split] = as_planes(self.get(split), self.channels)
+        return self._planes[split]
+
+    def scan(self) -> pyarrow.Table:
+        shapes = {
+            split: shape_of_planes(shape, dtype, self.channels)
+            for split, (shape, dtype) in self.facts.items()
+        }
+        counts = [shape[0] for shape in shapes.values()]
+        splits = [split for split, shape in shapes.items() for _ in range(shape[0])]
+        bits = [8 if self._is_narrow(split) else 16 for split in shapes]
+        sizes = {
+            "height": [shape[2] for shape in shapes.values()],
+            "width": [shape[3] for shape in shapes.values()],
+            "bands": [shape[1] for shape in shapes.values()],
+            "bits": bits,
+            "pages": [1] * len(shapes),
+        }
+        columns: dict[str, Any] = {
+            name: pyarrow.array(np.repeat(values, counts).astype(np.int32))
+            for name, values in sizes.items()
+        }
+        columns["place"] = pyarrow.array(np.concatenate([np.arange(count) for count in counts]))
+        return table_of(splits, numbered_names(splits), self._labels(shapes), columns)
+
+    def _is_narrow(self, split: str) -> bool:
+        """Return whether the images of a split have 8 bits; they are read only to find it out of
+        whole numbers.
+        """
+        kind = self.facts[split].dtype
+        if kind in (np.uint8, np.bool_):
+            return True
+        if kind.kind == "f" or kind == np.uint16:
+            return False
+        return has_eight_bits(self.planes(split))
+
+    def _labels(self, shapes: Mapping[str, tuple[int, ...]]) -> pyarrow.Array:
+        every: list[str | None] = []
+        for split, shape in shapes.items():
+            labels = self.labels.get(split)
+            if labels is not None and len(labels) != shape[0]:
+                raise ValueError(
+                    f"labels must be one for each of {shape[0]} images, got {len(labels)}"
+                )
+            every += [None] * shape[0] if labels is None else labels
+        return labels_as_column(*numbered(every))
+
+    def read(self, rows: pyarrow.Table) -> Iterable[np.ndarray] | Tensor:
+        splits, places = rows["split"].to_pylist(), rows["place"].to_numpy()
+        parts = [self.planes(split) for split in dict.fromkeys(splits)]
+        if len(parts) == 1:
+            first = int(places[0]) if len(places) else 0
+            if np.array_equal(places, np.arange(first, first + len(places))):
+                return parts[0][first : first + len(places)]  # no copy
+            return parts[0][torch.tensor(places)]
+        return [
+            self.planes(split)[place].numpy() for split, place in zip(splits, places, strict=True)
+        ]
+
+    def originals(self, rows: pyarrow.Table, scratch: Path | None = None) -> None:
+        return None
+
+
+class Digits(Arrays):
+    """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
+
+    "test" is a fixed random fifth (360 images) and "train" the rest, sampled once for all with seed
+    0; all are read unless one of them is asked for.
+    """
+
+    undivided = True
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits
+
+        self.bunch = load_digits()
+        pixels = np.rint(self.bunch.images * (255 / 16)).astype(np.uint8)
+        super().__init__(lambda split: pixels, {"": Facts(pixels.shape, pixels.dtype)}, {})
+
+    def split_names(self) -> list[str]:
+        return ["train", "test"]
+
+    def scan(self) -> pyarrow.Table:
+        table = super().scan()
+        order = np.random.RandomState(0).permutation(len(table))
+        test = np.isin(np.arange(len(table)), order[:360])
+        columns = {
+            "name": pyarrow.array([f"digits/{i:04d}" for i in range(len(table))]),
+            "split": pyarrow.array(np.where(test, "test", "train").tolist()),
+            "label": labels_as_column(
+                pyarrow.array(self.bunch.target, pyarrow.int64()),
+                [str(name) for name in self.bunch.target_names],
+            ),
+        }
+        for name, column in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        return table
+
+    def read(self, rows: pyarrow.Table) -> Tensor:
+        return self.planes("")[torch.tensor(rows["place"].to_numpy())]
+
+
+def table_of(
+    splits: Sequence[str], names: Sequence[str], labels: Any, others: Mapping[str, Any]
+) -> pyarrow.Table:
+    """A table of images in memory, which have no digests."""
+    nothing = pyarrow.nulls(len(names), pyarrow.string())
+    return pyarrow.table(
+        {
+            "name": pyarrow.array(names, pyarrow.string()),
+            "split": pyarrow.array(splits, pyarrow.string()),
+            "label": labels,
+            "digest": nothing,
+            "problem": nothing,
+            **others,
+        }
+    )
+
+
+def of_memory(source: Any, channels: int | None) -> Arrays:
     """An array or tensor of images, or a pair (images, labels)."""
-    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
-    choose_splits([""], split, "an array")
-    return _images(_array(images), labels, None, request)
+    images, given = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    array = _array(images)
+    labels = None if given is None else labels_of(given, "what is given for labels")
+    return Arrays(
+        lambda split: array, {"": Facts(array.shape, array.dtype)}, {"": labels}, channels
+    )
 
 
-def from_file(path: Path, split: str | None, request: FormatRequest, label: str | None) -> Images:
+def _array(value: Any) -> np.ndarray:
+    if not isinstance(value, Tensor):
+        return np.asarray(value)
+    if value.is_sparse or value.is_quantized:
+        raise ValueError("images must be a dense tensor, not sparse or quantized")
+    return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
+
+
+class ArrayFile(Arrays):
     """A .npy file of images (memory-mapped), or a .npz file.
 
     npz: images under "images" or "x", labels under "labels" or "y" (or the key `label`); with
     splits "x_train", "train_images", "y_test" and so on. Pickled objects are refused.
     """
-    # a damaged header claims any size: what cannot be allocated is the file's fault here
-    with raise_as_value_error(f"cannot use '{path}'", Exception, MemoryError):
-        content = np.load(path, mmap_mode="c", allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            if label is not None:
-                raise ValueError(
-                    "a .npy file holds images only; use .npz with a key for the labels"
-                )
-            choose_splits([""], split, path)
-            return _images(content, None, None, request)
-        with content:
-            parts = _parts(content.files)
-            if not parts:
-                raise ValueError(
-                    f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}"
-                )
-            chosen = choose_splits(parts, split, path)
-            wanted = _LABEL_KEYS if label is None else (label,)
-            keys = {part: _find(content.files, wanted, part) for part in parts}
-            if label is not None and any(keys[part] is None for part in chosen):
-                raise ValueError(
-                    f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
-                )
-            images = _joined(content, [parts[part] for part in chosen])
-            every = _labels_in(content, keys, path, label)
-            others = [key for key in content.files if key not in parts.values()]
-            left = [(key, OTHER_KEY) for key in others if _may_be_images(content, key)]
-        opened = _images(images, None, chosen[0] if len(chosen) == 1 else None, request)
-        if all(part in every for part in chosen):
-            check_alike(every, path)
-            _set_labels(opened, [key for part in chosen for key in every[part]], every)
-        opened.skipped = left
-        return opened
+
+    def __init__(self, path: Path, label: str | None, channels: int | None) -> None:
+        self.path = path
+        with self._usable():
+            content = np.load(path, mmap_mode="c", allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                if label is not None:
+                    raise ValueError(
+                        "a .npy file holds images only; use .npz with a key for the labels"
+                    )
+                facts = {"": Facts(content.shape, content.dtype)}
+                super().__init__(lambda split: content, facts, {}, channels)
+                return
+            with content:
+                self._open(content, label, channels)
+
+    def _open(self, content: NpzFile, label: str | None, channels: int | None) -> None:
+        parts = _parts(content.files)
+        if not parts:
+            raise ValueError(
+                f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}"
+            )
+        wanted = _LABEL_KEYS if label is None else (label,)
+        keys = {part: _find(content.files, wanted, part) for part in parts}
+        if label is not None and None in keys.values():
+            raise ValueError(
+                f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
+            )
+        labels = _labels_in(content, keys, self.path, label)
+        check_alike({part: own for part, own in labels.items() if own is not None}, self.path)
+        others = [key for key in content.files if key not in parts.values()]
+        left = [(key, OTHER_KEY) for key in others if _may_be_images(content, key)]
+        facts = {part: _facts(content, key) for part, key in parts.items()}
+        super().__init__(partial(self._load, parts), facts, labels, channels, left)
+
+    def _load(self, keys: Mapping[str, str], split: str) -> np.ndarray:
+        with np.load(self.path, allow_pickle=False) as content:
+            return _array_in(content, keys[split])
+
+    def _usable(self) -> Any:
+        # a damaged header claims any size: what cannot be allocated is the file's fault here
+        return raise_as_value_error(f"cannot use '{self.path}'", Exception, MemoryError)
+
+    def scan(self) -> pyarrow.Table:
+        with self._usable():
+            return super().scan()
+
+    def planes(self, split: str) -> Tensor:
+        with self._usable():
+            return super().planes(split)
 
 
 def _labels_in(
     content: NpzFile, keys: Mapping[str, str | None], path: Path, label: str | None
-) -> dict[str, list[str | None]]:
+) -> dict[str, Labels]:
     """The labels of each split; none, with a line, where what stands under a usual key is none."""
     try:
         return {
-            part: labels_of(_joined(content, [key]), f"'{key}'")
+            part: None if key is None else labels_of(_array_in(content, key), f"'{key}'")
             for part, key in keys.items()
-            if key is not None
         }
     except ValueError as error:
         if label is not None:
@@ -140,57 +315,29 @@ def header_in(content: NpzFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
     return shape, kind
 
 
-def _joined(content: NpzFile, keys: list[str]) -> np.ndarray:
-    """Some arrays of a file, one after the other; ValueError if they do not fit into the free
-    memory.
+def _facts(content: NpzFile, key: str) -> Facts:
+    """Shape and type of an array in a .npz file; ValueError for one that claims more than the file
+    holds.
     """
+    facts = Facts(*header_in(content, key))
+    if facts.dtype.hasobject:
+        raise ValueError("Python objects are not loaded")
+    needed = math.prod(map(abs, facts.shape)) * facts.dtype.itemsize
+    if needed > content.zip.getinfo(f"{key}.npy").file_size:
+        raise ValueError(f"'{key}' is cut off: it says that it has {needed:,} bytes")
+    return facts
+
+
+def _array_in(content: NpzFile, key: str) -> np.ndarray:
+    """An array of a file; ValueError if it does not fit into the free memory."""
     available = machine_memory()["available"]
-    for key in keys:
-        needed = content.zip.getinfo(
-            key if key in content.zip.namelist() else f"{key}.npy"
-        ).file_size
-        if available is not None and needed > available:
-            gib, free = needed / 2**30, available / 2**30
-            raise ValueError(
-                f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save "
-                f"it as .npy"
-            )
-    return content[keys[0]] if len(keys) == 1 else np.concatenate([content[key] for key in keys])
-
-
-def digits(split: str | None, request: FormatRequest) -> Images:
-    """scikit-learn's 1797 digits, 8 x 8, 0..16 scaled to 0..255.
-
-    The source has no splits: for None or "all" everything is read. "test" is a fixed random fifth
-    (360 images) and "train" the rest, sampled once for all with seed 0.
-    """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    images = _images(pixels, bunch.target, None, request._replace(value_range=None))
-    images.names = [f"digits/{i:04d}" for i in range(len(pixels))]
-    images.class_names = [str(name) for name in bunch.target_names]
-    if split in (None, "all"):
-        return images
-    order = np.random.RandomState(0).permutation(len(pixels))
-    part = {"train": order[360:], "test": order[:360]}[
-        choose_splits(["train", "test"], split, "digits")[0]
-    ]
-    chosen = images.subset(np.sort(part))
-    chosen.split = split
-    return chosen
-
-
-def splits_of(path: Path) -> list[str]:
-    """The splits in a .npz file's keys; empty for .npy and for undivided files."""
-    with raise_as_value_error(f"cannot use '{path}'"):
-        content = np.load(path, mmap_mode="c", allow_pickle=False)
-        return (
-            []
-            if isinstance(content, np.ndarray)
-            else [part for part in _parts(content.files) if part]
+    needed = content.zip.getinfo(key if key in content.zip.namelist() else f"{key}.npy").file_size
+    if available is not None and needed > available:
+        gib, free = needed / 2**30, available / 2**30
+        raise ValueError(
+            f"'{key}' needs {gib:.3g} GiB of memory, and {free:.3g} GiB are free: save it as .npy"
         )
+    return content[key]
 
 
 def _parts(keys: list[str]) -> dict[str, str]:
@@ -209,225 +356,88 @@ def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
     return next((name for name in wanted if name in keys), None)
 
 
-def _array(value: Any) -> np.ndarray:
-    if not isinstance(value, Tensor):
-        return np.asarray(value)
-    if value.is_sparse or value.is_quantized:
-        raise ValueError("images must be a dense tensor, not sparse or quantized")
-    return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
-
-
-def _images(raw: np.ndarray, labels: Any, split: str | None, request: FormatRequest) -> Images:
-    planes = as_planes(np.asarray(raw), request.channels)
-    height, width = planes.shape[2:]
-    size = request.size or (min(height, width) if max(height, width) <= SMALL else USUAL)
-    form = PixelFormat(size, request.channels or planes.shape[1])
-    if request.value_range == EIGHT_BITS or _has_eight_bits(planes):
-        pixels = fitted(as_bytes(planes), form)
-    else:
-        sample = [planes.numpy()[i] for i in spread(len(planes))]
-        form = form._replace(value_range=of_sample(sample, form.channels, request.value_range))
-        pixels = _in_range(planes, form)
-    names = [f"{prefix(split or '')}{i:06d}" for i in range(len(pixels))]
-    images = Images(pixels, names=names, form=form, split=split or None)
-    if labels is not None:
-        _set_labels(images, labels_of(labels, "what is given for labels"))
-    return images
-
-
-def _set_labels(
-    images: Images,
-    labels: list[str | None],
-    of_splits: Mapping[str, list[str | None]] | None = None,
-    class_names: list[str] | None = None,
-) -> None:
-    """Give images their labels, numbered alike in all splits; ValueError for another number of
-    them.
-    """
-    if len(labels) != len(images):
-        raise ValueError(f"labels must be one for each of {len(images)} images, got {len(labels)}")
-    others = [label for part in (of_splits or {}).values() for label in part]
-    numbers, names = numbered([*labels, *others], class_names)
-    numbers = numbers.slice(0, len(labels))
-    if numbers.null_count < len(numbers):
-        images.labels = numbers.fill_null(-1).to_numpy().copy()
-        images.class_names = names
-
-
-def _has_eight_bits(planes: Tensor) -> bool:
-    """Return whether the type is uint8 or bool, or another of whole numbers (but for uint16) that
-    all lie in 0..255.
-    """
-    if planes.is_floating_point() or planes.dtype == torch.uint16:
-        return False
-    small = planes.dtype in (torch.uint8, torch.bool)
-    return small or all(
-        piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes))
-    )
-
-
-def _in_range(planes: Tensor, form: PixelFormat) -> Shaped[Tensor, "images c s s"]:
-    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
-    out = []
-    for piece in pieces(planes):
-        numbers = piece.to(torch.float32)
-        if not numbers.isfinite().all():
-            raise ValueError("images must hold finite numbers")
-        small = resize_square(
-            from_range(with_channels(numbers, form.channels), form.value_range or ()), form.size
-        )
-        out.append(sixteen_bits(small))
-    return torch.from_numpy(np.concatenate(out))
-
-
-def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
-    """Any accepted layout as a tensor [N,C,H,W]; the channel axis is the shorter of the second and
-    the last.
-
-    ValueError where both may be it: `channels` says which one has so many, and of two equal ones
-    takes the second; and for three axes that are one colour image rather than strips of grayscale.
-    """
-    if raw.ndim not in (3, 4) or 0 in raw.shape:
-        raise ValueError(
-            f"images must be an array [N,H,W], [N,H,W,C] or [N,C,H,W], got shape {tuple(raw.shape)}"
-        )
-    if (
-        raw.dtype.kind not in "uifb" or raw.dtype.itemsize > 8
-    ):  # float128, which torch does not know
-        raise ValueError(f"images must be uint8 or other numbers up to 64 bits, got {raw.dtype}")
-    if raw.ndim == 3 and raw.shape[2] in COLOUR and min(raw.shape[:2]) > max(COLOUR):
-        height, width, colours = raw.shape
-        raise ValueError(
-            f"an array {list(raw.shape)} is one image of {colours} channels, or {height} grayscale "
-            f"ones of {width} x {colours} pixels: give images[None], or images[:, None]"
-        )
-    if raw.ndim == 3:
-        raw = raw[:, None]
-    elif _channels_last(raw.shape, channels):
-        raw = raw.transpose(0, 3, 1, 2)
-    if min(raw.strides) < 0:  # turned around, which torch does not know
-        raw = raw.copy()
-    return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
-
-
-def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
-    """Return whether the last axis of four holds the channels, and not the second.
-
-    The shorter one does where the images are square then, or where it has at most 4 and they are
-    not square otherwise.
-    """
-    _, second, third, last = shape
-    shorter, square_first, square_last = min(second, last), third == last, second == third
-    square, square_otherwise = (
-        (square_last, square_first) if last < second else (square_first, square_last)
-    )
-    if second != last and (square or (shorter <= 4 and not square_otherwise)):
-        return last < second
-    if channels in (second, last):
-        return channels != second
-    first, otherwise = (
-        f"{second} channels of {third} x {last} pixels",
-        f"{last} of {second} x {third}",
-    )
-    which = (
-        f"channels={second} or channels={last}"
-        if second != last
-        else f"channels={second}, if they come first"
-    )
-    raise ValueError(
-        f"images of shape {list(shape[1:])} may have {first} or {otherwise}: say {which}"
-    )
-
-
-def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
-    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers
-    as they are.
-    """
-    if planes.dtype == torch.uint8:
-        return planes
-    if planes.dtype == torch.bool:
-        return planes.to(torch.uint8) * 255
-    scale = 1 / 257 if planes.dtype == torch.uint16 else 255 if planes.is_floating_point() else 1
-    out = torch.empty(planes.shape, dtype=torch.uint8)
-    for piece, to in zip(pieces(planes), pieces(out), strict=True):
-        values = piece.to(torch.float64) * scale
-        if not bool(((values >= 0) & (values <= 255)).all()):
-            raise ValueError(
-                "float images must lie in 0..1, whole numbers in 0..255; scale them, or give uint8"
-            )
-        to.copy_(values.round())
-    return out
-
-
-def fitted(
-    pixels: UInt8[Tensor, "images given height width"], form: PixelFormat
-) -> UInt8[Tensor, "images {form.channels} {form.size} {form.size}"]:
-    """The same images with another size and number of channels; not copied where they fit."""
-    if pixels.shape[1] == form.channels and min(pixels.shape[2:]) == form.size:
-        return resize_square(pixels, form.size)
-    return torch.cat(
-        [resize_square(with_channels(piece, form.channels), form.size) for piece in pieces(pixels)]
-    )
-
-
-def from_items(source: Any, name: str, request: FormatRequest, store: Store) -> Images:
-    """Read every item once, in order, into memory.
+class Items(Source):
+    """The items of a torch Dataset or list, each read once, in order, into memory.
 
     An item is a PIL image (taken as it is: EXIF orientation is not applied), an array or tensor
     [h,w], [h,w,c] or [c,h,w], or a tuple of that and, where known, its label. Items that raise an
-    error are skipped and listed. Raises ValueError for items of another kind, and before more than
-    the limit of the store is filled.
+    error are problems of their rows. Those of another kind raise ValueError, and so do more pixels
+    than `limit` bytes: items larger than 96 pixels are kept in the size that is asked for, or else
+    of 224.
     """
-    count = len(source)
-    images: list[Tensor] = []
-    natives: list[tuple[int, int]] = []
-    names: list[str] = []
-    labels: list[str | OneHot | None] | None = []
-    skipped: list[tuple[str, str]] = []
-    for number in tracked(range(count), "reading images"):
-        try:
-            picture, label = _read(source, number)
-        except Exception as error:  # the user's own code, or a damaged file that it opens
-            skipped.append((f"{number:06d}", first_line(error)))
-            continue
-        with raise_as_value_error(f"item {number} of {name}", ValueError):
-            image = _image(picture, request.channels)
-            native = image.shape[3], image.shape[2]
-            size = request.size or (None if max(native) <= SMALL else USUAL)
-            form = PixelFormat(size or min(native), request.channels or image.shape[1])
-            _check_fits_memory(count, form, store.limit, name)
-            images.append(
-                with_channels(image, form.channels) if size is None else fitted(image, form)
-            )
-        natives.append(native)
-        names.append(f"{number:06d}")
-        labels = _with_label(labels, label, name)
-    if not images:
+
+    def __init__(self, items: Any, name: str, request: FormatRequest, limit: int) -> None:
+        self.items, self.name, self.request, self.limit = items, name, request, limit
+        self._held: dict[int, Tensor] = {}
+
+    def split_names(self) -> list[str]:
+        return [""]
+
+    def scan(self) -> pyarrow.Table:
+        count = len(self.items)
+        problems = list[str | None]()
+        shapes = list[tuple[int | None, ...]]()
+        labels: list[str | OneHot | None] | None = []
+        for number in tracked(range(count), "reading images"):
+            try:
+                picture, label = _read(self.items, number)
+            except Exception as error:  # the user's own code, or a damaged file that it opens
+                problems.append(first_line(error))
+                shapes.append((None, None, None))
+                labels = _with_label(labels, None, self.name)
+                continue
+            with raise_as_value_error(f"item {number} of {self.name}", ValueError):
+                image = _image(picture, self.request.channels)
+                self._held[number] = self._shrunk(image, count)
+            problems.append(None)
+            shapes.append(tuple(image.shape[1:]))
+            labels = _with_label(labels, label, self.name)
+        self._check_any(problems)
+        bands, heights, widths = zip(*shapes, strict=True)
+        sizes: dict[str, Any] = {"bands": bands, "height": heights, "width": widths}
+        sizes |= {"bits": [8] * count, "pages": [1] * count}
+        columns: dict[str, Any] = {
+            name: pyarrow.array(values, pyarrow.int32()) for name, values in sizes.items()
+        }
+        columns["place"] = pyarrow.array(range(count), pyarrow.int64())
+        columns["problem"] = pyarrow.array(problems, pyarrow.string())
+        numbers = labels_as_column(*numbered(*self._texts(labels, count)))
+        return table_of([""] * count, [f"{n:06d}" for n in range(count)], numbers, columns)
+
+    def _check_any(self, problems: Sequence[str | None]) -> None:
+        if None in problems:
+            return
         problem = (
-            f"none of its items can be read; item {skipped[0][0]}: {skipped[0][1]}"
-            if skipped
+            f"none of its items can be read; item 000000: {problems[0]}"
+            if problems
             else "it has no items"
         )
-        raise ValueError(f"{name}: {problem}")
-    channels = request.channels or most_common_channels(
-        np.array([image.shape[1] for image in images])
-    )
-    form = PixelFormat(request.size or most_common_size(np.array(natives)), channels)
-    _check_fits_memory(count, form, store.limit, name)
-    pixels = torch.empty(len(images), form.channels, form.size, form.size, dtype=torch.uint8)
-    for row, image in enumerate(images):
-        with raise_as_value_error(f"item {int(names[row])} of {name}", ValueError):
-            pixels[row] = fitted(image, form)[0]
-    images_read = Images(pixels, names=names, form=form, skipped=skipped)
-    if labels is not None:
-        classes: Any = getattr(source, "classes", None)  # of torchvision's data sets
+        raise ValueError(f"{self.name}: {problem}")
+
+    def _shrunk(self, image: Tensor, count: int) -> Tensor:
+        """The image as it is held until all are known; ValueError if so many do not fit."""
+        size = self.request.size or (None if max(image.shape[2:]) <= SMALL else USUAL)
+        form = PixelFormat(size or min(image.shape[2:]), self.request.channels or image.shape[1])
+        check_fits_memory(count, form, self.limit, self.name)
+        return with_channels(image, form.channels) if size is None else fitted(image, form)
+
+    def _texts(
+        self, labels: list[str | OneHot | None] | None, count: int
+    ) -> tuple[list[str | None], list[str] | None]:
+        """The labels, and the names of classes if the items have some."""
+        classes: Any = getattr(self.items, "classes", None)  # of torchvision's data sets
         try:
-            texts = texts_of(labels, "the second of an item")
+            if labels is not None:
+                return _named(texts_of(labels, "the second of an item"), classes)
         except ValueError as error:
-            say_once(f"no labels of {name} are used: {first_line(error)}")
-        else:
-            _set_labels(images_read, *_named(texts, classes))
-    return images_read
+            say_once(f"no labels of {self.name} are used: {first_line(error)}")
+        return [None] * count, None
+
+    def read(self, rows: pyarrow.Table) -> Iterable[np.ndarray]:
+        return (self._held[place][0].numpy() for place in rows["place"].to_pylist())
+
+    def originals(self, rows: pyarrow.Table, scratch: Path | None = None) -> None:
+        return None
 
 
 def _with_label(
@@ -445,28 +455,22 @@ def _with_label(
         return None
 
 
-def _named(
-    labels: list[str | None], classes: Any
-) -> tuple[list[str | None], None, list[str] | None]:
+def _named(labels: list[str | None], classes: Any) -> tuple[list[str | None], list[str] | None]:
     """The labels, and the names of classes where these fit them."""
     if not isinstance(classes, (list, tuple)) or not classes:
-        return labels, None, None
+        return labels, None
     names = [str(name) for name in classes]
     whole = [None if label is None else whole_number(label) for label in labels]
     if all(label is None or label in names for label in labels) and None in whole:
-        return labels, None, names
+        return labels, names
     if any(
         number is None and label is not None for number, label in zip(whole, labels, strict=True)
     ):
-        return labels, None, None
+        return labels, None
     present = [number for number in whole if number is not None]
     if min(present, default=0) < -1 or max(present, default=0) >= len(names):
-        return labels, None, None
-    return (
-        [None if number is None or number < 0 else names[number] for number in whole],
-        None,
-        names,
-    )
+        return labels, None
+    return [None if number is None or number < 0 else names[number] for number in whole], names
 
 
 def _read(source: Any, number: int) -> tuple[Any, Any]:
@@ -491,7 +495,8 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
     return as_bytes(as_planes(picture[None], channels))
 
 
-def _check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:
+def check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:
+    """Raise ValueError where so many images of a form are more than `limit` bytes."""
     if (needed := form.bytes_of(count)) > limit:
         raise ValueError(
             f"{count} images of {form.size} px need {needed / 2**30:.2g} GiB of memory, "

@@ -8,8 +8,7 @@ import contextlib
 import json
 import os
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,12 +21,13 @@ import pyarrow.feather
 from nearfar.atomic import replacing
 from nearfar.data.decoding import header, reason, without_warnings
 from nearfar.data.exif import TYPES
-from nearfar.data.formats import is_passing, only_python_writes
 from nearfar.data.labels import check_alike, numbered
-from nearfar.data.left_out import EMPTY, NO_DATA, NO_SPLIT
+from nearfar.data.left_out import EMPTY, NO_DATA
+from nearfar.data.readers import is_passing, only_python_writes
 from nearfar.data.resources import in_order
-from nearfar.data.table import digest, digest_now, printable, read_small
-from nearfar.progress import progress
+from nearfar.data.sources.source import Picture, Source, labels_as_column, numbered_names
+from nearfar.data.table import cache_folder, digest, digest_now, printable, read_small
+from nearfar.progress import progress, tracked
 
 FORMAT = 7  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
@@ -85,11 +85,11 @@ SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
 
 
 class EncodedImage(NamedTuple):
-    """An encoded image in a file: its bytes or the path of its own file, or None and the
+    """An image of a source: its bytes, the path of its own file or its numbers, or None and the
     problem.
     """
 
-    data: bytes | str | None
+    data: Picture | None
     place: int = -1
     name: str | None = None
     label: str | None = None
@@ -98,7 +98,7 @@ class EncodedImage(NamedTuple):
     )
 
 
-class Source:
+class EncodedSource(Source):
     """Files below a root, by split; each is one image. What is in none of the splits has the name
     "", and comes last.
 
@@ -124,6 +124,40 @@ class Source:
             list(problems),
             label_column,
         )
+        self.folder = cache_folder()
+
+    def scan(self) -> pyarrow.Table:
+        table = scanned(self, self.folder)
+        if self.whole:
+            names = [name for split in self.splits for name in self.names(split)]
+            labels = self.labels()
+        else:
+            names = numbered_names(table["split"].to_pylist(), table["name"].to_pylist())
+            labels = table["label"].to_pylist()
+            if table["label"].null_count == len(table):
+                self.say_unlabelled(names)
+        numbers, classes = _numbers(self, table, labels or [None] * len(names))
+        columns = {
+            "name": pyarrow.array(map(printable, names), pyarrow.string()),
+            "label": labels_as_column(numbers, classes),
+        }
+        for name, column in columns.items():
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        others = self.columns(list(self.splits))
+        if others is None or not others.column_names:
+            return table
+        return table.append_column("columns", others.to_struct_array())
+
+    def split_names(self) -> list[str]:
+        return list(self.splits)
+
+    def left_out(self, splits: Sequence[str]) -> list[tuple[str, str]]:
+        why = self.in_no_split(splits)
+        return [*self.problems, *([] if why is None else self.outside(why))]
+
+    def outside(self, why: str) -> list[tuple[str, str]]:
+        """(name, reason) of the files or rows that are in no split."""
+        return [(name, why) for name in self.splits.get("", [])]
 
     def address(self) -> list[Any]:
         """Return all that the rows of the table depend on besides the files, as JSON."""
@@ -145,13 +179,6 @@ class Source:
         except (OSError, ValueError):  # ValueError: a name with a null character
             return 0, 0, 0, 0
         return status.st_mtime_ns, status.st_ctime_ns, status.st_ino & (2**63 - 1), status.st_size
-
-    def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
-        """(name, reason) of the files or rows that are in no split, unless these are read too."""
-        if "" in chosen or len(self.splits) == 1:
-            return []
-        named = ", ".join(split for split in self.splits if split)
-        return [(name, f"{NO_SPLIT} {named}") for name in self.splits.get("", [])]
 
     def splits_in(self, file: str) -> list[str] | None:
         """The split of each image of a file, by its place, where the file holds those of several;
@@ -193,21 +220,37 @@ class Source:
         """Return the other columns of a table of paths, for the images of these splits."""
         return None
 
-    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
-        """The encoded images, or paths, of some rows in order."""
-        return iter(self.originals(table))
+    def read(self, rows: pyarrow.Table) -> Iterable[bytes | str]:
+        return self.originals(rows)
 
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
-        """The same by position, in any order; `scratch` is a folder to write to."""
-        return [self.path(os.fsdecode(ref)) for ref in table["ref"].to_pylist()]
+    def originals(self, rows: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        return [self.path(os.fsdecode(ref)) for ref in rows["ref"].to_pylist()]
+
+
+def with_headers(table: pyarrow.Table, images: Iterable[Picture]) -> pyarrow.Table:
+    """The table with what the headers of its images say, as columns; with problems of its own, a
+    row is left alone.
+    """
+    rows = [
+        scan_image(EncodedImage(image))
+        for image in tracked(images, "looking at images", len(table))
+    ]
+    found = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
+    for name in found.column_names:
+        if name not in ("place", "name", "label"):
+            table = table.append_column(name, found[name])
+    return table
 
 
 def scan_image(image: EncodedImage) -> Row:
-    """Read the header of an encoded image."""
+    """Read the header of an encoded image, or the shape of one that is decoded."""
     row = Row(image.place, name=image.name, label=image.label)
     if image.data is None:
         return row._replace(problem=image.problem)
     try:
+        if isinstance(image.data, np.ndarray):
+            seen = header(image.data)._asdict()
+            return row._replace(**seen.pop("exif")._asdict(), **seen)
         data = read_small(image.data)
         if isinstance(data, bytes):
             row = row._replace(bytes=len(data), digest=digest(data))
@@ -221,7 +264,7 @@ def scan_image(image: EncodedImage) -> Row:
         return row._replace(problem=reason(error), passing=is_passing(error))
 
 
-def scanned(source: Source, folder: Path) -> pyarrow.Table:
+def scanned(source: EncodedSource, folder: Path) -> pyarrow.Table:
     """The rows of all splits of a source, with the split, and with names and labels as far as the
     files hold them.
 
@@ -319,7 +362,7 @@ def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
     return {keys[start]: range(start, stop) for start, stop in pairwise([*first, len(keys)])}
 
 
-def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
+def _looked(files: list[str], source: EncodedSource) -> Iterator[list[Row]]:
     chunks = (files[start : start + 64] for start in range(0, len(files), 64))
     with without_warnings(), only_python_writes():
         scanned_files = in_order(chunks, source.scan_file, _THREADS)
@@ -328,26 +371,8 @@ def _looked(files: list[str], source: Source) -> Iterator[list[Row]]:
                 yield from part
 
 
-def table_of(source: Source, folder: Path) -> tuple[pyarrow.Table, list[str] | None]:
-    """The table of a source, with labels as numbers, and the names of classes."""
-    table = scanned(source, folder)
-    if source.whole:
-        names = [name for split in source.splits for name in source.names(split)]
-        labels = source.labels()
-    else:
-        names = _names(table)
-        labels = table["label"].to_pylist()
-        if table["label"].null_count == len(table):
-            source.say_unlabelled(names)
-    numbers, classes = _numbers(source, table, labels or [None] * len(names))
-    columns = {"name": pyarrow.array(map(printable, names), pyarrow.string()), "label": numbers}
-    for name, column in columns.items():
-        table = table.set_column(table.schema.get_field_index(name), name, column)
-    return table, classes
-
-
 def _numbers(
-    source: Source, table: pyarrow.Table, labels: Sequence[str | None]
+    source: EncodedSource, table: pyarrow.Table, labels: Sequence[str | None]
 ) -> tuple[pyarrow.Array, list[str] | None]:
     """Labels as numbers, and the names of the classes; ValueError where splits or files have other
     kinds of labels.
@@ -362,18 +387,3 @@ def _numbers(
             parts.setdefault(f"{split or 'files'} {kinds[ref]}".rstrip(), []).append(label)
         check_alike(parts, source.root)
     return numbered(labels, class_names)
-
-
-def _names(table: pyarrow.Table) -> list[str]:
-    """The names that the files hold, else the number in the split; the split in front."""
-    count: Counter[str] = Counter()
-    names = []
-    for split, name in zip(table["split"].to_pylist(), table["name"].to_pylist(), strict=True):
-        names.append(prefix(split) + (f"{count[split]:06d}" if name is None else name))
-        count[split] += 1
-    return names
-
-
-def prefix(split: str) -> str:
-    """Return the beginning of the names of a split's images."""
-    return f"{split}/" if split else ""

@@ -19,11 +19,12 @@ import pyarrow.parquet
 
 from nearfar.data import left_out
 from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, find_column, normalized_name
-from nearfar.data.formats import suffixes
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
-from nearfar.data.sources.encoded import EncodedImage, Source, prefix
+from nearfar.data.readers import suffixes
+from nearfar.data.sources.encoded import EncodedImage, EncodedSource
+from nearfar.data.sources.source import prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import did_you_mean, first_line, raise_as_value_error, say_once
@@ -40,7 +41,7 @@ _NOT_FILES = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 _NOT_FILES |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
 
-class ImageFolder(Source):
+class ImageFolder(EncodedSource):
     """Image files at any depth.
 
     Labels: with `label_column`, from metadata.csv, .jsonl or .parquet; else the class folder, when
@@ -162,7 +163,7 @@ class ImageFolder(Source):
         return label_of
 
 
-class ImageFiles(Source):
+class ImageFiles(EncodedSource):
     """Image files that are listed one by one, named from the folder on that holds all of them;
     without labels.
     """
@@ -178,7 +179,7 @@ class ImageFiles(Source):
         )
 
 
-class PathTable(Source):
+class PathTable(EncodedSource):
     """Image files named in a table, in its order; their names are the paths as they stand there.
 
     Paths are relative to the table's folder, or absolute. The splits are those of a column "split"
@@ -188,22 +189,22 @@ class PathTable(Source):
     """
 
     def __init__(self, file: Path, label_column: str | None = None) -> None:
-        self.file, self.table = file, read_table(file, label_column)
-        self.path_column = path_column(self.table.schema)
+        self.file, self.listed = file, read_table(file, label_column)
+        self.path_column = path_column(self.listed.schema)
         if self.path_column is None:
-            columns = ", ".join(self.table.column_names) or "none"
+            columns = ", ".join(self.listed.column_names) or "none"
             raise ValueError(
                 f"'{file}' has no column of paths, such as 'path' or 'file_name'; its "
                 f"columns: {columns}"
             )
-        paths = [path or "" for path in self.table[self.path_column].to_pylist()]
+        paths = [path or "" for path in self.listed[self.path_column].to_pylist()]
         if again := sum(map(bool, paths)) - len(set(filter(None, paths))):
             say_once(f"{again} rows of '{file}' name a file that an earlier row names")
         self.rows = self._rows_by_split()
         splits = {split: [paths[row] for row in rows] for split, rows in self.rows.items()}
         super().__init__(file.parent, splits, (), label_column)
         self.root = Path(os.path.abspath(file.parent))  # where ".." leads is not changed by links
-        self.others = self.table.drop_columns([self.path_column])
+        self.others = self.listed.drop_columns([self.path_column])
         self.label_texts = self._label_texts()
 
     def _label_texts(self) -> list[str | None] | None:
@@ -221,11 +222,11 @@ class PathTable(Source):
         return None
 
     def _rows_by_split(self) -> dict[str, list[int]]:
-        for column in split_columns(self.table.column_names):
-            if rows := row_splits(column, self.table[column].to_pylist(), self.file):
+        for column in split_columns(self.listed.column_names):
+            if rows := row_splits(column, self.listed[column].to_pylist(), self.file):
                 return rows
         return {
-            split: list(range(len(self.table)))
+            split: list(range(len(self.listed)))
             for split in shard_splits([self.file.name], self.file)
         }
 

@@ -9,7 +9,7 @@ import functools
 import os
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,7 @@ import pyarrow.parquet
 
 from nearfar.data.column_names import IMAGE_NAMES, find_column, normalized_name
 from nearfar.data.labels import label_columns, labels_of
-from nearfar.data.left_out import NO_SPLIT
-from nearfar.data.sources.encoded import EncodedImage, Source, Stamp
+from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
 from nearfar.messages import first_line, raise_as_value_error, say_once
@@ -33,7 +32,7 @@ HUB = "hf:"
 _ROWS = 8  # read at once: encoded images may be large
 
 
-class Rows(Source):
+class Rows(EncodedSource):
     """Rows of tables with a column of images: type Image, a struct {bytes, path}, or binary.
 
     `inside`: the folder that rows may name image files in; None: rows must hold the bytes of their
@@ -100,18 +99,15 @@ class Rows(Source):
     def splits_in(self, file: str) -> list[str] | None:
         return self.split_of_rows.get(file)
 
-    def in_no_split(self, chosen: Sequence[str]) -> list[tuple[str, str]]:
+    def outside(self, why: str) -> list[tuple[str, str]]:
         if not self.split_of_rows:
-            return super().in_no_split(chosen)
-        named = ", ".join(split for split in self.splits if split)
+            return super().outside(why)
+        alone = len(self.files) == 1
         return [
-            (
-                f"row {row + 1}" if len(self.files) == 1 else f"{file}, row {row + 1}",
-                f"{NO_SPLIT} {named}",
-            )
+            (f"row {row + 1}" if alone else f"{file}, row {row + 1}", why)
             for file, splits in self.split_of_rows.items()
             for row, split in enumerate(splits)
-            if split == "" and "" not in chosen
+            if split == ""
         ]
 
     @functools.cached_property
@@ -242,27 +238,25 @@ class Rows(Source):
             label = None if labels is None else labels[place]
             yield EncodedImage(encoded(row[self.image], self.inside), place, label=label)
 
-    def encoded(self, table: pyarrow.Table) -> Iterator[bytes | str]:
+    def read(self, rows: pyarrow.Table) -> Iterator[bytes | str]:
         places: dict[str, set[int]] = {}
-        for ref, place in zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True):
+        for ref, place in zip(rows["ref"].to_pylist(), rows["place"].to_pylist(), strict=True):
             places.setdefault(os.fsdecode(ref), set()).add(place)
         for file, wanted in places.items():
-            rows = (row for batch in self.batches(file, [self.image]) for row in batch)
-            yield from (
-                encoded(row[self.image], self.inside) or b""
-                for n, row in enumerate(rows)
-                if n in wanted
-            )
+            cells = (row for batch in self.batches(file, [self.image]) for row in batch)
+            for place, row in enumerate(islice(cells, max(wanted) + 1)):
+                if place in wanted:
+                    yield encoded(row[self.image], self.inside) or b""
 
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
-        files = list(dict.fromkeys(map(os.fsdecode, table["ref"].to_pylist())))
+    def originals(self, rows: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        files = list(dict.fromkeys(map(os.fsdecode, rows["ref"].to_pylist())))
         whole = undecoded(self.dataset(files, scratch).select_columns([self.image]), self.image)
         starts = dict(
             zip(
                 map(os.fsencode, files), accumulate(map(self.count, files), initial=0), strict=False
             )
         )
-        places = zip(table["ref"].to_pylist(), table["place"].to_pylist(), strict=True)
+        places = zip(rows["ref"].to_pylist(), rows["place"].to_pylist(), strict=True)
         get = functools.partial(_cell, whole, self.image, self.inside)
         return Lookup(get, [starts[ref] + row for ref, row in places])
 

@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow
 
 from nearfar.data import left_out
-from nearfar.data.formats import suffixes
 from nearfar.data.left_out import NO_IMAGE
-from nearfar.data.sources.encoded import EncodedImage, Row, Source, Stamp
+from nearfar.data.readers import suffixes
+from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Row, Stamp
 from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name
 from nearfar.data.sources.splits import shard_splits
@@ -69,7 +69,7 @@ class Example(NamedTuple):
     problem: str = ""
 
 
-class Tars(Source):
+class Tars(EncodedSource):
     """Tars of examples such as 000001.jpg and 000001.cls, the label: a whole number or a text.
 
     `headers`: only find out where the images are, and read none of them.
@@ -120,8 +120,8 @@ class Tars(Source):
                 f"neither classes nor splits; unpack it for that"
             )
 
-    def originals(self, table: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
-        columns = (table[name].to_pylist() for name in ("ref", "place", "bytes"))
+    def originals(self, rows: pyarrow.Table, scratch: Path | None = None) -> Sequence[bytes | str]:
+        columns = (rows[name].to_pylist() for name in ("ref", "place", "bytes"))
         places = [
             (self.path(os.fsdecode(ref)), Place(*place))
             for ref, *place in zip(*columns, strict=True)

@@ -1,5 +1,5 @@
-"""Formats of image files: those that Pillow reads, and images of more than 8 bits or of other
-channels than a picture.
+"""Readers of image files: the formats that Pillow reads, and a table of those that are read in
+their own numbers, of more than 8 bits or other channels than a picture has.
 
 TIFF (also GeoTIFF) is read by tifffile and DICOM by pydicom where Pillow makes no 8-bit picture of
 it.
@@ -146,24 +146,15 @@ def raw(data: bytes | str) -> Raw | None:
     """An image in its own numbers, by its encoded bytes or path; None for an 8-bit picture and what
     is no image.
 
-    TIFF (also GeoTIFF: every sample and page is a channel), PNG of 16 bits, PGM and JPEG 2000 of
-    more than 8, DICOM. Raises what readers raise for damaged files, and ValueError where a reader
-    is not installed.
+    Raises what readers raise for damaged files, and ValueError where a reader is not installed.
     """
     if isinstance(data, bytes):
         start = data[:_START]
     else:
         with open(data, "rb", buffering=0) as file:
             start = file.read(_START)
-    if start[:8] == _PNG:
-        return _png(data, start[25]) if start[24:25] == b"\x10" and len(start) > 25 else None
-    if start[:4] in _TIFF:
-        return tiff(data)
-    if start[128:] == b"DICM":
-        return dicom(data)
-    if start[4:12] in _HEIF and "HEIF" not in formats():
-        raise PackageMissing("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
-    return of_pillow(data) if start[:2] == b"P5" or start.startswith(_JPEG2000) else None
+    reader = next((reader for reader in READERS if reader.knows(start)), None)
+    return None if reader is None else reader.read(data)
 
 
 def is_lossless(data: bytes | str) -> bool:
@@ -259,10 +250,12 @@ def upright(
     return planes[:, :: -1 if down else 1, :: -1 if across else 1]
 
 
-def _png(data: bytes | str, kind: int) -> Raw:
+def _png(data: bytes | str) -> Raw | None:
     """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision;
     alpha on white.
     """
+    if (kind := _png_kind(data)) is None:  # it is cut off
+        return None
     orientation = _png_orientation(data)
     with Image.open(
         opened(data), formats=["PNG"]
@@ -295,6 +288,16 @@ def _png(data: bytes | str, kind: int) -> Raw:
 
     channels, on_black = 1 if kind in (0, 4) else 3, functools.partial(read, ground=0)
     return Raw(channels, native, True, True, read, read_on_black=on_black if kind & 4 else None)
+
+
+def _png_kind(data: bytes | str) -> int | None:
+    """The kind of a PNG: 0 for grayscale, 2 for colour, and 4 more with alpha."""
+    if isinstance(data, bytes):
+        head = data[:26]
+    else:
+        with open(data, "rb", buffering=0) as file:
+            head = file.read(26)
+    return head[25] if len(head) > 25 else None
 
 
 def _png_orientation(data: bytes | str) -> int:
@@ -468,6 +471,35 @@ def dicom(data: bytes | str) -> Raw:
 
 def _rescale(header: Any) -> tuple[float, float]:
     return float(header.get("RescaleSlope", 1)), float(header.get("RescaleIntercept", 0))
+
+
+def _without_plugin(data: bytes | str) -> None:
+    """HEIC, which Pillow reads as a picture if it has the plug-in."""
+    if "HEIF" not in formats():
+        raise PackageMissing("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
+
+
+class Reader(NamedTuple):
+    """A kind of file that is read in its own numbers.
+
+    `knows`: whether a file is one, by its first bytes; `read`: its numbers, by its bytes or path;
+    None where Pillow makes an 8-bit picture of it.
+    """
+
+    kind: str
+    knows: Callable[[bytes], bool]
+    read: Callable[[bytes | str], Raw | None]
+
+
+READERS = (
+    Reader("PNG of 16 bits", lambda head: head[:8] == _PNG and head[24:25] == b"\x10", _png),
+    Reader("TIFF, also GeoTIFF", lambda head: head[:4] in _TIFF, tiff),
+    Reader("DICOM", lambda head: head[128:] == b"DICM", dicom),
+    Reader("HEIC", lambda head: head[4:12] in _HEIF, _without_plugin),
+    Reader("PGM", lambda head: head[:2] == b"P5", of_pillow),
+    Reader("JPEG 2000", lambda head: head.startswith(_JPEG2000), of_pillow),
+)
+"""Of every other file Pillow makes an 8-bit picture."""
 
 
 @contextlib.contextmanager

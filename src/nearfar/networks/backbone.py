@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -74,6 +76,7 @@ class Architecture:
         return _finished(self.create(), self, image_size, self.arguments["in_chans"])
 
 
+OF_IMAGES = {"in_chans", "img_size", "image_size", "grid", "members"}
 CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision's models
 
 
@@ -193,8 +196,10 @@ def build_backbone(
 ) -> Backbone:
     """Build a backbone by name, or from a module.
 
-    encoder: "tiny", "small", "medium", any timm backbone, or a module that takes normalised float
-    images [batch, channels, size, size] and returns features [batch, dim]: it is copied with the
+    encoder: "tiny", "small", "medium", any timm backbone, perhaps with arguments of its constructor
+    behind, as in "vit_tiny_patch16_224(patch_size=4, drop_path_rate=0.1)", or a module that takes
+    normalised float images [batch, channels, size, size] and returns features [batch, dim]: it is
+    copied with the
     weights that it has, and otherwise left alone. image_size: pixels; below 64 px a named
     ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR, Appendix B.9), as one
     called "NAME-small-stem" does at any size, and a named vision transformer is built for the size.
@@ -212,24 +217,23 @@ def build_backbone(
             f"image size and channels must be 1 or more, got {image_size} px and "
             f"{channels} channels"
         )
-    name = encoder if isinstance(encoder, str) else None
+    name, arguments = name_and_arguments(encoder) if isinstance(encoder, str) else (None, {})
     start = None if init is None else find_weights(str(init), name, whole=name == JOINED)
     check_encoder(encoder)
     if isinstance(encoder, nn.Module):
         backbone = own_backbone(encoder, image_size, channels)
         choice = f"your own module, for images of {image_size} px"
     else:
-        small_stem = image_size < SMALL_STEM_BELOW or encoder.endswith(SMALL)
-        encoder = encoder.removesuffix(SMALL)
-        _check_name(encoder)
-        net, arguments = _fitted(encoder, image_size, channels, start)
+        assert name is not None
+        small_stem = image_size < SMALL_STEM_BELOW or name.endswith(SMALL)
+        name = name.removesuffix(SMALL)
+        _check_name(name)
+        net, arguments = _fitted(name, image_size, channels, start, arguments)
         small_stem = small_stem and stem_of(net) is not None
         small_stem = small_stem if start is None or start.small_stem is None else start.small_stem
         if small_stem:
             shrink_stem(net)
-        backbone = _finished(
-            net, Architecture(encoder, arguments, small_stem), image_size, channels
-        )
+        backbone = _finished(net, Architecture(name, arguments, small_stem), image_size, channels)
         choice = _choice(backbone.net, arguments, small_stem, image_size)
     log.info("%s: %d features, %s", backbone.name, backbone.num_features, choice)
     if start is not None:
@@ -238,6 +242,30 @@ def build_backbone(
         )
         log.info(load_tensors(backbone.net, tensors, start.in_timm or start.source))
     return backbone
+
+
+def name_and_arguments(encoder: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a net, and the arguments that are written behind it, as in
+    "vit_tiny_patch16_224(patch_size=4)".
+
+    Raises ValueError for anything but plain values by name, and for arguments that the images
+    decide.
+    """
+    name, bracket, _ = encoder.partition("(")
+    if not bracket:
+        return encoder, {}
+    example = "such as vit_tiny_patch16_224(patch_size=4)"
+    with raise_as_value_error(f"encoder {encoder!r} is no name with arguments, {example}"):
+        call = ast.parse(f"net{encoder[len(name) :]}", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("arguments are written name=value")
+        arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    if decided := sorted(arguments.keys() & OF_IMAGES):
+        raise ValueError(
+            f"encoder {name!r}: {decided[0]} is that of the images: use `image_size`, `crop_size` "
+            f"or `channels`"
+        )
+    return name, arguments
 
 
 def check_encoder(encoder: Any) -> None:
@@ -329,12 +357,12 @@ def size_step(encoder: str) -> int:
     """Return the number that image sizes of a named net must be multiples of: the patch size of a
     transformer.
     """
-    if not timm.is_model(encoder):
+    name, arguments = name_and_arguments(encoder)
+    if not timm.is_model(name):
         return 1
-    with torch.device("meta"):
-        patch = getattr(
-            getattr(timm.create_model(encoder, num_classes=0), "patch_embed", None), "patch_size", 1
-        )
+    with raise_as_value_error(f"encoder {encoder!r} cannot be built"), torch.device("meta"):
+        net = _create(name, arguments)
+    patch = getattr(getattr(net, "patch_embed", None), "patch_size", 1)
     return max(patch) if isinstance(patch, tuple) else int(patch)
 
 
@@ -349,9 +377,10 @@ def fitting_size(encoder: str, wanted: int, most: int, built_for: int | None = N
     nothing else works. built_for: the size that the net is built for; None: it is built for the
     size in question.
     """
-    if encoder in OWN_NETS or not timm.is_model(encoder.removesuffix(SMALL)):
+    name, _ = name_and_arguments(encoder)
+    if name in OWN_NETS or not timm.is_model(name.removesuffix(SMALL)):
         return min(wanted, most)
-    step = size_step(encoder.removesuffix(SMALL))
+    step = size_step(encoder.replace(SMALL, ""))
     least = min(LEAST_PATCHES * step if step > 1 else 1, max(step, most // step * step))
     sizes = {max(least, wanted // step * step)}
     sizes |= set(range(-(-least // LOOKED) * LOOKED, most + 1, LOOKED)) if step == 1 else set()
@@ -368,8 +397,9 @@ def _takes(encoder: str, built_for: int, size: int) -> bool:
     log_level, log.disabled = log.disabled, True
     try:
         with torch.device("meta"), torch.no_grad():
-            small_stem = built_for < SMALL_STEM_BELOW or encoder.endswith(SMALL)
-            net, _ = _fitted(encoder.removesuffix(SMALL), built_for, 3, None)
+            name, arguments = name_and_arguments(encoder)
+            small_stem = built_for < SMALL_STEM_BELOW or name.endswith(SMALL)
+            net, _ = _fitted(name.removesuffix(SMALL), built_for, 3, None, arguments)
             if small_stem and stem_of(net) is not None:
                 shrink_stem(net)
             return net.eval()(torch.zeros(2, 3, size, size)).ndim == 2
@@ -382,12 +412,16 @@ def _takes(encoder: str, built_for: int, size: int) -> bool:
 
 
 def _fitted(
-    name: str, image_size: int, channels: int, start: StartingWeights | None
+    name: str,
+    image_size: int,
+    channels: int,
+    start: StartingWeights | None,
+    own: Mapping[str, Any],
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Create a net with those arguments for the image size that its constructor knows, or with
-    those of a run.
+    those of a run; own: the arguments that a user gives.
     """
-    given = {} if start is None else dict(start.arguments)
+    given = {**({} if start is None else start.arguments), **own}
     if start is not None and given and (start.in_timm is None or name in OWN_NETS):
         arguments = {**given, "in_chans": channels}
         return _create(name, arguments), arguments

@@ -31,6 +31,7 @@ from nearfar.networks import (
     find_weights,
     fitting_size,
 )
+from nearfar.networks.backbone import name_and_arguments
 from nearfar.progress import log, say_read
 from nearfar.training.budget import (
     TrialResult,
@@ -83,6 +84,8 @@ def plan_run(given: Settings, began: float) -> tuple[Job, Model]:
         given.given(name)
     if given.encoder is not None:
         check_encoder(given.encoder)
+        if isinstance(given.encoder, str):
+            name_and_arguments(given.encoder)
         _must_learn(given.encoder)
     given, start = _with_start(given)
     method, recipe = resolve_method(given)
@@ -228,7 +231,8 @@ def _with_start(given: Settings) -> tuple[Settings, StartingWeights | None]:
     encoder = given.given("encoder")
     if given.init == "timm" and encoder is None:
         encoder = ADAPT_ENCODER
-    start = find_weights(given.init, encoder if isinstance(encoder, str) else None)
+    name = name_and_arguments(encoder)[0] if isinstance(encoder, str) else None
+    start = find_weights(given.init, name)
     if start.file is not None:
         start.read({})  # what cannot be read is refused before the images are opened
     if given.init == "timm" and not isinstance(encoder, str):

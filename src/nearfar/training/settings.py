@@ -106,9 +106,9 @@ class Settings:
         "small",
     )
     encoder: Any = setting(
-        "'small', 'medium' or any timm backbone by name; in Python also a module. Default: "
-        "the largest that the time "
-        "allows"
+        "'small', 'medium' or any timm backbone by name, perhaps with arguments, as in "
+        "'vit_tiny_patch16_224(patch_size=4, drop_path_rate=0.1)'; in Python also a module. "
+        "Default: the largest that the time allows"
     )
     whiten: Chosen[bool] = setting(
         "whiten image patches in the first convolution of 'tiny', 'small' or 'medium', "

@@ -254,6 +254,25 @@ def list_of_pictures(folder, items):
     return [item.picture for item in items]
 
 
+class Elsewhere:
+    """A source from outside the package."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def scan(self):
+        columns = {"label": [item.label for item in self.items]}
+        columns["split"] = [item.split for item in self.items]
+        return pa.table({"key": range(len(self.items)), **columns})
+
+    def read(self, rows):
+        return (self.items[key].content for key in rows["key"].to_pylist())
+
+
+def elsewhere(folder, items):
+    return Elsewhere(items)
+
+
 def opened_already(folder, items):
     return open_images(folder_of_classes(folder, items), split="all")
 
@@ -333,6 +352,7 @@ KINDS = {
     "list of pictures": Kind(
         list_of_pictures, numbered, labels=False, splits=False, files=False, path=False
     ),
+    "class from outside": Kind(elsewhere, numbered, path=False),
     "images": Kind(opened_already, of_class, splits=False, path=False),
 }
 DIVIDED = [name for name, kind in KINDS.items() if kind.splits]

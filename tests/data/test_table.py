@@ -102,6 +102,24 @@ def test_arrays_have_a_table_without_digests(tmp_path):
     assert scan(np.zeros((3, 8, 9), np.uint8))["name"].to_pylist() == ["000000", "000001", "000002"]
 
 
+def test_large_files_are_hashed_where_a_digest_is_asked_for(tmp_path, looked, monkeypatch, bars):
+    hashed, real = [], headers.digest_of_file
+    monkeypatch.setattr(
+        headers, "digest_of_file", lambda path: hashed.append(os.path.basename(path)) or real(path)
+    )
+    for number in range(3):
+        picture(number, size=200 if number else 20).save(tmp_path / f"{number}.bmp")
+    table = scan(tmp_path, digests=False)
+    assert table["height"].to_pylist() == [20, 200, 200] and not hashed
+    assert table["digest"].is_null().to_pylist() == [False, True, True]
+    expected = [digest((tmp_path / f"{number}.bmp").read_bytes()) for number in range(3)]
+    assert scan(tmp_path)["digest"].to_pylist() == expected
+    assert hashed == ["1.bmp", "2.bmp"] and ("hashing images", 2, 2) in bars
+    images = open_images(tmp_path)  # they are saved, as what headers say is
+    assert images.digests == expected and len(hashed) == 2 and len(looked) == 3
+    assert len(open_images(tmp_path, few=2)) == 2 and len(hashed) == 2
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_width_and_height_are_those_of_the_image_as_it_is_shown(tmp_path, orientation):
     image, exif = picture(0).resize((12, 8)), Image.Exif()

@@ -18,7 +18,7 @@ HELPERS = {f"nearfar.{name}" for name in ANYWHERE}
 """Files that know nothing of the rest: errors, files, devices, progress."""
 EXCEPTIONS = {
     "annotated images are read, drawn and counted as all others are": """
-        data.decoding.whole_planes data.describe data.formats.formats data.images.sample
+        data.decoding.whole_planes data.describe data.readers.formats data.images.sample
         data.left_out.Count data.left_out.NO_OBJECT maps.thumbnails.data_url
         embeddings.sources.sampled views.eight_bits views.unit
     """,

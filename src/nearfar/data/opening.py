@@ -75,7 +75,7 @@ _MIXED = (
 def open_images(
     source: Any,
     *,
-    split: Split = None,
+    split: str | tuple[str, ...] | None = None,
     image_size: int | None = None,
     channels: int | None = None,
     value_range: Any = None,
@@ -105,6 +105,8 @@ def open_images(
         - `Images`, which are returned as they are
         - any of these as `Scanned`, which is not looked for again
     split: "train", "test", ... or "all". None: "train" where the source has one, else everything.
+        Several, as a tuple, are opened one after the other, in the form of the first, with its
+        `mean` and `std`.
     image_size: side in pixels. None: that of most images if they share one of at most 96, else 224.
         If a resize is needed, the shorter side becomes `image_size` (antialiased bicubic) and the
         centre is cut out.
@@ -149,7 +151,7 @@ def open_images(
             images = copy.copy(images)
             images.shown = shown_positions(show_channels, images.channels)
         return images if few is None else images.subset(spread(len(images), few))
-    chosen = found.choose(split)
+    chosen = found.choose(split, digests=few is None)
     for part in chosen.parts if split is None else ():
         if not part.source.undivided:
             say_splits(part.name, part.source.split_names())
@@ -473,18 +475,20 @@ def scan(
     source: Any,
     split: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    *,
+    digests: bool = True,
 ) -> pyarrow.Table | None:
     """The table of a source, see `nearfar.data.table`, from headers alone; None for the items of a
     list or torch Dataset, which must be read.
 
-    Arrays have no digests here; `open_images(source).table` has those of their pixels. Arguments
-    and errors as of `open_images`.
+    digests: False to hash no files above 64 KiB. Arrays have none here; `open_images(source).table`
+    has those of their pixels. Other arguments and errors as of `open_images`.
 
     >>> scan("photos").num_rows
     25
     """
     found = scanned(source, cache_dir=cache_dir)
-    return None if isinstance(found, Images) else found.table(split)
+    return None if isinstance(found, Images) else found.table(split, digests)
 
 
 def list_splits(source: Any) -> list[str]:

@@ -74,26 +74,35 @@ class Scanned:
             )
         )
 
-    def choose(self, split: Split) -> Concatenated:
-        """The rows of a split, of each source; those of several splits one after the other."""
+    def choose(self, split: Split, digests: bool = False) -> Concatenated:
+        """The rows of a split, of each source; those of several splits one after the other.
+
+        digests: hash the images that have no digest yet.
+        """
         wanted = split if isinstance(split, tuple) else (split,)
         return Concatenated(
-            [self._part(number, own) for own in wanted for number in range(len(self.sources))]
+            [
+                self._part(number, own, digests)
+                for own in wanted
+                for number in range(len(self.sources))
+            ]
         )
 
-    def _part(self, number: int, split: str | None) -> Part:
+    def _part(self, number: int, split: str | None, digests: bool) -> Part:
         source, name = self.sources[number], self.names[number]
         if split is None and source.undivided:
             split = "all"
         splits = choose_splits(source.split_names(), split, name)
         within = pc.is_in(source.table["split"], pyarrow.array(splits, pyarrow.string()))
+        if digests:
+            source.add_digests(within.to_numpy())
         return Part(source, name, self.short[number], splits, source.table.filter(within))
 
-    def table(self, split: str | None = None) -> pyarrow.Table | None:
+    def table(self, split: str | None = None, digests: bool = True) -> pyarrow.Table | None:
         """The table of a split, from headers alone; None where images must be read for it."""
         if any(isinstance(source, Items) for source in self.sources):
             return None
-        return joined_table(self.choose(split))
+        return joined_table(self.choose(split, digests))
 
 
 def joined_table(chosen: Concatenated) -> pyarrow.Table:

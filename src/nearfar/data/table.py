@@ -5,8 +5,9 @@ Columns: `ref`, the file that holds the image (below the root of its source, as 
 the byte of a tar or the row of a table at which it stands there (-1: it is the whole file); `name`,
 `split`, `label`; `height`, `width`, `bands`, `bits` (16 for all above 8), `pages` (or frames, of
 which the first is read) and `bytes` of the encoded image; `mtime`, `ctime`, `inode` and `size` of
-its file; `digest` of the encoded image; `problem`: why it cannot be read, else null; `passing`:
-whether that comes from the machine, so that the next scan looks again.
+its file; `digest` of the encoded image, null for files above 64 KiB until it is asked for;
+`problem`: why it cannot be read, else null; `passing`: whether that comes from the machine, so that
+the next scan looks again.
 """
 
 from __future__ import annotations
@@ -72,15 +73,12 @@ def digest_of_file(path: str | Path) -> str:
     pipe.
     """
     try:
-        return digest_now(path) if stat.S_ISREG(os.stat(path).st_mode) else ""
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""
+        with open(path, "rb", buffering=0) as file:
+            return digest(iter(lambda: file.read(2**20), b""))
     except (OSError, ValueError):  # ValueError: a name with a null character
         return ""
-
-
-def digest_now(path: str | Path) -> str:
-    """The digest of a whole file; OSError where it cannot be read."""
-    with open(path, "rb", buffering=0) as file:
-        return digest(iter(lambda: file.read(2**20), b""))
 
 
 def printable(name: str) -> str:
@@ -107,14 +105,14 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def read_small(data: bytes | str) -> bytes | str:
+def read_small(data: bytes | str, most: int = _WHOLE) -> bytes | str:
     """The bytes of a file of at most 4 MiB, which readers would open several times; the path of a
-    larger one.
+    larger one; anything else as it is.
     """
-    if isinstance(data, bytes):
+    if not isinstance(data, str):
         return data
     with open(data, "rb", buffering=0) as file:
-        return file.read() if os.fstat(file.fileno()).st_size <= _WHOLE else data
+        return file.read() if os.fstat(file.fileno()).st_size <= most else data
 
 
 def readable(table: pyarrow.Table) -> np.ndarray:

@@ -86,5 +86,5 @@ def size_untrained(source: Any) -> int | None:
     """Return the size at which images are opened for features at hand: their own if it is small;
     None: as they are.
     """
-    table = scan(source)
+    table = scan(source, digests=False)
     return None if table is None else min(most_common_side(table), SIDE)

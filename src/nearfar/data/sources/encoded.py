@@ -8,9 +8,9 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +26,15 @@ from nearfar.data.left_out import EMPTY, NO_DATA
 from nearfar.data.readers import is_passing, only_python_writes
 from nearfar.data.resources import in_order
 from nearfar.data.sources.source import Picture, Source, labels_as_column, numbered_names
-from nearfar.data.table import cache_folder, digest, digest_now, printable, read_small
+from nearfar.data.table import cache_folder, digest, digest_of_file, printable, read_small
 from nearfar.progress import progress, tracked
 
-FORMAT = 7  # raise it when a column means something else
+FORMAT = 8  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
 _REPORTED = 256  # files between signs of life
+_SMALL = 2**16  # bytes of files that are read, and hashed, whole for their headers
 
 
 class Row(NamedTuple):
@@ -79,6 +80,8 @@ _STAMP = [
     *((name, pyarrow.int64()) for name in ("mtime", "ctime", "inode", "size")),
 ]
 _FileStamp = tuple[bytes, int, int, int, int]
+Keep = Callable[[pyarrow.ChunkedArray], None]
+"""Saves the table of a scan with these digests."""
 Stamp = tuple[int, int, int, int]
 """Identity and state of a file: times in nanoseconds, inode and size; zeros if unknown."""
 SCANNED = pyarrow.schema([*_STAMP, *zip(ROWS.names, ROWS.types, strict=True)])
@@ -125,9 +128,13 @@ class EncodedSource(Source):
             label_column,
         )
         self.folder = cache_folder()
+        self.keep: Keep | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"keep": None}
 
     def scan(self) -> pyarrow.Table:
-        table = scanned(self, self.folder)
+        table, self.keep = scanned(self, self.folder)
         if self.whole:
             names = [name for split in self.splits for name in self.names(split)]
             labels = self.labels()
@@ -147,6 +154,13 @@ class EncodedSource(Source):
         if others is None or not others.column_names:
             return table
         return table.append_column("columns", others.to_struct_array())
+
+    def add_digests(self, wanted: np.ndarray) -> None:
+        rows = undigested(self.table, wanted)
+        if len(rows):
+            self.table = with_digests(self, rows)
+            if self.keep is not None:
+                self.keep(self.table["digest"])
 
     def split_names(self) -> list[str]:
         return list(self.splits)
@@ -251,11 +265,11 @@ def scan_image(image: EncodedImage) -> Row:
         if isinstance(image.data, np.ndarray):
             seen = header(image.data)._asdict()
             return row._replace(**seen.pop("exif")._asdict(), **seen)
-        data = read_small(image.data)
+        data = read_small(image.data, _SMALL)
         if isinstance(data, bytes):
             row = row._replace(bytes=len(data), digest=digest(data))
         else:
-            row = row._replace(bytes=os.path.getsize(data), digest=digest_now(data))
+            row = row._replace(bytes=os.path.getsize(data))
         if not row.bytes:
             return row._replace(problem=EMPTY)
         seen = header(data)._asdict()
@@ -264,9 +278,36 @@ def scan_image(image: EncodedImage) -> Row:
         return row._replace(problem=reason(error), passing=is_passing(error))
 
 
-def scanned(source: EncodedSource, folder: Path) -> pyarrow.Table:
+def undigested(table: pyarrow.Table, wanted: np.ndarray) -> np.ndarray:
+    """The positions of wanted rows that can be read and have no digest."""
+    unknown = table["digest"].is_null().to_numpy() & table["problem"].is_null().to_numpy()
+    return np.flatnonzero(unknown & wanted)
+
+
+def with_digests(source: Source, rows: np.ndarray) -> pyarrow.Table:
+    """The table of a source with the digests of the images at these rows, which are read whole."""
+    table = source.table
+    digests, done = table["digest"].to_pylist(), iter(rows.tolist())
+    images = iter(source.read(table.take(rows)))
+    chunks = iter(lambda: list(islice(images, 16)), [])
+    with progress("hashing images", len(rows)) as bar:
+        for part in in_order(chunks, _digest_of, _THREADS):
+            for known in part:
+                digests[next(done)] = known or None  # of what cannot be read
+                bar.advance()
+    column = pyarrow.array(digests, pyarrow.string())
+    return table.set_column(table.schema.get_field_index("digest"), "digest", column)
+
+
+def _digest_of(image: Picture) -> str:
+    if isinstance(image, np.ndarray):
+        return digest([str(image.shape).encode(), image.tobytes()])
+    return digest(image) if isinstance(image, bytes) else digest_of_file(image)
+
+
+def scanned(source: EncodedSource, folder: Path) -> tuple[pyarrow.Table, Keep]:
     """The rows of all splits of a source, with the split, and with names and labels as far as the
-    files hold them.
+    files hold them; and what saves them with further digests.
 
     A table in the cache `folder` holds them: a file whose times have not changed is not opened
     again. One that changed less than two seconds ago is looked at the next time too, since its
@@ -309,7 +350,12 @@ def scanned(source: EncodedSource, folder: Path) -> pyarrow.Table:
         of_images = source.splits_in(file)
         own = [next(places) for _ in run]
         splits += [split if of_images is None else of_images[place] for place in own]
-    return table.append_column("split", pyarrow.array(splits, pyarrow.string()))
+
+    def keep(digests: pyarrow.ChunkedArray) -> None:
+        place = table.schema.get_field_index("digest")
+        _save(table.set_column(place, "digest", digests), home, began, rows_of_files)
+
+    return table.append_column("split", pyarrow.array(splits, pyarrow.string())), keep
 
 
 def _table_of_rows(owners: Sequence[_FileStamp], rows: Sequence[Row]) -> pyarrow.Table:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nearfar.data.decoding import without_warnings
 from nearfar.data.labels import labels_of, numbered
 from nearfar.data.readers import only_python_writes
-from nearfar.data.sources.encoded import with_headers
+from nearfar.data.sources.encoded import undigested, with_digests, with_headers
 from nearfar.data.sources.source import (
     Picture,
     Readable,
@@ -29,8 +29,8 @@ HEADER = ("height", "width", "bands", "bits", "pages")
 class Outside(Source):
     """An object with `scan` and `read`, and a table with all columns.
 
-    Headers are read from the images unless the table has them. Encoded images are cached by their
-    digests, and numbers stay in memory.
+    Headers and digests are read from the images unless the table has them. Encoded images are
+    cached by their digests, and numbers stay in memory.
     """
 
     def __init__(self, given: Readable, name: str) -> None:
@@ -67,6 +67,14 @@ class Outside(Source):
             classes = [str(name) for name in column.dictionary.to_pylist()]
         texts = labels_of(column.to_pylist(), f"column 'label' of {self.name}")
         return labels_as_column(*numbered(texts, classes))
+
+    def add_digests(self, wanted: np.ndarray) -> None:
+        rows = undigested(self.table, wanted)
+        if not len(rows):
+            return
+        first = next(iter(self.read(self.table.take(rows[:1]))))
+        if not isinstance(first, np.ndarray):  # numbers stay in memory
+            self.table = with_digests(self, rows)
 
     def read(self, rows: pyarrow.Table) -> Iterator[Picture]:
         images = iter(self.given.read(rows))

@@ -68,6 +68,11 @@ class Source:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "table"}
 
+    def add_digests(self, wanted: np.ndarray) -> None:
+        """Hash the images of these rows of the table, as far as they have no digest yet and are
+        encoded.
+        """
+
     def split_names(self) -> list[str]:
         """The splits in order; "" for the images that are in none."""
         return list(dict.fromkeys(self.table["split"].to_pylist()))

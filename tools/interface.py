@@ -32,7 +32,10 @@ ROOMS = {  # in the order of the page
     "neighbours": "Nearest neighbours in feature space ([guide](neighbours.md)).",
     "evaluation": "Features, and the protocols on them ([guide](evaluation.md)).",
     "maps": "Layouts and their quality ([guide](maps.md)).",
-    "pages": "Pages in HTML.",
+    "embeddings": "Images with their features, and what a target of a tool can be "
+    "([guide](extending.md#a-tool)).",
+    "pages": "Pages in HTML: templates, and the report of a run "
+    "([guide](extending.md#commands-and-sections-of-the-report)).",
     "sklearn": "Estimators for scikit-learn ([guide](export.md#scikit-learn)).",
 }
 PAPERS = """## nearfar_papers

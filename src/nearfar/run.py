@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,9 +20,14 @@ from nearfar.evaluation.results import ENCODERS, Measurement
 from nearfar.messages import first_line, read_json
 from nearfar.networks import Encoder, join_encoders, load_encoder
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.progress import quietly
 from nearfar.training.health import Health, Verdict, verdict
 from nearfar.training.run_folder import read_metrics
 from nearfar.training.settings import Settings
+
+if TYPE_CHECKING:
+    from nearfar.methods import Model
+    from nearfar.views import Views
 
 RESULTS, PREDICTIONS, TRUTH = "results.json", "predictions.npz", "truth"
 """What `evaluate` predicted last: an array of labels by the key of the result, and those that are
@@ -92,6 +97,37 @@ class Run:
     def encoder(self) -> Encoder:
         """The pretrained encoder in eval mode, with its preprocessing."""
         return load_encoder(self.path)
+
+    def model(self) -> Model:
+        """Return the networks and the loss of the last checkpoint, in eval mode.
+
+        `online` is the backbone with the projector: normalised images [B, C, H, W] -> projections
+        [B, dim]. Raises FileNotFoundError without a checkpoint, ValueError for a damaged one, for
+        data that has changed, and for a run with objects of your own, which no file holds.
+
+        >>> backbone, projector = nearfar.Run("runs/photos").model().online
+        >>> projector(backbone(torch.zeros(2, 3, 32, 32))).shape
+        torch.Size([2, 128])
+        """
+        from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
+        from nearfar.training.run_header import resume_plan
+
+        state = load_checkpoint(self.path / CHECKPOINT)["model"]
+        with quietly():
+            model = resume_plan(self.settings, {}).model()
+        model.load_state_dict(state)
+        return model.eval()
+
+    @property
+    def view_plan(self) -> Views:
+        """The views that the run is trained on.
+
+        >>> len(nearfar.Run("runs/photos").view_plan)
+        2
+        """
+        from nearfar.training.plan import resolve_views
+
+        return resolve_views(self.settings.given("views"), self.settings)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

@@ -22,10 +22,8 @@ from torchvision.datasets import VOCDetection
 from torchvision.ops import box_convert
 
 from nearfar.data.decoding import whole_planes
-from nearfar.data.images import sample
 from nearfar.data.readers import formats
 from nearfar.messages import raise_as_value_error
-from nearfar.views import unit
 
 BROKEN = (
     AssertionError,
@@ -87,7 +85,8 @@ class AnnotatedImages:
 
     def sampled(self, limit: int, seed: int) -> AnnotatedImages:
         """Return a random sample of so many images."""
-        return self.subset(sample(len(self), limit, seed).tolist())
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.subset(sorted(order[:limit].tolist()))
 
 
 def check_library() -> None:
@@ -369,7 +368,7 @@ class DetectionSet(Dataset):
 def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
     """Read an image whole, in 0..1."""
     with raise_as_value_error(f"cannot read {one.path}"):
-        image = unit(whole_planes(str(one.path), channels, None))
+        image = whole_planes(str(one.path), channels, None) / 255
     height, width = image.shape[1:]
     if (width, height) != (one.width, one.height):
         raise ValueError(

@@ -4,6 +4,8 @@ and draw a page.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import time
@@ -20,23 +22,18 @@ from torch.utils.data import DataLoader
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.ops import box_convert
 from torchvision.ops._utils import split_normalization_params
-from torchvision.transforms.functional import resize
+from torchvision.transforms.functional import resize, to_pil_image
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from nearfar import Run
 from nearfar.atomic import write_file
-from nearfar.data import describe
-from nearfar.data.left_out import NO_OBJECT, Count
+from nearfar.data.left_out import Count
 from nearfar.device import find_device
-from nearfar.embeddings.sources import sampled
-from nearfar.maps.thumbnails import data_url
 from nearfar.messages import read_json
 from nearfar.networks import Encoder, first_encoder
-from nearfar.pages.report import write_report
-from nearfar.pages.template import page, write_page
+from nearfar.pages import render_page, write_page, write_report
 from nearfar.progress import Table, log, say_read, tracked
 from nearfar.tools.evaluate.rows import encoders_by_row
-from nearfar.views import eight_bits
 from nearfar_papers.annotations import (
     AnnotatedImage,
     AnnotatedImages,
@@ -58,6 +55,8 @@ from nearfar_papers.detector import (
 SIGMA = 0.05  # spread of a keypoint, where they are not COCO's 17, whose spreads are known
 # images on a page, pixels of their longer side, least score that is drawn
 SHOWN, SIDE, CERTAIN = 6, 480, 0.5
+QUALITY = 90  # of JPEG
+NO_OBJECT = "no annotated object to learn from"
 COLOURS = ("#ffb000", "#d81b60", "#1e88e5", "#00a676", "#8e44ec", "#e4572e", "#17becf", "#7f7f00")
 Detections = list[dict[str, Any]]
 """The objects found in an image, most certain first, in COCO's form: as those of `AnnotatedImage`,
@@ -112,7 +111,7 @@ def report_section(folder: Path) -> str:
         }
         names = STARTS | {row: row for row in about["results"] if row not in STARTS}
         tables.append({**about, "task": task, "columns": columns, "names": names})
-    return page("detection.html", package="nearfar_papers", tables=tables) if tables else ""
+    return render_page("detection.html", package="nearfar_papers", tables=tables) if tables else ""
 
 
 def steps_of(settings: DetectorSettings, images: int) -> int:
@@ -337,7 +336,7 @@ def evaluate_detectors(
         about = {
             "detector": settings.name,
             "settings": asdict(settings),
-            "data": Path(describe(source)).name,
+            "data": Path(source).name,
             "seed": seed,
             "train_images": len(train),
             "test_images": len(test),
@@ -419,9 +418,11 @@ def _sets(
         )
     empty = [str(train.images[row].path) for row in sorted({*range(len(train))} - {*learned})]
     read = len(learned) + len(test)
-    say_read(Count(describe(source), read, [(name, NO_OBJECT) for name in empty]))
-    train = train.subset(learned)
-    return (train if limit is None else sampled(train, limit, seed)), test
+    say_read(Count(str(source), read, [(name, NO_OBJECT) for name in empty]))
+    if limit is not None and limit < len(learned):
+        drawn = "--limit: %d of %d images, a random sample (seed %d)"
+        log.info(drawn, limit, len(learned), seed)
+    return train.subset(learned).sampled(limit or len(learned), seed), test
 
 
 def _built(
@@ -469,7 +470,7 @@ def write_detection_page(
 def _drawn(one: AnnotatedImage, objects: Detections) -> str:
     from faster_coco_eval.core import mask
 
-    image = eight_bits(read_pixels(one, 3))
+    image = (255 * read_pixels(one, 3)).round().to(torch.uint8)
     objects, scale = objects[::-1], max(1.0, max(one.width, one.height) / SIDE)
     width, colours = (
         round(2 * scale),
@@ -492,6 +493,7 @@ def _drawn(one: AnnotatedImage, objects: Detections) -> str:
         image = draw_keypoints(
             image, points[..., :2], visibility=points[..., 2] > 0, colors="white", radius=width
         )
-    return data_url(
-        resize(image, [max(1, round(one.height / scale)), max(1, round(one.width / scale))])
-    )
+    sides = [max(1, round(one.height / scale)), max(1, round(one.width / scale))]
+    file = io.BytesIO()
+    to_pil_image(resize(image, sides)).save(file, "JPEG", quality=QUALITY, subsampling=0)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

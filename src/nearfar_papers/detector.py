@@ -23,8 +23,7 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from nearfar.messages import check_known, raise_as_value_error
-from nearfar.networks import Encoder, SmallNet
-from nearfar.networks.backbone import Backbone
+from nearfar.networks import Backbone, Encoder, SmallNet
 
 TASKS = {"detect": "bbox", "segment": "segm", "keypoints": "keypoints"}
 """What can be found, and what COCO's evaluation calls it."""

@@ -11,21 +11,12 @@ from torch import Tensor, nn
 
 from nearfar import Run
 from nearfar.data import list_splits
-from nearfar.embeddings import Opening
-from nearfar.embeddings.sources import OfRun
-from nearfar.evaluation.evaluate import largest_class
-from nearfar.evaluation.results import Measurement
+from nearfar.embeddings import Opening, resolve
 from nearfar.networks import Encoder
-from nearfar.pages.report import write_report
 from nearfar.progress import waiting
 from nearfar.tools.evaluate.labelled_sets import LabelledSets, divide
-from nearfar.tools.evaluate.table import (
-    add_to_results,
-    measured_on,
-    measurement,
-    show_results,
-)
-from nearfar_papers.protocols import protocol_results
+from nearfar.tools.evaluate.table import record
+from nearfar_papers.protocols import Metric, protocol_results
 from nearfar_papers.standard_sets import (
     OWN_DATA,
     StandardSet,
@@ -76,8 +67,8 @@ def open_sets(
     source = run.settings.given("data") if data is None else data
     validation = ["validation"] if "validation" in list_splits(source) else []
     split = ("train", *validation, "test")
-    how = Opening(data=data, encoder=encoder, label_column=label_column, usual=split)
-    photos = OfRun(run).open(how)
+    opening = Opening(data=data, encoder=encoder, label_column=label_column, usual=split)
+    photos = resolve(run).open(opening)
     return TransferSets(divide(photos, share=test_share, seed=seed, limit=limit, validation=True))
 
 
@@ -87,7 +78,7 @@ def evaluate_labelled(
     opened: TransferSets,
     protocols: Sequence[str],
     seed: int,
-) -> Measurement:
+) -> Mapping[str, dict[str, float]]:
     """Measure encoders by row, "trained" among them, and write results.json and the report.
 
     Returns results 0..1 with what they were measured on; where there are baselines, the row
@@ -113,12 +104,14 @@ def evaluate_labelled(
             results[row] |= {name_with(key, opened.name): value for key, value in numbers.items()}
     keys = [key for key in results["trained"] if key.startswith("transfer")]
     if len(encoders) > 1 and keys and train_y.ndim == 1:
-        balanced = "_balanced" if how.metric == "mean_per_class" else ""
-        [share] = largest_class(train_y, test_y, [f"accuracy{balanced}"]).values()
-        results["largest_class"] = dict.fromkeys(keys, share)
-    on = measured_on(run, trained, sets, train_y, test_y, seed)
-    measured = measurement(on, results, {})
-    add_to_results(run, measured)
-    write_report(run.path)
-    show_results(measured)
-    return measured
+        results["largest_class"] = dict.fromkeys(keys, _largest_class(train_y, test_y, how.metric))
+    return record(run, trained, sets, (train_y, test_y), results, seed)
+
+
+def _largest_class(train_y: np.ndarray, test_y: np.ndarray, metric: Metric) -> float:
+    """Measure the answer that is always the class with most training images."""
+    classes, counts = np.unique(train_y, return_counts=True)
+    right = test_y == classes[counts.argmax()]
+    if metric == "mean_per_class":
+        return float(right.any()) / len(np.unique(test_y))
+    return float(right.mean())

@@ -23,21 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearfar
-from nearfar import Run, load
+from nearfar import Run
 from nearfar.allocator import reuse_memory
+from nearfar.data import open_images
 from nearfar.device import find_device, peak_memory, synchronize
-from nearfar.embeddings.sources import read_images
 from nearfar.evaluation import extract_view
 from nearfar.messages import as_json
-from nearfar.networks import OWN_NETS, first_encoder
-from nearfar.networks.backbone import with_grid
-from nearfar.progress import READ
-from nearfar.rendering import shown_nowhere
+from nearfar.networks import SmallNet, build_backbone, first_encoder
+from nearfar.progress import READ, say_read
 from nearfar.training.budget import training_speed
-from nearfar.training.plan import resolve_method, resolve_views, views_at
-from nearfar.training.run_folder import CHECKPOINT, load_checkpoint
-from nearfar.training.run_header import resume_plan
-from nearfar.training.seeding import stream
+from nearfar.training.plan import resolve_method, views_at
 from nearfar.training.settings import Settings
 from nearfar_papers.runs import PLANE
 
@@ -71,7 +66,8 @@ def loss_share(given: Mapping[str, Any], run: Path) -> float:
     The rest of a step is measured with few images, 32 or for our own nets 512, and counted in
     proportion.
     """
-    few = {**given, "batch_size": 512 if given["encoder"] in OWN_NETS else 32}
+    backbone = build_backbone(given["encoder"], image_size=_side(given), channels=3)
+    few = {**given, "batch_size": 512 if isinstance(backbone.net, SmallNet) else 32}
     loss, of_few = (_fastest(_loss_step(one, alone=True)) for one in (given, few))
     rest = 1 / _rate(few) - of_few / few["batch_size"]  # seconds of an image
     return 100 * loss / (loss + int(given["batch_size"]) * rest)
@@ -124,37 +120,22 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     """The nuclear norm of the projector's unit outputs for 32 views, for 256 test images (LORAC,
     section 6.2).
     """
-    settings, projector = Run(run).settings, saved_projector(run)
-    encoder = first_encoder(load(run))
-    encoder.backbone = with_grid(encoder.backbone, 1)  # as the projector takes it
+    trained = Run(run)
+    settings, model = trained.settings, trained.model()
+    encoder, projector = first_encoder(trained.encoder), model.online[1]
+    encoder.backbone = model.backbone  # which gives what the projector takes
     reading = settings.reading_for(encoder.image_size)
-    images = read_images(settings.data, split="test", **reading)
+    images = open_images(settings.data, split="test", **reading)
+    say_read(images)
     images = images.subset(range(min(VIEWS_OF, len(images))))
-    plan = resolve_views(settings.given("views"), settings)
+    view, generator = trained.view_plan.pick([0]), torch.Generator().manual_seed(settings.seed)
     features = [
-        extract_view(
-            encoder,
-            images,
-            plan.pick([0]),
-            stream(settings.seed, "map", number),
-            device=find_device(),
-        )
-        for number in range(NUM_VIEWS)
+        extract_view(encoder, images, view, generator, device=find_device())
+        for _ in range(NUM_VIEWS)
     ]
     with torch.no_grad():
-        rows = F.normalize(torch.stack([projector(each) for each in features], 1), dim=2)
+        rows = F.normalize(torch.stack([projector(h) for h in features], 1), dim=2)
     return torch.linalg.matrix_norm(rows, "nuc").tolist()
-
-
-def saved_projector(run: Path) -> nn.Module:
-    """The projector of a run as its checkpoint has it, in eval mode: features [B, dim] -> [B,
-    width].
-    """
-    with shown_nowhere():
-        model = resume_plan(Run(run).settings, {}).model()
-    model.load_state_dict(load_checkpoint(run / CHECKPOINT)["model"])
-    projector: nn.Module = model.online[1].eval()
-    return projector
 
 
 def _method(numbers: Mapping[str, Any]) -> Any:
@@ -189,6 +170,11 @@ def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], ob
     return step
 
 
+def _side(given: Mapping[str, Any]) -> int:
+    """Return the pixels of a side of the images that a step is measured on."""
+    return int(given.get("image_size", 32))
+
+
 def _rate(given: Mapping[str, Any]) -> float:
     """Images per second of the fastest of the trials in four seconds; without the first, whose
     steps are slower.
@@ -201,7 +187,7 @@ def _rate(given: Mapping[str, Any]) -> float:
 
 def _trial(given: Mapping[str, Any]) -> Callable[[], float]:
     """Some training steps, which return the images per second."""
-    size, method = int(given.get("image_size", 32)), _method(given)
+    size, method = _side(given), _method(given)
     settings = Settings(method=given["method"])
     return partial(
         training_speed,

@@ -18,7 +18,7 @@ import matplotlib.image
 import numpy as np
 
 from nearfar.atomic import replacing, write_file
-from nearfar.pages.template import write_page
+from nearfar.pages import write_page
 from nearfar.progress import duration
 from nearfar.training.plan import default_validation
 from nearfar_papers.claims import Judgement, Place, Values, holm, judge

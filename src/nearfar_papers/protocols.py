@@ -21,9 +21,9 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from nearfar.device import find_device
-from nearfar.evaluation import Score
-from nearfar.evaluation.labelled import Features, Labels, accuracy, features, labelled, numbered
-from nearfar.evaluation.linear import Probe, best_rate, held_out_rows, train_heads
+from nearfar.evaluation import Probe
+from nearfar.evaluation.labelled import labelled
+from nearfar.evaluation.linear import train_classifier
 from nearfar.progress import tracked
 
 PROTOCOLS = ("transfer", "transfer-sgd", "low-shot")
@@ -39,8 +39,16 @@ TOLERANCE = 1e-5
 Classifier = Callable[[Float[Tensor, "images dim"]], Float[Tensor, "images classes"]]
 
 Metric = Literal["accuracy", "mean_per_class", "eleven_point_map"]
-Labelled = tuple[Features, Labels]
+Labelled = tuple[Tensor | np.ndarray, Tensor | np.ndarray | Sequence | None]
+"""Features and labels of a split."""
 Checked = tuple[Tensor, np.ndarray]
+
+
+class Precision(NamedTuple):
+    """Mean and deviation (population form) of the average precision over draws, 0..1."""
+
+    mean: float
+    deviation: float
 
 
 class Transfer(NamedTuple):
@@ -159,13 +167,12 @@ def transfer_sgd_accuracy(
     probe = Probe("LORAC, section 6.1, Table 2", RATES, steps=steps)
     both_x, both_y = _joined(train, held)
     classes, number = _targets(both_y)
-    count = len(train[0])
-    choice = both_x[:count], number[:count], both_x[count:], number[count:]
-    device = find_device()
-    probe = best_rate(probe, *choice, len(classes), seed, device)
-    weight, bias = train_heads(probe, both_x, number, len(classes), seed, device)
-    scores = test[0] @ weight[0].cpu().T + bias[0].cpu()
-    return Transfer(measure(metric, test[1], scores.numpy(), classes), probe.lrs[0])
+    kept, validating = torch.arange(len(both_x)).split([len(train[0]), len(held[0])])
+    rate, weight, bias = train_classifier(
+        probe, both_x, number, len(classes), (validating, kept), seed, find_device()
+    )
+    scores = test[0] @ weight.T + bias
+    return Transfer(measure(metric, test[1], scores.numpy(), classes), rate)
 
 
 def low_shot_precision(
@@ -174,7 +181,7 @@ def low_shot_precision(
     shots: Sequence[int] = SHOTS,
     draws: int = DRAWS,
     seed: int = 0,
-) -> dict[int | None, Score]:
+) -> dict[int | None, Precision]:
     """Mean average precision of linear SVMs from so many images a class, and from all of them (key
     None).
 
@@ -209,7 +216,9 @@ def low_shot_precision(
                 )
                 scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
         found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
-    return {k: Score(float(np.mean(values)), float(np.std(values))) for k, values in found.items()}
+    return {
+        k: Precision(float(np.mean(values)), float(np.std(values))) for k, values in found.items()
+    }
 
 
 def draw_positives(
@@ -236,7 +245,7 @@ def measure(
         return mean_precision(eleven_point_precision, labels, scores)
     predicted = classes[scores.argmax(1)]
     if metric == "accuracy":
-        return accuracy(predicted, labels)
+        return float(np.mean(predicted == labels))
     return float(
         np.mean([np.mean(predicted[labels == label] == label) for label in np.unique(labels)])
     )
@@ -296,8 +305,9 @@ def _curve(there: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _checked(split: Labelled, name: str = "training") -> Checked:
     x, y = split
-    several = isinstance(y, (np.ndarray, Tensor)) and y.ndim == 2
-    return (features(x, name), np.asarray(y)) if several else labelled(x, y, name)
+    if not isinstance(y, (np.ndarray, Tensor)) or y.ndim != 2:
+        return labelled(x, y, name)
+    return labelled(x, np.zeros(len(y), dtype=int), name)[0], np.asarray(y)
 
 
 def _splits(
@@ -309,7 +319,11 @@ def _splits(
         None if validation is None else _checked(validation, "validation"),
     )
     if held is None:
-        chosen, others = held_out_rows(len(x), seed)
+        if len(x) < 2:
+            raise ValueError("a validation set takes two training images or more, there is one")
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        fifth = max(1, len(x) // 5)
+        chosen, others = order[:fifth], order[fifth:]
         held, x, y = (x[chosen], y[chosen.numpy()]), x[others], y[others.numpy()]
     if y.ndim == 1 and len(np.unique(y)) < 2:
         raise ValueError(
@@ -323,11 +337,11 @@ def _joined(*parts: Checked) -> Checked:
 
 
 def _targets(labels: np.ndarray) -> tuple[np.ndarray, Tensor]:
-    return (
-        numbered(labels)
-        if labels.ndim == 1
-        else (np.arange(labels.shape[1]), torch.from_numpy(labels))
-    )
+    """The classes, and each image's as a number; of a matrix its columns, and the matrix."""
+    if labels.ndim > 1:
+        return np.arange(labels.shape[1]), torch.from_numpy(labels)
+    classes, numbers = np.unique(labels, return_inverse=True)
+    return classes, torch.from_numpy(numbers.astype(np.int64))
 
 
 def _signs(

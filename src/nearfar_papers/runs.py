@@ -17,12 +17,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -32,13 +34,11 @@ import numpy as np
 from nearfar import Run, evaluate
 from nearfar.atomic import write_file
 from nearfar.device import machine, one_gpu
-from nearfar.evaluation import check_protocols, percent_of, result_names
+from nearfar.evaluation import result_names
 from nearfar.messages import check_known, first_line, raise_as_value_error, read_json, to_argv
 from nearfar.progress import duration, log, progress
 from nearfar.training.environment import software
-from nearfar.training.health import Health
 from nearfar.training.plan import resolve_method
-from nearfar.training.processes import handled
 from nearfar.training.settings import Settings
 from nearfar_papers.detection import read_detection
 from nearfar_papers.detector import TASKS
@@ -67,6 +67,12 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "papers"
 """The numbers that come with the source; not there where only the package is installed."""
 VERDICTS = ("yes", "no", "not decided", "not run")
 LOGGED = ("loss", "lr", "images_per_second", "data_wait")
+HEALTH = (
+    *("images", "feature_dim", "embedding_dim", "effective_rank", "embedding_rank"),
+    *("feature_spread", "embedding_spread", "alignment", "uniformity", "view_retrieval"),
+    *("rankme", "lidar"),
+)
+"""Keys of the health in metrics.jsonl."""
 MOST_PREDICTED = 2**30  # bytes of predictions.npz
 DAMAGED_NPZ = (OSError, ValueError, LookupError, EOFError, MemoryError, BadZipFile, zlib.error)
 PRECISIONS = ("AP", "AP50", "AP75", "box AP")
@@ -101,7 +107,7 @@ def check_cells(table: Table) -> None:
                 check_known(
                     "metric",
                     cell.metric,
-                    [*LOGGED, *(f"health.{one.name}" for one in fields(Health))],
+                    [*LOGGED, *(f"health.{name}" for name in HEALTH)],
                 )
 
 
@@ -131,7 +137,6 @@ def _check_evaluation(cell: Cell) -> None:
             [name_with(name, standard[0] if standard else "") for name in names],
         )
     else:
-        check_protocols([one for one in cell.protocol if percent_of(one) is None])
         check_known("metric", cell.metric, result_names(cell.protocol))
 
 
@@ -299,7 +304,7 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> int:
     for place in range(jobs):
         places.put(place)
     commands, pool = _Commands(), ThreadPoolExecutor(jobs)
-    with handled([signal.SIGTERM], commands.stop), progress("runs", len(tasks)) as bar:
+    with _terminated_by(commands.stop), progress("runs", len(tasks)) as bar:
         try:
             futures = {pool.submit(_run, task, commands, places, jobs): task for task in tasks}
             for done, future in enumerate(as_completed(futures), 1):
@@ -316,6 +321,19 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> int:
         finally:
             pool.shutdown(cancel_futures=True)
     return failed
+
+
+@contextmanager
+def _terminated_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle SIGTERM while the context is open, where this is the main thread, which alone can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Commands:

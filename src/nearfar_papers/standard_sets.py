@@ -5,7 +5,7 @@ features.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
@@ -18,17 +18,19 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from nearfar.data import open_images
-from nearfar.data.images import sample
 from nearfar.data.left_out import Count
 from nearfar.device import find_device
 from nearfar.evaluation import extract
 from nearfar.messages import check_known, first_line
 from nearfar.progress import progress, say_read
-from nearfar.tools.evaluate.labelled_sets import Labelled, LabelledSets
-from nearfar.tools.evaluate.rows import Encoders
+from nearfar.tools.evaluate.labelled_sets import LabelledSets
 from nearfar_papers.protocols import Metric
 
 PREFIX = "torchvision:"
+Encoders = Mapping[str, Callable[[Tensor], Tensor]]
+"""Encoders by row."""
+Labelled = dict[str, tuple[Tensor, np.ndarray | None]]
+"""Features and labels by split."""
 CHUNK = 1024  # images that are in memory at a time
 VOC_CLASSES = (
     *(
@@ -119,7 +121,7 @@ class Split:
 
     def sampled(self, limit: int, seed: int) -> Split:
         """The same with a random sample of so many images."""
-        rows = sample(len(self), limit, seed)
+        rows = np.sort(np.random.default_rng(seed).permutation(len(self))[:limit])
         return Split(
             Subset(self.images, rows.tolist()), None if self.matrix is None else self.matrix[rows]
         )

@@ -11,7 +11,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import nearfar
-from nearfar.pages.template import page, policy, script, section, write_page
+from nearfar.pages.template import policy, render_page, script, section, write_page
 
 HOSTILE = "\"'</script><script>x</script>&"
 
@@ -19,7 +19,7 @@ HOSTILE = "\"'</script><script>x</script>&"
 def test_a_page_runs_nothing_but_the_scripts_that_it_names():
     own = script("duplicates/duplicates.js")
     digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
-    text = page(
+    text = render_page(
         "duplicates/duplicates.html",
         title=HOSTILE,
         about=HOSTILE,

@@ -73,7 +73,7 @@ def test_a_line_says_how_many_images_were_read_and_left_out(run, coco_folder, tm
     [read] = json.loads(capsys.readouterr().out)["read"]
     assert (read["images"], sum(read["left_out"].values())) == (6, 2)
     assert read["line"].endswith(
-        "scenes: 6 images read, 2 left out: 2 for training without an annotated object"
+        "scenes: 6 images read, 2 left out: 2 (no annotated object to learn from)"
     )
 
 

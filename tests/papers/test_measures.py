@@ -11,7 +11,7 @@ import nearfar
 from nearfar.networks.backbone import with_grid
 from nearfar.training.run_folder import CHECKPOINT
 from nearfar_papers import measures
-from nearfar_papers.measures import IMAGES, MEASURES, main, saved_projector
+from nearfar_papers.measures import IMAGES, MEASURES, main
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_measure_tells_what_it_read(run, capsys):
 
 
 def test_the_projector_of_a_run_is_that_of_its_last_step(run):
-    projector = saved_projector(run.path)
+    _, projector = run.model().online
     encoder = nearfar.load(run)
     encoder.backbone = with_grid(encoder.backbone, 1)
     pixels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)

@@ -2,11 +2,14 @@
 mistakes are named.
 """
 
+from dataclasses import fields
+
 import pytest
 import yaml
 
+from nearfar.training.health import Health
 from nearfar_papers.paper import paper_names, read_paper
-from nearfar_papers.runs import check_cells, has
+from nearfar_papers.runs import HEALTH, check_cells, has
 from tests.papers.conftest import paper
 
 OWN = {
@@ -151,3 +154,7 @@ def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_noth
             }
         }
         assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]
+
+
+def test_the_keys_of_the_health_are_those_of_metrics():
+    assert {field.name for field in fields(Health)} == set(HEALTH)

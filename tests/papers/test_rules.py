@@ -17,44 +17,24 @@ PUBLIC = {f"nearfar.{name}" for name in nearfar.__all__} | {
 HELPERS = {f"nearfar.{name}" for name in ANYWHERE}
 """Files that know nothing of the rest: errors, files, devices, progress."""
 EXCEPTIONS = {
-    "annotated images are read, drawn and counted as all others are": """
-        data.decoding.whole_planes data.describe data.readers.formats data.images.sample
-        data.left_out.Count data.left_out.NO_OBJECT maps.thumbnails.data_url
-        embeddings.sources.sampled views.eight_bits views.unit
+    "annotated images are read whole, at any size, and counted as all others are": """
+        data.decoding.whole_planes data.readers.formats data.left_out.Count
     """,
-    "transfer is evaluate with other protocols: the same sets, rows, baselines and results": """
-        evaluation.evaluate.largest_class evaluation.results.Measurement
-        embeddings.Opening embeddings.sources.OfRun
-        tools.evaluate.labelled_sets.Labelled tools.evaluate.labelled_sets.LabelledSets
-        tools.evaluate.labelled_sets.divide tools.evaluate.rows.Encoders
-        tools.evaluate.rows.encoders_by_row tools.evaluate.table.add_to_results
-        tools.evaluate.table.measured_on tools.evaluate.table.measurement
-        tools.evaluate.table.show_results
+    "transfer is evaluate with other protocols: the same sets, rows, results and report": """
+        tools.evaluate.labelled_sets.LabelledSets tools.evaluate.labelled_sets.divide
+        tools.evaluate.rows.encoders_by_row tools.evaluate.table.record
     """,
-    "transfer-sgd trains the heads of linear-sgd, and all protocols take features as it does": """
-        evaluation.Score evaluation.labelled.Features evaluation.labelled.Labels
-        evaluation.labelled.accuracy evaluation.labelled.features evaluation.labelled.labelled
-        evaluation.labelled.numbered evaluation.linear.Probe evaluation.linear.best_rate
-        evaluation.linear.held_out_rows evaluation.linear.train_heads
+    "protocols check labels, and train a linear classifier, as those of evaluate do": """
+        evaluation.labelled.labelled evaluation.linear.train_classifier
     """,
-    "a cell's settings and protocols are checked before hours of runs": """
-        evaluation.check_protocols evaluation.percent_of evaluation.result_names
-        training.health.Health training.plan.resolve_method training.settings.Settings
+    "the settings of a table's cells are checked before hours of runs": """
+        training.plan.resolve_method training.settings.Settings
     """,
-    "tables say what the runs were made on, how long they took and what they held out": """
-        training.environment.software training.plan.default_validation training.processes.handled
+    "tables say what they were made with, and how many images were for validation": """
+        training.environment.software training.plan.default_validation
     """,
-    "parts of a training step, and the projector of a run, are measured by themselves": """
-        evaluation.extract_view networks.OWN_NETS networks.backbone.with_grid
-        rendering.shown_nowhere embeddings.sources.read_images training.budget.training_speed
-        training.plan.resolve_views training.plan.views_at training.run_folder.CHECKPOINT
-        training.run_folder.load_checkpoint training.seeding.stream training.run_header.resume_plan
-    """,
-    "a detector is built on the trunk of an encoder": """
-        networks.backbone.Backbone networks.first_encoder
-    """,
-    "pages and the report's section look as those of nearfar do": """
-        pages.report.write_report pages.template.page pages.template.write_page
+    "training steps without a run, to measure their time and memory": """
+        training.budget.training_speed training.plan.views_at
     """,
 }
 """Why the papers use more than the public interface, and what."""

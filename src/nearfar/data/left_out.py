@@ -19,7 +19,6 @@ NO_SPLIT = "in none of the splits"
 NO_FILE, NO_PATH = "there is no such file", "this row has no path"
 NO_DATA = "no image data here"
 NO_IMAGE = "a label without an image"
-NO_OBJECT = "an image for training without an annotated object"
 UNKNOWN = "unknown files"
 PIPE = "not a file"
 LINKED = "a link to a folder that is read already"
@@ -57,7 +56,6 @@ _WORDS = {
     NO_PATH: "without a path",
     NO_DATA: "without image data",
     NO_IMAGE: "labels without an image",
-    NO_OBJECT: "for training without an annotated object",
     OTHERS: "of another kind than most",
     LINKED: "links to folders that are read already",
     OTHER_KEY: "arrays under other keys",
@@ -69,7 +67,6 @@ _CHOSEN = {
     LINKED,
     OTHER_KEY,
     NO_SPLIT,
-    NO_OBJECT,
     TOO_MANY_PIXELS,
 }  # kinds that are no damage
 _MOST_KINDS, _MOST_ENDINGS, _LONGEST = 6, 4, 60

@@ -41,6 +41,9 @@ class Opening:
     them, else the training split or everything. encoder: weights by name for
     data without a run, or a module. label_column: of the data. copies: take the features that find
     the most copies where there is no run. fewest: images that are needed, else ValueError.
+
+    >>> len(resolve("runs/photos").open(Opening("photos", split="all")))
+    25
     """
 
     data: Any = None
@@ -292,7 +295,11 @@ def resolve(target: Any) -> Source:
     """Return what a target is: embeddings, the run in a folder, a file or an array of vectors, or
     data of any kind.
 
-    Raises FileNotFoundError for a path that is not there.
+    Its `open(Opening(...))` returns `Embeddings`. Raises FileNotFoundError for a path that is not
+    there.
+
+    >>> len(resolve("photos").open(Opening()))
+    25
     """
     if isinstance(target, Embeddings):
         return OfEmbeddings(target)

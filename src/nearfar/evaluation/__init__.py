@@ -28,12 +28,15 @@ from nearfar.evaluation.vectors import Vectors, find_vectors
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
 
 __all__ = [
+    "Probe",
     "evaluate_features",
     "extract",
+    "extract_view",
     "few_shot_accuracy",
     "finetune_accuracies",
     "knn_accuracy",
     "knn_predict",
     "linear_accuracy",
     "linear_sgd_accuracies",
+    "result_names",
 ]

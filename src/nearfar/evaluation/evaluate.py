@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from nearfar.evaluation.finetune import FINETUNE
+from nearfar.evaluation.finetune import FINETUNE, percent_of
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, vote
 from nearfar.evaluation.labelled import (
     Features,
@@ -149,7 +149,15 @@ def check_protocols(protocols: Sequence[str]) -> None:
 
 
 def result_names(protocols: Sequence[str]) -> list[str]:
-    """The keys that protocols write into results.json, finetune's too."""
+    """Return the keys that protocols write into results.json, of fine-tuning too; of few classes
+    and of classes of equal size, those of top-5 and balanced accuracies are not written.
+
+    Raises ValueError for unknown protocols.
+
+    >>> result_names(["knn", "finetune-10"])
+    ['knn', 'knn_balanced', 'finetune_10', 'finetune_10_top5', 'finetune_10_balanced']
+    """
+    check_protocols([name for name in protocols if percent_of(name) is None])
     names = []
     for protocol in protocols:
         if protocol == "few":

@@ -87,7 +87,13 @@ def extract_view(
 
     view: a plan or function of one view, as by `pick([0])`; it must give the encoder's number of
     channels. Views are normalised with the mean and deviation that the encoder was trained with,
-    whatever images these are. generator: on the CPU; all that the views depend on.
+    whatever images these are. generator: on the CPU; all that the views depend on. Raises
+    ValueError for a plan of several views.
+
+    >>> view = nearfar.views.compose(["simclr"], image_size=32, channels=3)
+    >>> images = nearfar.data.open_images("photos", image_size=32)
+    >>> extract_view(nearfar.load("runs/photos"), images, view, torch.Generator()).shape
+    torch.Size([25, 128])
     """
     if len(view) != 1:
         raise ValueError(

@@ -139,6 +139,10 @@ class Probe:
     choose one. epochs: passes over the features, `steps` batches instead where it is given.
     drop_at: shares of the training after which the rate is divided by 10; without, it falls to 0
     along a cosine, step by step.
+
+    >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
+    >>> linear_sgd_accuracies(x, y, x, y, Probe("mine", lrs=(1.0, 10.0), epochs=20)).top1
+    1.0
     """
 
     source: str
@@ -223,14 +227,32 @@ def linear_sgd_accuracies(
     test_x, truth = labelled(test_x, test_y, "test", train_y)
     probe = probe_settings(probe)
     classes, number = numbered(labels)
-    if len(probe.lrs) > 1:
-        held, kept = held_out_rows(len(train_x), seed)
-        choice = train_x[kept], number[kept], train_x[held], number[held]
-        probe = best_rate(probe, *choice, len(classes), seed, device)
-    weight, bias = train_heads(probe, train_x, number, len(classes), seed, device)
-    return top_accuracies(
-        torch.cat([scores[:, 0] for scores in _scores(weight, bias, test_x)]), classes, truth
-    )
+    choice = held_out_rows(len(train_x), seed) if len(probe.lrs) > 1 else None
+    _, weight, bias = train_classifier(probe, train_x, number, len(classes), choice, seed, device)
+    scores = [chunk[:, 0] for chunk in _scores(weight[None], bias[None], test_x)]
+    return top_accuracies(torch.cat(scores), classes, truth)
+
+
+def train_classifier(
+    probe: Probe,
+    x: Float[Tensor, "images dim"],
+    y: Int64[Tensor, " images"],
+    classes: int,
+    choice: tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]] | None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> tuple[float, Float[Tensor, "classes dim"], Float[Tensor, " classes"]]:
+    """Return the learning rate, weights and biases of a linear classifier trained by SGD.
+
+    Of several learning rates that is taken which is best on the images held out. y: class numbers.
+    choice: positions of those images, and of the others, which train for the choice; the classifier
+    is trained on all. None for settings of one rate.
+    """
+    if choice is not None:
+        held, kept = choice
+        probe = best_rate(probe, x[kept], y[kept], x[held], y[held], classes, seed, device)
+    weight, bias = train_heads(probe, x, y, classes, seed, device)
+    return probe.lrs[0], weight[0].cpu(), bias[0].cpu()
 
 
 def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]]:

@@ -24,12 +24,14 @@ from nearfar.networks.pretrained import StartingWeights, find_weights
 from nearfar.networks.small import OWN_NETS, SmallNet, whiten_stem
 
 __all__ = [
+    "Backbone",
     "Encoder",
     "MomentumEncoder",
     "Queue",
     "SmallNet",
     "build_backbone",
     "encoder_names",
+    "first_encoder",
     "load_encoder",
     "save_encoder",
 ]

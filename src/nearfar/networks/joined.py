@@ -281,6 +281,10 @@ def first_encoder(encoder: Encoder) -> Encoder:
     other as it is.
 
     What a run saves has the net that was trained in the first place.
+
+    >>> joined = nearfar.join(["nearfar", "edges"])
+    >>> joined.num_features > first_encoder(joined).num_features
+    True
     """
     net = encoder.backbone.net
     if not isinstance(net, Joined):

@@ -20,7 +20,7 @@ from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
 from nearfar.networks.pretrained import OWN
 from nearfar.pages.report import NEIGHBOURS, results_shown
-from nearfar.pages.template import page, words
+from nearfar.pages.template import render_page, words
 from nearfar.run import Run
 from nearfar.training.settings import Settings, settings_fields
 
@@ -82,7 +82,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         **{key: getattr(settings, key) for key in used},
         "starting weights": start or None,
     }
-    return page(
+    return render_page(
         "model_card.md",
         **shown,
         card_data=data.to_yaml(),

@@ -62,6 +62,9 @@ def write_report(run_dir: str | os.PathLike[str]) -> Path:
 
     Parts that the folder does not hold (results, map, health, skipped images) are left out, so a
     report can be written at any time of a run. Raises FileNotFoundError without such a folder.
+
+    >>> write_report("runs/photos").name
+    'report.html'
     """
     folder = Path(run_dir)
     if not folder.is_dir():

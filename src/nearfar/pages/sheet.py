@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearfar.embeddings import Embeddings
 from nearfar.maps.thumbnails import data_url, thumbnails
-from nearfar.pages.template import page
+from nearfar.pages.template import render_page
 from nearfar.views import eight_bits
 
 SIZE = 128  # pixels of a picture, at most
@@ -53,7 +53,7 @@ def contact_sheet(
     """Return a page with these images, in one row that wraps or in groups; it asks for nothing
     outside itself.
     """
-    return page(
+    return render_page(
         "contact_sheet.html", title=title, about=about, note=note, figures=figures, groups=groups
     )
 

@@ -35,7 +35,7 @@ PACKAGE = "nearfar.pages"
 BESIDE = "file: 'self'"  # what lies beside a page that was opened from disk
 
 
-def page(
+def render_page(
     template: str,
     /,
     *,
@@ -47,7 +47,12 @@ def page(
     """Return a page from a template, which is given what it shows.
 
     package: that holds the template in its folder templates/. scripts: texts of those in the page,
-    or in a page that it holds: no other may run. beside: as for `policy`.
+    or in a page that it holds: no other may run. beside: whether the page may also load images and
+    scripts that lie beside it. Values are escaped. A template may extend nearfar's own,
+    such as "page.html". Raises jinja2.TemplateNotFound for a template that neither package has.
+
+    >>> "<title>1 &lt; 2</title>" in render_page("page.html", title="1 < 2")
+    True
     """
     text = (
         templates(package)
@@ -60,8 +65,12 @@ def page(
 
 
 def write_page(path: Path, name: str, **shown: Any) -> None:
-    """Write a page, whole or not at all; see `page`."""
-    write_file(path, page(name, **shown))
+    """Write a page from a template, whole or not at all; see `render_page`.
+
+    >>> from pathlib import Path
+    >>> write_page(Path("greeting.html"), "page.html", title="Hello")
+    """
+    write_file(path, render_page(name, **shown))
 
 
 def section(name: str, **shown: Any) -> Markup:

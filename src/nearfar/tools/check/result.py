@@ -12,7 +12,7 @@ from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
 from nearfar.neighbours import find_links, near_duplicate_threshold
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
-from nearfar.pages.template import page
+from nearfar.pages.template import render_page
 from nearfar.progress import Table
 from nearfar.tools.check.problems import (
     ADVICE,
@@ -116,7 +116,7 @@ class Checked(Result):
     def page(self) -> str:
         """Return the page: what to do next, the problems with a few images of each, the classes."""
         by_kind = groupby(self.problems, key=lambda problem: problem.problem)
-        return page(
+        return render_page(
             "check/check.html",
             title=self.title,
             about=self.about,

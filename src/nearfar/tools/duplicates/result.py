@@ -28,7 +28,7 @@ from nearfar.neighbours import (
     near_duplicate_threshold,
 )
 from nearfar.pages.sheet import thumbnails_for
-from nearfar.pages.template import page, script
+from nearfar.pages.template import render_page, script
 from nearfar.progress import log
 from nearfar.tools.result import FILES, Columns, Result, archive_and_delete_command
 from nearfar.training.seeding import stream
@@ -180,7 +180,7 @@ class Duplicates(Result):
             for member in self.compared.members
             if member.kind == KINDS[NEAR_DUPLICATE] and member.row >= self.compared.archive
         }
-        return page(
+        return render_page(
             "duplicates/duplicates.html",
             title=self.title,
             about=self.about,

@@ -29,6 +29,7 @@ from nearfar.evaluation.results import (
 )
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder
+from nearfar.pages import write_report
 from nearfar.progress import Bold, Table, log
 from nearfar.run import Run
 from nearfar.tools.evaluate.labelled_sets import LabelledSets
@@ -133,6 +134,26 @@ def measurement(
 def add_to_results(run: Run, measured: Measurement) -> None:
     """Write results beside others on the same data and encoder."""
     run.write_results(added(run.results, measured))
+
+
+def record(
+    run: Run,
+    encoder: Encoder,
+    sets: LabelledSets,
+    labels: tuple[np.ndarray, np.ndarray],
+    results: Mapping[str, dict[str, float]],
+    seed: int,
+) -> Measurement:
+    """Save the results of a protocol in results.json and in the report, and log the table.
+
+    encoder: of the run. labels: of the training and of the test images. results: 0..1 by row and
+    column, with the row "trained".
+    """
+    measured = measurement(measured_on(run, encoder, sets, *labels, seed), results, {})
+    add_to_results(run, measured)
+    write_report(run.path)
+    show_results(measured)
+    return measured
 
 
 def show_results(measured: Measurement) -> None:

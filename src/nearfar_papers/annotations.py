@@ -65,7 +65,7 @@ class AnnotatedImage:
     @property
     def counted(self) -> list[dict[str, Any]]:
         """The objects that are no crowds."""
-        return [one for one in self.objects if not one["iscrowd"]]
+        return [item for item in self.objects if not item["iscrowd"]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def open_annotated(
         return train, test
     whole = _read_coco(jsons["all"]) if jsons else _read_voc(path)
     if not jsons and (splits := _voc_splits(path)):
-        rows = {one.path.stem: row for row, one in enumerate(whole.images)}
+        rows = {image.path.stem: row for row, image in enumerate(whole.images)}
         if missing := [name for names in splits for name in names if name not in rows]:
             raise ValueError(
                 f"{path / 'ImageSets'} names {missing[0]!r}, which has no xml in Annotations"
@@ -140,14 +140,14 @@ def _coco_files(path: Path, keypoints: bool) -> dict[str, Path]:
     prefix = "person_keypoints_" if keypoints else "instances_"
     files = sorted(
         [*path.glob("*.json"), *path.glob("*/*.json")],
-        key=lambda one: not one.name.startswith(prefix),
+        key=lambda file: not file.name.startswith(prefix),
     )
-    found: dict[str, Path] = {}
+    by_split: dict[str, Path] = {}
     for word in ("train", "test", "val"):
         for file in files:
             if file.stem.removeprefix(prefix).startswith(word) or file.parent.name.startswith(word):
-                found.setdefault("test" if word == "val" else word, file)
-    return found if len(found) == 2 else {"all": files[0]} if len(files) == 1 else {}
+                by_split.setdefault("test" if word == "val" else word, file)
+    return by_split if len(by_split) == 2 else {"all": files[0]} if len(files) == 1 else {}
 
 
 def _read_coco(file: Path) -> AnnotatedImages:
@@ -160,33 +160,39 @@ def _read_coco(file: Path) -> AnnotatedImages:
     ]
     with raise_as_value_error(f"cannot read {file} as COCO json", *BROKEN):
         content = json.loads(file.read_bytes())
-        categories = sorted(content["categories"], key=lambda one: one["id"])
-        named = {tuple(map(str, one["keypoints"])) for one in categories if one.get("keypoints")}
+        categories = sorted(content["categories"], key=lambda category: category["id"])
+        named = {
+            tuple(map(str, category["keypoints"]))
+            for category in categories
+            if category.get("keypoints")
+        }
         if len(named) > 1:
             raise ValueError(
                 "categories with different keypoints are more than one detector can learn"
             )
         points = next(iter(named), ())
-        labels = {one["id"]: label for label, one in enumerate(categories, 1)}
+        labels = {category["id"]: label for label, category in enumerate(categories, 1)}
         objects = defaultdict(list)
-        for one in content["annotations"]:
-            if one["category_id"] not in labels:
+        for item in content["annotations"]:
+            if item["category_id"] not in labels:
                 raise ValueError(
-                    f"annotation {one.get('id')} has the unknown category {one['category_id']!r}"
+                    f"annotation {item.get('id')} has the unknown category {item['category_id']!r}"
                 )
-            objects[one["image_id"]].append({**one, "category_id": labels[one["category_id"]]})
-        if lost := set(objects) - {one["id"] for one in content["images"]}:
+            objects[item["image_id"]].append({**item, "category_id": labels[item["category_id"]]})
+        if lost := set(objects) - {image["id"] for image in content["images"]}:
             raise ValueError(f"it has annotations of image {min(lost)}, which it does not list")
         images = [
             _image(
-                [folder / str(one["file_name"]) for folder in folders],
-                one,
-                objects[one["id"]],
+                [folder / str(image["file_name"]) for folder in folders],
+                image,
+                objects[image["id"]],
                 len(points),
             )
-            for one in content["images"]
+            for image in content["images"]
         ]
-        return AnnotatedImages(tuple(images), tuple(str(one["name"]) for one in categories), points)
+        return AnnotatedImages(
+            tuple(images), tuple(str(category["name"]) for category in categories), points
+        )
 
 
 def _voc_splits(folder: Path) -> list[list[str]] | None:
@@ -230,15 +236,17 @@ def _read_voc(folder: Path) -> AnnotatedImages:
                 file.read_bytes(), ElementTree.XMLParser(target=_NoEntities())
             )
             about = VOCDetection.parse_voc_xml(root)["annotation"]
-            read[file] = about, [_voc_object(one) for one in about["object"]]
-    classes = sorted({one["name"] for _, objects in read.values() for one in objects})
+            read[file] = about, [_voc_object(item) for item in about["object"]]
+    classes = sorted({item["name"] for _, objects in read.values() for item in objects})
     if not classes:
         raise ValueError(f"{folder}: no xml names an object")
     images = []
     for file, (about, objects) in read.items():
         names = f"{file.stem}.jpg", f"{file.stem}.png", str(about.get("filename"))
         with raise_as_value_error(f"cannot read {file} as VOC xml", *BROKEN):
-            labelled = [{**one, "category_id": classes.index(one["name"]) + 1} for one in objects]
+            labelled = [
+                {**item, "category_id": classes.index(item["name"]) + 1} for item in objects
+            ]
             paths = [
                 folder / place / name for place in ("JPEGImages", "images", ".") for name in names
             ]
@@ -262,7 +270,7 @@ def _image(
     points: int,
 ) -> AnnotatedImage:
     """Find the file of an image, look at its head, and check its objects."""
-    path = next((one for one in places if one.is_file()), None)
+    path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ValueError(
             f"its image {places[-1].name!r} is not there, neither in {places[0].parent} "
@@ -275,11 +283,11 @@ def _image(
         raise ValueError(
             f"{path} has {size[0]} x {size[1]} pixels, the annotations say {width} x {height}"
         )
-    found = []
-    for one in objects:
-        with raise_as_value_error(f"annotation {one.get('id', one.get('name'))}", *BROKEN):
-            found += _inside(one, width, height, points)
-    return AnnotatedImage(path, width, height, tuple(found))
+    inside = []
+    for item in objects:
+        with raise_as_value_error(f"annotation {item.get('id', item.get('name'))}", *BROKEN):
+            inside += _inside(item, width, height, points)
+    return AnnotatedImage(path, width, height, tuple(inside))
 
 
 def _inside(given: Mapping[str, Any], width: int, height: int, points: int) -> list[dict[str, Any]]:
@@ -290,20 +298,20 @@ def _inside(given: Mapping[str, Any], width: int, height: int, points: int) -> l
     left, right = np.clip([left, left + w], 0, width).tolist()
     top, bottom = np.clip([top, top + h], 0, height).tolist()
     box = [left, top, right - left, bottom - top]
-    found = {
+    item = {
         "bbox": box,
         "category_id": given["category_id"],
         "iscrowd": int(bool(given.get("iscrowd"))),
     }
-    found["area"] = float(given.get("area") or 0) or box[2] * box[3]
+    item["area"] = float(given.get("area") or 0) or box[2] * box[3]
     if given.get("segmentation"):
-        found["segmentation"] = _mask(given["segmentation"], width, height)
+        item["segmentation"] = _mask(given["segmentation"], width, height)
     if points:
-        found["keypoints"] = _numbers(
+        item["keypoints"] = _numbers(
             given.get("keypoints", [0] * 3 * points), 3 * points, "keypoints"
         )
-        found["num_keypoints"] = sum(visible > 0 for visible in found["keypoints"][2::3])
-    return [found] if min(box[2:]) > 0.5 else []
+        item["num_keypoints"] = sum(visible > 0 for visible in item["keypoints"][2::3])
+    return [item] if min(box[2:]) > 0.5 else []
 
 
 def _mask(given: Any, width: int, height: int) -> dict[str, Any]:
@@ -326,12 +334,12 @@ def _mask(given: Any, width: int, height: int) -> dict[str, Any]:
     return runs
 
 
-def _numbers(values: Any, count: int | None, what: str) -> list[float]:
+def _numbers(values: Any, count: int | None, name: str) -> list[float]:
     fine = isinstance(values, list) and all(
         isinstance(x, (int, float)) and math.isfinite(x) for x in values
     )
     if not fine or (count is not None and len(values) != count):
-        raise ValueError(f"{what} must be {count or 'a list of'} numbers")
+        raise ValueError(f"{name} must be {count or 'a list of'} numbers")
     return [float(x) for x in values]
 
 
@@ -350,30 +358,32 @@ class DetectionSet(Dataset):
         return len(self.images)
 
     def __getitem__(self, row: int) -> tuple[Tensor, Target]:
-        one = self.images[row]
-        boxes = torch.tensor([each["bbox"] for each in one.counted]).reshape(-1, 4)
-        labels = torch.tensor([each["category_id"] for each in one.counted], dtype=torch.int64)
+        annotated = self.images[row]
+        boxes = torch.tensor([each["bbox"] for each in annotated.counted]).reshape(-1, 4)
+        labels = torch.tensor(
+            [each["category_id"] for each in annotated.counted], dtype=torch.int64
+        )
         target: Target = {"boxes": box_convert(boxes, "xywh", "xyxy"), "labels": labels}
         if self.masks:
             from faster_coco_eval.core import mask
 
-            drawn = mask.decode([each["segmentation"] for each in one.counted])
+            drawn = mask.decode([each["segmentation"] for each in annotated.counted])
             target["masks"] = torch.from_numpy(drawn).permute(2, 0, 1)
-        if one.counted and "keypoints" in one.counted[0]:
-            points = torch.tensor([each["keypoints"] for each in one.counted])
+        if annotated.counted and "keypoints" in annotated.counted[0]:
+            points = torch.tensor([each["keypoints"] for each in annotated.counted])
             target["keypoints"] = points.reshape(len(labels), -1, 3)
-        return read_pixels(one, self.channels), target
+        return read_pixels(annotated, self.channels), target
 
 
-def read_pixels(one: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
+def read_pixels(annotated: AnnotatedImage, channels: int) -> Float[Tensor, "channels height width"]:
     """Read an image whole, in 0..1."""
-    with raise_as_value_error(f"cannot read {one.path}"):
-        image = whole_planes(str(one.path), channels, None) / 255
+    with raise_as_value_error(f"cannot read {annotated.path}"):
+        image = whole_planes(str(annotated.path), channels, None) / 255
     height, width = image.shape[1:]
-    if (width, height) != (one.width, one.height):
+    if (width, height) != (annotated.width, annotated.height):
         raise ValueError(
-            f"{one.path} has {width} x {height} pixels, the annotations say {one.width} x "
-            f"{one.height}"
+            f"{annotated.path} has {width} x {height} pixels, the annotations say "
+            f"{annotated.width} x {annotated.height}"
         )
     return image
 

@@ -75,7 +75,7 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     right: where both cells have it, the interval includes the error of the test images.
     """
     columns = table.columns
-    stands = {one.like: one for one in columns.values()}
+    stands = {column.like: column for column in columns.values()}
     wanted = claim.cells(columns)
     cells = [
         (row, stands[where].name if where not in columns and where in stands else where)
@@ -157,7 +157,7 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
 
 
 def with_test_images(
-    found: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
+    difference: Difference, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
 ) -> Difference:
     """Add the error of the test images to a difference in per cent: of the mean over seeds, image
     by image.
@@ -167,11 +167,11 @@ def with_test_images(
     """
     gain = 100 * (np.mean(np.stack(first), 0) - np.mean(np.stack(second), 0))
     of_images, images = float(gain.var(ddof=1)) / len(gain), len(gain) - 1
-    squared = found.error**2 + of_images
+    squared = difference.error**2 + of_images
     if squared == 0:
-        return found
-    freedom = squared**2 / (found.error**4 / found.freedom + of_images**2 / images)
-    return replace(found, error=math.sqrt(squared), freedom=freedom)
+        return difference
+    freedom = squared**2 / (difference.error**4 / difference.freedom + of_images**2 / images)
+    return replace(difference, error=math.sqrt(squared), freedom=freedom)
 
 
 @dataclass(frozen=True)
@@ -202,14 +202,14 @@ class _Pairs:
         freedom = (
             squared**2 / (x.error**4 / x.freedom + y.error**4 / y.freedom) if squared else x.freedom
         )
-        found = Difference(
+        difference = Difference(
             mean, math.sqrt(squared), freedom, x.variance + y.variance, min(x.cells, y.cells)
         )
-        told = (
+        words = (
             f"differences {x.mean:+.3g} and {y.mean:+.3g} {self.table.unit}".rstrip()
             + f", apart by {mean:+.3g}"
         )
-        return _decided(found, mean if self.table.better == "higher" else -mean, told)
+        return _decided(difference, mean if self.table.better == "higher" else -mean, words)
 
     def best(self, best: Place) -> Judgement:
         """Judge that a cell is better than every other of its column, by the one that speaks most
@@ -219,13 +219,23 @@ class _Pairs:
         run = [other for other in others if self.values[other]]
         if not run or not self.values.get(best):
             return Judgement("not run", "not run here")
-        found = {other: self.better(best, other, among=len(others)) for other in run}
+        judgements = {other: self.better(best, other, among=len(others)) for other in run}
         sign = 1 if self.table.better == "higher" else -1
         worst = min(
             run,
-            key=lambda one: (ORDER.index(found[one].holds), sign * (found[one].difference or 0.0)),
+            key=lambda rival: (
+                ORDER.index(judgements[rival].holds),
+                sign * (judgements[rival].difference or 0.0),
+            ),
         )
-        judgement, p_values = found[worst], [one.p for one in found.values() if one.p is not None]
+        judgement, p_values = (
+            judgements[worst],
+            [
+                other_judgement.p
+                for other_judgement in judgements.values()
+                if other_judgement.p is not None
+            ],
+        )
         words = f"against {self.table.rows[worst[0]].title}: {judgement.words}"
         if judgement.holds == "yes" and p_values:  # against each of them
             judgement = judgement._replace(p=max(p_values))
@@ -257,27 +267,27 @@ class _Pairs:
         column = self.table.columns[first[1]]
         unit = self.table.unit_of(column)
         shared = sorted(a.keys() & b.keys())
-        found = self._difference(first, second, shared) if len(shared) > 1 else None
+        difference = self._difference(first, second, shared) if len(shared) > 1 else None
         ours, theirs = statistics.mean(a.values()), statistics.mean(b.values())
-        mean = ours - theirs if found is None else found.mean
-        told = f"difference {mean:+.3g} {unit}".rstrip()
+        mean = ours - theirs if difference is None else difference.mean
+        words = f"difference {mean:+.3g} {unit}".rstrip()
         advantage = mean if self.table.better == "higher" else -mean
         distance = (-abs(advantage) if both else advantage) + (margin or 0.0)
-        if found is None:
+        if difference is None:
             if (
                 len(a) != 1
                 or len(b) != 1
                 or self.table.measure not in ("variables", "loss-memory", "step-memory")
             ):
-                return Judgement("not decided", f"{told}, of one seed", mean)
+                return Judgement("not decided", f"{words}, of one seed", mean)
             if margin is None and abs(mean) <= EQUAL * max(ours, theirs):
-                return Judgement("no", f"{told}: equal within {100 * EQUAL:g} %", mean)
+                return Judgement("no", f"{words}: equal within {100 * EQUAL:g} %", mean)
             return Judgement(
                 "yes" if distance > 0 or (margin is not None and distance == 0) else "no",
-                told,
+                words,
                 mean,
             )
-        return _decided(found, distance, told, among)
+        return _decided(difference, distance, words, among)
 
     def _difference(self, first: Place, second: Place, shared: Sequence[str]) -> Difference:
         """Compare two cells beside those in which the same is read as in the two, on the same
@@ -289,33 +299,35 @@ class _Pairs:
             for place, numbers in self.values.items()
             if numbers and self.kinds[place] in wanted
         }
-        found = compare(alike, first, second)
+        difference = compare(alike, first, second)
         x, y = (self.right.get(place, {}) for place in (first, second))
         if len(wanted) == 1 and all(seed in x and seed in y for seed in shared):
             return with_test_images(
-                found, [x[seed] for seed in shared], [y[seed] for seed in shared]
+                difference, [x[seed] for seed in shared], [y[seed] for seed in shared]
             )
-        return found
+        return difference
 
 
-def _decided(found: Difference, distance: float, told: str, among: int = 1) -> Judgement:
+def _decided(difference: Difference, distance: float, words: str, among: int = 1) -> Judgement:
     """Judge by the p of a distance, above zero where the claim would hold; words about the
     difference come first.
     """
     against = among if distance < 0 else 1
-    p, half = min(1.0, against * found.p(distance)), found.half(LEVEL / against)
-    interval = found.mean - half, found.mean + half
-    told += (
+    p, half = min(1.0, against * difference.p(distance)), difference.half(LEVEL / against)
+    interval = difference.mean - half, difference.mean + half
+    words += (
         f", 95 % interval {interval[0]:+.3g} to {interval[1]:+.3g}"
         + f" as one of {against} rows" * (against > 1)
     )
     if p < LEVEL:
-        return Judgement("yes" if distance > 0 else "no", told, found.mean, interval, p)
+        return Judgement("yes" if distance > 0 else "no", words, difference.mean, interval, p)
     # how many seeds would decide, if the difference stays as far from what it is compared with
     seeds = np.arange(2, MOST_SEEDS + 1)
-    halves = stats.t.ppf(1 - LEVEL / against / 2, (found.cells - 1) * (seeds - 1)) * np.sqrt(
-        2 * found.variance / seeds
+    halves = stats.t.ppf(1 - LEVEL / against / 2, (difference.cells - 1) * (seeds - 1)) * np.sqrt(
+        2 * difference.variance / seeds
     )
     enough = seeds[halves < abs(distance)]
     needed = f"about {enough[0]} seeds" if enough.size else "no affordable number of seeds"
-    return Judgement("not decided", f"{told}; {needed} would decide it", found.mean, interval, p)
+    return Judgement(
+        "not decided", f"{words}; {needed} would decide it", difference.mean, interval, p
+    )

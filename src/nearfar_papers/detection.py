@@ -82,10 +82,10 @@ def read_detection(folder: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         return {}
     remedy = "remove it and run nearfar transfer again"
-    found = read_json(path, remedy)
-    if not all(map(_is_complete, found.values())):
+    written = read_json(path, remedy)
+    if not all(map(_is_complete, written.values())):
         raise ValueError(f"{path} is damaged: what it says of detectors is incomplete; {remedy}")
-    return found
+    return written
 
 
 def _is_complete(about: Any) -> bool:
@@ -96,7 +96,8 @@ def _is_complete(about: Any) -> bool:
         isinstance(rows, dict)
         and bool(rows)
         and all(
-            isinstance(row, dict) and all(isinstance(one, (int, float)) for one in row.values())
+            isinstance(row, dict)
+            and all(isinstance(number, (int, float)) for number in row.values())
             for row in rows.values()
         )
     )
@@ -146,10 +147,13 @@ def fit_detector(
     swaps = mirrored(train.keypoint_names)
     batches = tracked(_batches(source, settings, steps, seed), "training the detector", steps)
     for step, batch in enumerate(batches, 1):
-        turned = [flipped(*one, swaps) if torch.rand(()) < 0.5 else one for one in batch]
+        turned = [
+            flipped(*example, swaps) if torch.rand(()) < 0.5 else example for example in batch
+        ]
         images = [image.to(device) for image, _ in turned]
         losses = detector(
-            images, [{key: value.to(device) for key, value in one.items()} for _, one in turned]
+            images,
+            [{key: value.to(device) for key, value in target.items()} for _, target in turned],
         )
         loss = sum(losses.values())
         if not torch.isfinite(loss):
@@ -160,7 +164,8 @@ def fit_detector(
         loss.backward()
         if settings.clip is not None:
             nn.utils.clip_grad_norm_(
-                (one for one in detector.parameters() if one.requires_grad), settings.clip
+                (parameter for parameter in detector.parameters() if parameter.requires_grad),
+                settings.clip,
             )
         optimizer.step()
         schedule.step()
@@ -211,7 +216,7 @@ def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Detec
     """Let a detector find the objects in every image, at most 100 of each."""
     from faster_coco_eval.core import mask
 
-    found, device = list[Detections](), find_device()
+    detections, device = list[Detections](), find_device()
     detector.to(device).eval()
     for image in tracked(test.images, "finding objects"):
         with torch.inference_mode():
@@ -224,55 +229,55 @@ def find_objects(detector: GeneralizedRCNN, test: AnnotatedImages) -> list[Detec
                 boxes, given["labels"].tolist(), given["scores"].tolist(), strict=True
             )
         ]
-        for i, one in enumerate(objects):
+        for i, item in enumerate(objects):
             if "masks" in given:
-                one["segmentation"] = mask.encode(
+                item["segmentation"] = mask.encode(
                     np.asfortranarray((given["masks"][i, 0] > 0.5).byte().numpy())
                 )
             if "keypoints" in given:
-                one["keypoints"] = given["keypoints"][i].flatten().tolist()
-        found.append(objects)
-    return found
+                item["keypoints"] = given["keypoints"][i].flatten().tolist()
+        detections.append(objects)
+    return detections
 
 
 def average_precision(
-    truth: AnnotatedImages, found: Sequence[Detections], kind: str = "bbox"
+    truth: AnnotatedImages, detections: Sequence[Detections], kind: str = "bbox"
 ) -> dict[str, float]:
     """Return COCO's AP (mean over IoU .5 to .95), AP50 and AP75, 0..1, and the AP of each class as
     "AP NAME".
 
-    found: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an object
-    are left out. Raises ValueError where the images hold no object.
+    detections: for each image, in order. kind: "bbox", "segm" or "keypoints". Classes without an
+    object are left out. Raises ValueError where the images hold no object.
     """
     check_library()
     from faster_coco_eval.core import COCO, COCOeval_faster
 
-    if not any(one.counted for one in truth.images):
+    if not any(image.counted for image in truth.images):
         raise ValueError("the test images hold no annotated object")
     objects = [
-        {**each, "image_id": image}
-        for image, one in enumerate(truth.images)
-        for each in one.objects
+        {**each, "image_id": number}
+        for number, image in enumerate(truth.images)
+        for each in image.objects
     ]
     gold = COCO(
         {
             "images": [
-                {"id": i, "width": one.width, "height": one.height}
-                for i, one in enumerate(truth.images)
+                {"id": i, "width": image.width, "height": image.height}
+                for i, image in enumerate(truth.images)
             ],
-            "annotations": [{**one, "id": i} for i, one in enumerate(objects, 1)],
+            "annotations": [{**item, "id": i} for i, item in enumerate(objects, 1)],
             "categories": [
                 {"id": number, "name": name} for number, name in enumerate(truth.class_names, 1)
             ],
         }
     )
     given = gold.loadRes(
-        [{**each, "image_id": image} for image, here in enumerate(found) for each in here]
+        [{**each, "image_id": image} for image, here in enumerate(detections) for each in here]
     )
     points = len(truth.keypoint_names)
     sigmas = [SIGMA] * points if kind == "keypoints" and points != 17 else None
     scorer = COCOeval_faster(
-        gold, given, kind, print_function=lambda *said: None, kpt_oks_sigmas=sigmas
+        gold, given, kind, print_function=lambda *printed: None, kpt_oks_sigmas=sigmas
     )
     scorer.evaluate()
     scorer.accumulate()
@@ -300,7 +305,9 @@ def detector_encoders(
     rows = encoders_by_row(run, encoder, baselines, replace(run.settings, init=None, seed=seed))
     if baselines and run.settings.init is not None:
         rows |= encoders_by_row(run, encoder, baselines)
-    return {row: first_encoder(one) for row in STARTS if isinstance(one := rows.get(row), Encoder)}
+    return {
+        row: first_encoder(start) for row in STARTS if isinstance(start := rows.get(row), Encoder)
+    }
 
 
 def evaluate_detectors(
@@ -343,15 +350,15 @@ def evaluate_detectors(
             "steps": steps_of(settings, len(train)),
             "device": find_device().type,
         }
-        numbers, found = dict[str, dict[str, float]](), dict[str, list[Detections]]()
+        numbers, detections = dict[str, dict[str, float]](), dict[str, list[Detections]]()
         for row, encoder in encoders.items():
             title = f"{task}, {STARTS[row]}"
             log.info("%s: %d steps of %d images", title, about["steps"], settings.batch_size)
-            numbers[row], found[row] = _measure(encoder, settings, task, train, test, seed)
+            numbers[row], detections[row] = _measure(encoder, settings, task, train, test, seed)
             results[row] |= {f"{task}_{name}": value for name, value in numbers[row].items()}
             written = read_detection(run.path) | {task: {**about, "results": numbers}}
             write_file(run.path / DETECTION, json.dumps(written, indent=2) + "\n")
-        write_detection_page(run.path / f"{task}.html", task, test, found)
+        write_detection_page(run.path / f"{task}.html", task, test, detections)
         sizes = f"{len(train)} images to fit, {len(test)} to test"
         log.info(_table(f"{task} ({settings.name}): AP in percent, {sizes}", numbers))
         log.info("what was found -> %s", run.path / f"{task}.html")
@@ -372,13 +379,13 @@ def _measure(
     model = _built(encoder, settings, task, train)
     began, busy = time.perf_counter(), time.process_time()
     fit_detector(model, train, settings, seed=seed)
-    found = find_objects(model, test)
-    numbers = average_precision(test, found, TASKS[task])
+    detections = find_objects(model, test)
+    numbers = average_precision(test, detections, TASKS[task])
     if task != "detect":
-        numbers["box AP"] = average_precision(test, found)["AP"]
+        numbers["box AP"] = average_precision(test, detections)["AP"]
     numbers["minutes"] = round((time.perf_counter() - began) / 60, 2)
     numbers["cpu minutes"] = round((time.process_time() - busy) / 60, 2)
-    return numbers, found
+    return numbers, detections
 
 
 def _table(title: str, numbers: Mapping[str, Mapping[str, float]]) -> Table:
@@ -397,8 +404,10 @@ def _sets(
     the test. A line says how many were read and left out.
     """
     train, test = open_annotated(source, keypoints=task == "keypoints", test_share=share, seed=seed)
-    objects = [one for images in (train, test) for image in images.images for one in image.objects]
-    if task == "segment" and any("segmentation" not in one for one in objects):
+    objects = [
+        item for images in (train, test) for image in images.images for item in image.objects
+    ]
+    if task == "segment" and any("segmentation" not in item for item in objects):
         raise ValueError(
             f"{source} has boxes without segmentations: segment takes COCO json with both"
         )
@@ -409,7 +418,7 @@ def _sets(
     learned = [
         row
         for row, image in enumerate(train.images)
-        if any(one.get("num_keypoints", 1) for one in image.counted)
+        if any(item.get("num_keypoints", 1) for item in image.counted)
     ]
     if not learned or not any(image.counted for image in test.images):
         raise ValueError(
@@ -434,20 +443,22 @@ def _built(
 
 
 def write_detection_page(
-    path: Path, task: str, test: AnnotatedImages, found: dict[str, list[Detections]]
+    path: Path, task: str, test: AnnotatedImages, detections: dict[str, list[Detections]]
 ) -> None:
-    """Write a page with a few test images: what is annotated, then what each row of `found`
-    holds.
+    """Write a page with a few test images: what is annotated, then what each row of
+    `detections` holds.
     """
     images = []
     for row in np.linspace(0, len(test) - 1, min(SHOWN, len(test))).round().astype(int).tolist():
-        one, columns = test.images[row], {"annotated": list(test.images[row].objects)}
-        for key, each in found.items():
+        image, columns = test.images[row], {"annotated": list(test.images[row].objects)}
+        for key, each in detections.items():
             columns[STARTS[key]] = [found_ for found_ in each[row] if found_["score"] >= CERTAIN]
-        drawn = ((title, len(objects), _drawn(one, objects)) for title, objects in columns.items())
+        drawn = (
+            (title, len(objects), _drawn(image, objects)) for title, objects in columns.items()
+        )
         images.append(
             [
-                {"name": one.path.name, "title": title, "count": count, "url": url}
+                {"name": image.path.name, "title": title, "count": count, "url": url}
                 for title, count, url in drawn
             ]
         )
@@ -467,11 +478,11 @@ def write_detection_page(
     )
 
 
-def _drawn(one: AnnotatedImage, objects: Detections) -> str:
+def _drawn(annotated: AnnotatedImage, objects: Detections) -> str:
     from faster_coco_eval.core import mask
 
-    image = (255 * read_pixels(one, 3)).round().to(torch.uint8)
-    objects, scale = objects[::-1], max(1.0, max(one.width, one.height) / SIDE)
+    image = (255 * read_pixels(annotated, 3)).round().to(torch.uint8)
+    objects, scale = objects[::-1], max(1.0, max(annotated.width, annotated.height) / SIDE)
     width, colours = (
         round(2 * scale),
         [COLOURS[(each["category_id"] - 1) % len(COLOURS)] for each in objects],
@@ -493,7 +504,7 @@ def _drawn(one: AnnotatedImage, objects: Detections) -> str:
         image = draw_keypoints(
             image, points[..., :2], visibility=points[..., 2] > 0, colors="white", radius=width
         )
-    sides = [max(1, round(one.height / scale)), max(1, round(one.width / scale))]
+    sides = [max(1, round(annotated.height / scale)), max(1, round(annotated.width / scale))]
     file = io.BytesIO()
     to_pil_image(resize(image, sides)).save(file, "JPEG", quality=QUALITY, subsampling=0)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

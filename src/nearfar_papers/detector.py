@@ -146,7 +146,7 @@ class FeatureMaps(nn.Module):
         if not hasattr(net, "forward_intermediates"):
             raise ValueError(f"encoder {backbone.name!r} gives no feature maps: {HINT}")
         strides, widths = (
-            [one[key] for one in net.feature_info] for key in ("reduction", "num_chs")
+            [stage[key] for stage in net.feature_info] for key in ("reduction", "num_chs")
         )
         self.taken = [
             strides.index(stride) + strides.count(stride) - 1 for stride in sorted(set(strides))
@@ -215,7 +215,7 @@ class Neck(nn.Module):
         maps = self.maps(images)
         if self.pyramid is None:
             return {"0": maps[-1]}
-        return self.pyramid({str(level): one for level, one in enumerate(maps)})
+        return self.pyramid({str(level): feature_map for level, feature_map in enumerate(maps)})
 
 
 class LastStage(nn.Module):

@@ -95,16 +95,20 @@ def evaluate_labelled(
         reading = run.settings.reading_for(trained.image_size)
         features = features_in_pieces(sets, reading, encoders)
     results: dict[str, dict[str, float]] = {row: {} for row in encoders}
-    how = opened.measured_as
+    measured_as = opened.measured_as
     for row, splits in features:
         train_y, test_y = (np.asarray(splits[part][1]) for part in ("train", "test"))
         for protocol in protocols:
             with waiting(f"{row.replace('_', ' ')}: {protocol}"):
-                numbers = protocol_results(protocol, splits, how.metric, how.steps, seed)
+                numbers = protocol_results(
+                    protocol, splits, measured_as.metric, measured_as.steps, seed
+                )
             results[row] |= {name_with(key, opened.name): value for key, value in numbers.items()}
     keys = [key for key in results["trained"] if key.startswith("transfer")]
     if len(encoders) > 1 and keys and train_y.ndim == 1:
-        results["largest_class"] = dict.fromkeys(keys, _largest_class(train_y, test_y, how.metric))
+        results["largest_class"] = dict.fromkeys(
+            keys, _largest_class(train_y, test_y, measured_as.metric)
+        )
     return record(run, trained, sets, (train_y, test_y), results, seed)
 
 

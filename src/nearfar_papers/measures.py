@@ -68,7 +68,7 @@ def loss_share(given: Mapping[str, Any], run: Path) -> float:
     """
     backbone = build_backbone(given["encoder"], image_size=_side(given), channels=3)
     few = {**given, "batch_size": 512 if isinstance(backbone.net, SmallNet) else 32}
-    loss, of_few = (_fastest(_loss_step(one, alone=True)) for one in (given, few))
+    loss, of_few = (_fastest(_loss_step(settings, alone=True)) for settings in (given, few))
     rest = 1 / _rate(few) - of_few / few["batch_size"]  # seconds of an image
     return 100 * loss / (loss + int(given["batch_size"]) * rest)
 
@@ -98,8 +98,10 @@ def of_step(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
 def curve(given: Mapping[str, Any], run: Path) -> list[float]:
     """The values of a key of metrics.jsonl, "health.uniformity" for one inside another."""
     outer, _, inner = str(given["metric"]).partition(".")
-    found = [line[outer] for line in Run(run).metrics if outer in line]
-    values = [float(one[inner] if inner else one) for one in found if not inner or inner in one]
+    logged = [line[outer] for line in Run(run).metrics if outer in line]
+    values = [
+        float(value[inner] if inner else value) for value in logged if not inner or inner in value
+    ]
     if not values:
         raise ValueError(f"metrics.jsonl has no {given['metric']}")
     return values

@@ -54,15 +54,19 @@ def write_outcome(
     missing: what must be put where for data that is not there. known: numbers of other tables.
     """
     table = resolved(table, out, known)
-    path, found = path_of(table, out), found_so_far(table, out, known)
-    seeds = {(cell.row, cell.column): found[cell.place]["seeds"] for cell in table.cells()}
+    path, results = path_of(table, out), found_so_far(table, out, known)
+    seeds = {(cell.row, cell.column): results[cell.place]["seeds"] for cell in table.cells()}
     lists = {
-        place: [one["value"] for one in each.values()] for place, each in seeds.items() if each
+        place: [number["value"] for number in each.values()]
+        for place, each in seeds.items()
+        if each
     }
     values: Values = {
         place: {
-            seed: statistics.fmean(one["value"]) if isinstance(one["value"], list) else one["value"]
-            for seed, one in each.items()
+            seed: statistics.fmean(number["value"])
+            if isinstance(number["value"], list)
+            else number["value"]
+            for seed, number in each.items()
         }
         for place, each in seeds.items()
         if table.measure != "curve"
@@ -78,16 +82,16 @@ def write_outcome(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(
         path.with_suffix(".json"),
-        json.dumps({**facts, "cells": found, "claims": claims}, indent=1) + "\n",
+        json.dumps({**facts, "cells": results, "claims": claims}, indent=1) + "\n",
     )
     picture = path.with_suffix(".png")
     if lists:
         draw_table(picture, table, lists, out)
     metrics = {column.metric or table.metric for column in table.columns.values()}
     notes: dict[str, list[str]] = {}
-    for row in (one for one in table.rows.values() if values and one.note):
+    for row in (noted for noted in table.rows.values() if values and noted.note):
         notes.setdefault(row.note, []).append(row.title)
-    runs, spent = _runs_and_seconds(found)
+    runs, spent = _runs_and_seconds(results)
     write_page(
         path,
         "paper_table.md",
@@ -106,18 +110,22 @@ def write_outcome(
         runs=list(runs.values()),
         spent=duration(spent),
         hardware=sorted(
-            {one.get("hardware", "a machine that was not noted") for one in runs.values()}
+            {number.get("hardware", "a machine that was not noted") for number in runs.values()}
         ),
     )
     return path
 
 
-def _runs_and_seconds(found: Results) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:
+def _runs_and_seconds(results: Results) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:
     """Return the runs of a table by key and seed, and the seconds that all of it took."""
-    numbers = [(cell, seed, one) for cell in found.values() for seed, one in cell["seeds"].items()]
-    runs = {(cell["key"], seed): one for cell, seed, one in numbers}
-    measured = {(cell["key"], cell["reading"], seed): one["seconds"] for cell, seed, one in numbers}
-    trained = sum(one.get("training_seconds", 0.0) for one in runs.values())
+    numbers = [
+        (cell, seed, number) for cell in results.values() for seed, number in cell["seeds"].items()
+    ]
+    runs = {(cell["key"], seed): number for cell, seed, number in numbers}
+    measured = {
+        (cell["key"], cell["reading"], seed): number["seconds"] for cell, seed, number in numbers
+    }
+    trained = sum(number.get("training_seconds", 0.0) for number in runs.values())
     return runs, sum(measured.values()) + trained
 
 
@@ -131,7 +139,9 @@ def _claims(
     of it.
     """
     right = {
-        place: {seed: unpacked(one["right"]) for seed, one in each.items() if "right" in one}
+        place: {
+            seed: unpacked(number["right"]) for seed, number in each.items() if "right" in number
+        }
         for place, each in seeds.items()
     }
     claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
@@ -143,15 +153,17 @@ def _claims(
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "text": claim.text,
         "section": claim.section,
         "holds": judgement.holds,
         "numbers": judgement.words,
     }
     numbers: dict[str, Any] = {"difference": judgement.difference, "p": judgement.p}
-    told |= {name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None}
-    return told | (
+    facts |= {
+        name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None
+    }
+    return facts | (
         {"interval": [float(f"{end:.6g}") for end in judgement.interval]}
         if judgement.interval
         else {}
@@ -160,21 +172,22 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
 
 def _chosen(table: Table) -> dict[str, str]:
     """Say what was chosen for each row, by its title; of each column where they differ."""
-    found = {}
+    choices = {}
     for row in (table.rows[name] for name in table.run if table.choices):
         titles = {
-            one.title: table.choices[f"{row.name}/{one.name}"] for one in table.columns.values()
+            column.title: table.choices[f"{row.name}/{column.name}"]
+            for column in table.columns.values()
         }
         same = len(set(titles.values())) == 1
-        found[row.title] = (
+        choices[row.title] = (
             next(iter(titles.values())) if same else "; ".join(map(": ".join, titles.items()))
         )
-    return found
+    return choices
 
 
 def _images(paper: Paper, table: Table) -> list[str]:
     """Say how many images each data set of the table has, and how many are used."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for cell in table.cells():
         name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))
         if cell.measure in TRAINED and name in paper.images:
@@ -195,8 +208,8 @@ def _images(paper: Paper, table: Table) -> list[str]:
                 )
             elif not other:
                 words += f", {test} test images"
-            found[words] = None
-    return list(found)
+            lines[words] = None
+    return list(lines)
 
 
 def _laid_out(table: Table, values: Values) -> list[list[str]]:
@@ -287,10 +300,10 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
             (word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", path.as_posix())
         ]
 
-    found = {
+    tables = {
         path.relative_to(out): outcome_in(path) for path in sorted(out.glob("*/*.json"), key=parts)
     }
-    return {path: table for path, table in found.items() if table}
+    return {path: table for path, table in tables.items() if table}
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
@@ -301,7 +314,8 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
     """
     columns = table.columns.values()
     kinds = {
-        (one.data, one.run.get("encoder"), one.metric, one.measure, one.unit) for one in columns
+        (column.data, column.run.get("encoder"), column.metric, column.measure, column.unit)
+        for column in columns
     }
     cells = [cell for cell in table.cells() if cell.measure == PLANE]
     # of the first seed, those that are in run folders, by row and kNN accuracy in the plane
@@ -342,8 +356,8 @@ def _panels(
 
 
 def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], list[float]]:
-    found = [_mean_and_deviation(seeds) or (0.0, None) for seeds in lists]
-    return [mean for mean, _ in found], [deviation or 0.0 for _, deviation in found]
+    pairs = [_mean_and_deviation(seeds) or (0.0, None) for seeds in lists]
+    return [mean for mean, _ in pairs], [deviation or 0.0 for _, deviation in pairs]
 
 
 def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
@@ -389,7 +403,7 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
     over the other.
     """
     columns = [
-        one for one in table.columns.values() if one.name in {column for _, column in values}
+        column for column in table.columns.values() if column.name in {name for _, name in values}
     ]
     rows = [
         row
@@ -397,9 +411,11 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
         if all(values.get((row.name, column.name)) for column in columns)
     ]
     names, colours = [row.title for row in rows], [f"C{number}" for number in range(len(rows))]
-    found = [_means_and_spread(values[row.name, column.name] for row in rows) for column in columns]
+    summaries = [
+        _means_and_spread(values[row.name, column.name] for row in rows) for column in columns
+    ]
     figure, panels = _panels(len(columns) + (len(columns) == 2))
-    for axes, column, (means, spread) in zip(panels, columns, found, strict=False):
+    for axes, column, (means, spread) in zip(panels, columns, summaries, strict=False):
         axes.errorbar(means, names, xerr=spread, fmt="none", ecolor="gray", capsize=3)
         axes.scatter(means, names, color=colours, zorder=3)
         place = axes.get_subplotspec()
@@ -407,7 +423,7 @@ def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:
         axes.set(title=column.title, xlabel=table.unit_of(column))
         axes.invert_yaxis()
     if len(columns) == 2:
-        panels[2].scatter(found[0][0], found[1][0], color=colours)
+        panels[2].scatter(summaries[0][0], summaries[1][0], color=colours)
         panels[2].set(xlabel=columns[0].title, ylabel=columns[1].title)
     return figure
 
@@ -426,7 +442,7 @@ def _by_column(table: Table, values: Lists) -> matplotlib.figure.Figure:
             if (seeds := values.get((row.name, column.name)))
         }
         edges = np.histogram_bin_edges(
-            np.concatenate([one for seeds in rows.values() for one in seeds]), BINS
+            np.concatenate([of_seed for seeds in rows.values() for of_seed in seeds]), BINS
         ).tolist()
         for number, (title, seeds) in enumerate(rows.items()):
             if table.measure == "curve":

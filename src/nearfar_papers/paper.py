@@ -129,8 +129,8 @@ class Claim:
         only = list(columns)
         usual = self.column or (only[0] if len(only) == 1 else None)
         named = self.more or (self.better or self.not_worse or self.within or (self.best,))[:2]
-        parts = (str(one).split("/", 1) for one in named)
-        return [(one[0], one[1] if len(one) > 1 else usual) for one in parts]
+        parts = (str(cell).split("/", 1) for cell in named)
+        return [(part[0], part[1] if len(part) > 1 else usual) for part in parts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +235,8 @@ class Table:
     def trials(self, name: str) -> list[Row]:
         """Return the trials, rows of `chosen`, of which the best settles the settings of a row."""
         row = self.rows[name]
-        theirs = [self.chosen.rows[one] for one in self.chosen.run] if self.chosen else []
-        return [one for one in theirs if one.trial_of == (row.among or row.trial_of or name)]
+        theirs = [self.chosen.rows[trial] for trial in self.chosen.run] if self.chosen else []
+        return [trial for trial in theirs if trial.trial_of == (row.among or row.trial_of or name)]
 
     def cells(self) -> list[Cell]:
         """Return the cells that are run, row by row.
@@ -317,8 +317,8 @@ def read_paper(name: str | Path) -> Paper:
         whole = _named(load_yaml(path)) | {"name": check_plain_name("paper", path.stem)}
         common = _named(whole.pop("common", {}))
         tables: dict[str, Table] = {}
-        for key, one in _named(whole["tables"]).items():
-            tables[key] = _table(path.stem, key, one, common, tables)
+        for key, content in _named(whole["tables"]).items():
+            tables[key] = _table(path.stem, key, content, common, tables)
         return _part(Paper, path.stem, whole | {"tables": tables})
 
 
@@ -347,9 +347,11 @@ def check_count(kind: str, value: Any, least: int, most: int) -> int:
     return value
 
 
-def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[str, Table]) -> Table:
+def _table(
+    paper: str, name: str, content: Any, common: Settings, tables: Mapping[str, Table]
+) -> Table:
     check_plain_name("table", name)
-    given = _named(one)
+    given = _named(content)
     if (chosen := given.pop("chosen", None)) is not None:
         if chosen not in tables:
             raise ValueError(f"{name}: chosen names {chosen}, which is no table above it")
@@ -370,9 +372,9 @@ def _table(paper: str, name: str, one: Any, common: Settings, tables: Mapping[st
     if small is not None:
         place = f"{name}, small"
         hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
-        there = {"common": {}, **_checked(hints, place, _named(small))}
+        small_scale = {"common": {}, **_checked(hints, place, _named(small))}
         table = replace(
-            table, small=replace(table, own={}, **_scale(there, rows, place), size="small")
+            table, small=replace(table, own={}, **_scale(small_scale, rows, place), size="small")
         )
     _check_names(table)
     for each in (table, table.small):
@@ -413,9 +415,9 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
             name: _part(
                 Column,
                 f"{place}, column {name}",
-                {"title": name, **_named(one or {}), "name": name},
+                {"title": name, **_named(values or {}), "name": name},
             )
-            for name, one in _named(given["columns"]).items()
+            for name, values in _named(given["columns"]).items()
         }
     return {**given, "run": tuple(names)}
 
@@ -433,14 +435,14 @@ def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
             .lower()
             .replace("_", " ")
         )
-        one = {
+        values = {
             **given,
             "title": f"{given.get('title', name)}, {words}",
             "trial_of": name,
             "trial": words,
         }
-        one["run"] = {**_named(given.get("run", {})), **trial}
-        rows[f"{name}-{number}"] = _row(f"{name}-{number}", one, place)
+        values["run"] = {**_named(given.get("run", {})), **trial}
+        rows[f"{name}-{number}"] = _row(f"{name}-{number}", values, place)
     return rows
 
 

@@ -203,7 +203,7 @@ def low_shot_precision(
     fit, held = _signs(train_y, classes), _signs(test_y, classes)
     rows, tests = F.normalize(train_x, dim=1).numpy(), F.normalize(test_x, dim=1).numpy()
     plans: list[tuple[int | None, int]] = [*product(shots, range(draws)), (None, 0)]
-    found: dict[int | None, list[float]] = {}
+    precisions: dict[int | None, list[float]] = {}
     for k, draw in tracked(plans, "fitting linear SVMs"):
         chosen = np.arange(len(fit)) if k is None else draw_positives(fit, k, [seed, draw, k])
         scores = np.zeros(
@@ -215,9 +215,10 @@ def low_shot_precision(
                     C=COST, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0
                 )
                 scores[:, number] = svm.fit(rows[chosen], column).decision_function(tests)
-        found.setdefault(k, []).append(mean_precision(area_precision, held, scores))
+        precisions.setdefault(k, []).append(mean_precision(area_precision, held, scores))
     return {
-        k: Precision(float(np.mean(values)), float(np.std(values))) for k, values in found.items()
+        k: Precision(float(np.mean(values)), float(np.std(values)))
+        for k, values in precisions.items()
     }
 
 
@@ -264,42 +265,42 @@ def mean_precision(
 
 
 def eleven_point_precision(
-    there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
+    shows: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
 ) -> float:
     """Return the mean of the best precisions at recalls of 0, 0.1, ... 1 or more (Everingham et al.
     2010, section 4.2).
 
-    there: true for images that show the class. NaN where no image does.
+    shows: true for images that show the class. NaN where no image does.
 
     Differs from Ericsson et al.'s released code: that counts the point of recall 0 and precision 1,
     which scikit-learn's curve ends with, so that recall 0 always gives 1.
     """
-    precision, recall = _curve(there, scores)
+    precision, recall = _curve(shows, scores)
     return float(
         np.mean([precision[recall >= level - 1e-9].max() for level in np.linspace(0, 1, 11)])
     )
 
 
 def area_precision(
-    there: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
+    shows: Shaped[np.ndarray, " images"], scores: Float[np.ndarray, " images"]
 ) -> float:
     """Return the area below the precision-recall curve made to fall only (VOC from 2010 on). NaN
     where none is true.
     """
-    precision, recall = _curve(there, scores)
+    precision, recall = _curve(shows, scores)
     best = np.maximum.accumulate(
         precision
     )  # of this recall or a larger one: the curve goes from recall 1 downward
     return float(-np.diff(recall, append=0.0) @ best)
 
 
-def _curve(there: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _curve(shows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Precision and recall from the lowest threshold to the highest, NaN where there is nothing to
     find.
     """
-    if not there.any():
+    if not shows.any():
         return np.full(1, np.nan), np.ones(1)
-    precision, recall, _ = precision_recall_curve(there, scores)
+    precision, recall, _ = precision_recall_curve(shows, scores)
     return precision[:-1], recall[:-1]
 
 

@@ -79,26 +79,26 @@ def reproduce(
     if table is None:
         return _listed(Path(out))
     paper, tables = _chosen(table, scale)
-    rows = sorted({name for one in tables for name in one.run})
+    rows = sorted({name for listed in tables for name in listed.run})
     for row in only:
         check_known(f"row that {table} runs,", row, rows)
-    for one in tables:
-        runs.check_cells(one)
+    for listed in tables:
+        runs.check_cells(listed)
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
-    for name in dict.fromkeys(one.chosen.name for one in tables if one.chosen and run):
+    for name in dict.fromkeys(listed.chosen.name for listed in tables if listed.chosen and run):
         of = table.removesuffix(f"/{tables[0].name}")
         reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
     missing: dict[str, list[str]] = {}
     if run:
-        for one in tables:
-            paths = runs.add_tasks(tasks, one, Path(data), place, known, only, seeds)
-            missing[one.name] = [f"{at}: {paper.data.get(at.name, at.name)}" for at in paths]
+        for listed in tables:
+            paths = runs.add_tasks(tasks, listed, Path(data), place, known, only, seeds)
+            missing[listed.name] = [f"{at}: {paper.data.get(at.name, at.name)}" for at in paths]
     else:
-        tables = [one for one in tables if runs.path_of(one, place).is_file()]
+        tables = [listed for listed in tables if runs.path_of(listed, place).is_file()]
     for where in sorted(set().union(*missing.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
@@ -109,9 +109,9 @@ def reproduce(
             (place / "runs").mkdir(exist_ok=True)
             failed = runs.run_tasks(in_order, side_by_side)
     finally:  # where it is stopped, what there is so far
-        for one in tables:
-            outcome = _written(paper, one, missing.get(one.name, []), place, known)
-            outcomes[f"{paper.name}/{one.name}"] = outcome
+        for listed in tables:
+            outcome = _written(paper, listed, missing.get(listed.name, []), place, known)
+            outcomes[f"{paper.name}/{listed.name}"] = outcome
         log.info("-> %s", write_claims(place))
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
@@ -144,11 +144,11 @@ def _chosen(words: str, scale: Literal["full", "small"]) -> tuple[Paper, list[Ta
         check_known(f"table of {name}", table, paper.tables)
         return paper, [paper.tables[table].at(scale)]
     run = [
-        one
-        for one in paper.tables.values()
-        if one.measure != "none" and (scale == "full" or one.small)
+        listed
+        for listed in paper.tables.values()
+        if listed.measure != "none" and (scale == "full" or listed.small)
     ]
-    return paper, [one.at(scale) for one in run]
+    return paper, [listed.at(scale) for listed in run]
 
 
 def _listed(out: Path) -> dict[str, dict[str, Any]]:
@@ -158,7 +158,7 @@ def _listed(out: Path) -> dict[str, dict[str, Any]]:
     from nearfar_papers.paper import paper_names, read_paper
     from nearfar_papers.runs import state_of
 
-    found: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     for name in paper_names():
         paper = read_paper(name)
         log.info(paper.title)
@@ -179,7 +179,7 @@ def _listed(out: Path) -> dict[str, dict[str, Any]]:
                 "small_not": table.small_not,
                 "state": state_of(table, out),
             }
-            found[f"{name}/{table.name}"] = fact
+            facts[f"{name}/{table.name}"] = fact
             words = [
                 *fact["data"],
                 *fact["protocol"],
@@ -192,10 +192,10 @@ def _listed(out: Path) -> dict[str, dict[str, Any]]:
                 if table.small_not
                 else ""
             )
-            said = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
-            log.info("  %s/%s  %s\n      %s", name, table.name, table.title, said)
+            state = "; ".join(filter(None, (", ".join(words), small, fact["state"])))
+            log.info("  %s/%s  %s\n      %s", name, table.name, table.title, state)
     log.info(
         "`nearfar_papers.reproduce('PAPER/TABLE', data=FOLDER)` runs one; `scale='small'` at a "
         "size for two cores"
     )
-    return found
+    return facts

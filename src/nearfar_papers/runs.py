@@ -130,7 +130,7 @@ def _check_evaluation(cell: Cell) -> None:
         standard = standard_set(str(cell.evaluate.get("data", "")))
         for name in cell.protocol:
             check_known("protocol", name, PROTOCOLS)
-        names = [name for one in cell.protocol for name in protocol_names(one)]
+        names = [name for protocol in cell.protocol for name in protocol_names(protocol)]
         check_known(
             "metric",
             cell.metric,
@@ -160,25 +160,25 @@ def measurements(folder: Path) -> dict[str, Any]:
     path = folder / DONE
     if not os.path.lexists(path):
         return {}
-    found = read_json(path, REMEDY)
-    if not all(_is_number(one, name != PRETRAINED) for name, one in found.items()):
+    measured = read_json(path, REMEDY)
+    if not all(_is_number(value, name != PRETRAINED) for name, value in measured.items()):
         raise ValueError(f"{path} is damaged: it does not hold what was measured; {REMEDY}")
-    return found
+    return measured
 
 
-def _is_number(one: Any, measured: bool = True) -> bool:
+def _is_number(entry: Any, measured: bool = True) -> bool:
     """Return whether that is a number as `reproduce` writes it, with seconds and commands; not
     `measured`: of a training.
     """
-    if not isinstance(one, dict) or not isinstance(one.get("commands"), list):
+    if not isinstance(entry, dict) or not isinstance(entry.get("commands"), list):
         return False
-    value = one.get("value") if measured else 0
+    value = entry.get("value") if measured else 0
     values = value if isinstance(value, list) and value else [value]
     try:
-        unpacked(one["right"]) if "right" in one else None
+        unpacked(entry["right"]) if "right" in entry else None
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return False
-    return all(map(_is_finite, [*values, one.get("seconds")]))
+    return all(map(_is_finite, [*values, entry.get("seconds")]))
 
 
 def _is_finite(value: Any) -> bool:
@@ -221,16 +221,16 @@ def right_in(path: Path) -> dict[str, np.ndarray]:
         if not isinstance(saved, np.lib.npyio.NpzFile):
             raise ValueError("it is no .npz file")
         with saved:
-            if sum(one.file_size for one in saved.zip.infolist()) > MOST_PREDICTED:
+            if sum(member.file_size for member in saved.zip.infolist()) > MOST_PREDICTED:
                 raise ValueError(f"it holds more than {MOST_PREDICTED >> 20} MiB")
-            found = {name: saved[name] for name in saved.files}
-        truth = found.pop(TRUTH) if found else np.empty(0)
-        for name, one in found.items():
-            if one.ndim not in (1, 2) or one.shape[-1:] != truth.shape:
+            arrays = {name: saved[name] for name in saved.files}
+        truth = arrays.pop(TRUTH) if arrays else np.empty(0)
+        for name, predicted in arrays.items():
+            if predicted.ndim not in (1, 2) or predicted.shape[-1:] != truth.shape:
                 raise ValueError(f"{name} is not a label for each image")
-            if one.dtype.kind != truth.dtype.kind:
+            if predicted.dtype.kind != truth.dtype.kind:
                 raise ValueError(f"{name} and {TRUTH} are of two kinds")
-        return {name: one == truth for name, one in found.items()}
+        return {name: predicted == truth for name, predicted in arrays.items()}
 
 
 @dataclass
@@ -265,7 +265,7 @@ def add_tasks(
     not the table's. Raises ValueError where settings are not chosen yet.
     """
     table, missing = resolved(table, out, known), []
-    found = found_so_far(table, out, known)
+    results = found_so_far(table, out, known)
     for cell in table.cells():
         if only and cell.row not in only:
             continue
@@ -274,16 +274,16 @@ def add_tasks(
             (cell.settings.get("data"), cell.evaluate.get("data")),
         )
         needed = [
-            data / one
-            for one in names
-            if one and one not in ALWAYS_THERE and not one.startswith(PREFIX)
+            data / named
+            for named in names
+            if named and named not in ALWAYS_THERE and not named.startswith(PREFIX)
         ]
         if lacking := [path for path in needed if not path.exists()]:
             missing += lacking
             continue
         source = name if name is None or name in ALWAYS_THERE else str(data / name)
         for seed in range(table.first_seed, table.first_seed + (seeds or table.seeds)):
-            if not has(found, cell, seed):
+            if not has(results, cell, seed):
                 folder = folder_of(cell, seed, out)
                 tasks.setdefault(
                     folder, Task(folder, cell.settings, source, seed, data)
@@ -310,11 +310,11 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> int:
             for done, future in enumerate(as_completed(futures), 1):
                 problem, words = future.result()
                 failed += problem
-                for one in futures[future].read:
-                    if one["line"] not in read:
-                        read.add(one["line"])
-                        level = logging.WARNING if one["left_out"] else logging.INFO
-                        log.log(level, "%s", one["line"])
+                for data_read in futures[future].read:
+                    if data_read["line"] not in read:
+                        read.add(data_read["line"])
+                        level = logging.WARNING if data_read["left_out"] else logging.INFO
+                        log.log(level, "%s", data_read["line"])
                 left = (time.perf_counter() - began) / done * (len(tasks) - done)
                 log.info("%d/%d  %s  %s left", done, len(tasks), words, duration(left))
                 bar.update(done)
@@ -359,12 +359,12 @@ class _Commands:
             self._running.add(child)
             if self._stopped:  # in between, or before
                 child.terminate()
-            said = child.communicate()[0]
+            output = child.communicate()[0]
             self._running.discard(child)
-            file.write(said)
+            file.write(output)
         if child.returncode:
             raise subprocess.CalledProcessError(child.returncode, command)
-        printed: dict[str, Any] = json.loads(said)
+        printed: dict[str, Any] = json.loads(output)
         return printed
 
     def stop(self, number: int, frame: Any) -> None:
@@ -396,14 +396,16 @@ def _run(
             if cell.reading not in measurements(task.folder):
                 _measure(cell, task, run, environment)
     except subprocess.CalledProcessError as error:
-        said = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
-        return True, f"{name} failed: {said[-1] if said else error} (see {log_file})"
+        printed = [
+            line for line in log_file.read_text(errors="replace").splitlines() if line.strip()
+        ]
+        return True, f"{name} failed: {printed[-1] if printed else error} (see {log_file})"
     except Exception as error:  # of this run alone
         return True, f"{name} failed: {type(error).__name__}: {first_line(error)}"
     finally:
         places.put(place)
-    found = measurements(task.folder)
-    numbers = {cell.reading: found[cell.reading]["value"] for cell in task.cells}
+    measured = measurements(task.folder)
+    numbers = {cell.reading: measured[cell.reading]["value"] for cell in task.cells}
     words = [
         f"{key} {value:.4g}" for key, value in numbers.items() if isinstance(value, (int, float))
     ]
@@ -415,16 +417,17 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
     folder, began = task.folder, time.perf_counter()
 
     def printed(words: Sequence[str]) -> dict[str, Any]:
-        found: dict[str, Any] = run([*words, "--json"])
-        task.read += found.get("read", [])
-        return found
+        result: dict[str, Any] = run([*words, "--json"])
+        task.read += result.get("read", [])
+        return result
 
-    def note(name: str, **what: Any) -> None:
+    def note(name: str, **values: Any) -> None:
         where = {"hardware": machine(), "threads": int(environment["OMP_NUM_THREADS"])}
         where |= {"date": datetime.date.today().isoformat(), **software()}
         folder.mkdir(parents=True, exist_ok=True)
         write_file(
-            folder / DONE, json.dumps({**measurements(folder), name: what | where}, indent=1) + "\n"
+            folder / DONE,
+            json.dumps({**measurements(folder), name: values | where}, indent=1) + "\n",
         )
 
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
@@ -437,7 +440,7 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
     numbers: dict[str, Any] = {}
     right: dict[str, dict[str, Any]] = {}
     if cell.measure in ("run", "detect"):
-        same = [one for one in task.cells if _how(one) == _how(cell)]
+        same = [other for other in task.cells if _how(other) == _how(cell)]
         words = _evaluation_words(cell, same, task)
         printed(["-m", *words])
         if cell.measure == "detect":
@@ -445,11 +448,11 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
         else:
             numbers = Run(folder).results[-1]["trained"]  # what the command has just measured
             if os.path.lexists(path := folder / PREDICTIONS):
-                right = {name: packed(one) for name, one in right_in(path).items()}
+                right = {name: packed(answers) for name, answers in right_in(path).items()}
         values = {
-            one.metric: (one.reading, 100 * numbers[one.metric])
-            for one in same
-            if one.metric in numbers
+            other.metric: (other.reading, 100 * numbers[other.metric])
+            for other in same
+            if other.metric in numbers
         }
     else:
         words = _measure_words(cell, task)
@@ -478,7 +481,7 @@ def _evaluation_words(cell: Cell, same: Sequence[Cell], task: Task) -> list[str]
     if (other := cell.evaluate.get("data")) is not None:
         standard = other.startswith(PREFIX)
         words += [other, "--root", str(task.data)] if standard else [str(task.data / other)]
-    protocols = dict.fromkeys(name for one in same for name in one.protocol)
+    protocols = dict.fromkeys(name for other in same for name in other.protocol)
     words += ["--protocol", *protocols, "--no-baselines"]
     return words + to_argv({key: value for key, value in cell.evaluate.items() if key != "data"})
 
@@ -524,9 +527,9 @@ def known_in(out: Path) -> Known:
             # where two tables have one, that with its versions is newer
             same.update(
                 {
-                    seed: one
-                    for seed, one in cell["seeds"].items()
-                    if "versions" in one or seed not in same
+                    seed: number
+                    for seed, number in cell["seeds"].items()
+                    if "versions" in number or seed not in same
                 }
             )
     return known
@@ -538,20 +541,20 @@ def outcome_in(path: Path) -> dict[str, Any]:
     """
     if not os.path.lexists(path):
         return {}
-    found = read_json(path, "remove it, its runs are kept")
-    cells, claims = found.get("cells"), found.get("claims")
+    outcome = read_json(path, "remove it, its runs are kept")
+    cells, claims = outcome.get("cells"), outcome.get("claims")
     whole = (
         isinstance(cells, dict)
         and all(map(_is_cell, cells.values()))
         and isinstance(claims, list)
         and all(map(_is_claim, claims))
-        and all(isinstance(found.get(name), str) for name in ("paper", "table"))
+        and all(isinstance(outcome.get(name), str) for name in ("paper", "table"))
     )
     if not whole:
         raise ValueError(
             f"{path} is damaged: it is no table of nearfar reproduce; remove it, its runs are kept"
         )
-    return found
+    return outcome
 
 
 def _is_cell(cell: Any) -> bool:
@@ -581,23 +584,23 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Results
     known: numbers of other tables; their own come first.
     """
     before = outcome_in(path_of(table, out).with_suffix(".json")).get("cells", {})
-    found: Results = {}
+    results: Results = {}
     for cell in table.cells():
         old = before.get(cell.place, {})
         same = old.get("key") == cell.key and old.get("reading") == cell.reading
         seeds = dict((known or {}).get((cell.key, cell.reading), {})) | (
             old["seeds"] if same else {}
         )
-        found[cell.place] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
+        results[cell.place] = {"key": cell.key, "reading": cell.reading, "seeds": seeds}
         stem = folder_of(cell, "", out)
         for folder in sorted(stem.parent.glob(f"{glob.escape(stem.name)}*")):
-            there = measurements(folder)
-            if number := there.get(cell.reading):
-                if training := there.get(PRETRAINED):
+            measured = measurements(folder)
+            if number := measured.get(cell.reading):
+                if training := measured.get(PRETRAINED):
                     commands = training["commands"] + number["commands"]
                     number |= {"commands": commands, "training_seconds": training["seconds"]}
                 seeds[folder.name.rpartition("-")[2]] = number
-    return found
+    return results
 
 
 def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
@@ -609,22 +612,23 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     if table.chosen is None:
         return table
     trials = resolved(table.chosen.at(table.size), out, known)
-    found, own, choices = found_so_far(trials, out, known), dict(table.own), {}
+    results, own, choices = found_so_far(trials, out, known), dict(table.own), {}
     for row in (table.rows[name] for name in table.run):
         for column in table.columns:
             where = column if column in trials.columns else next(iter(trials.columns))
             means = {}
-            for one in table.trials(row.name):
-                seeds = found[f"{one.name}/{where}"]["seeds"]
+            for trial_row in table.trials(row.name):
+                seeds = results[f"{trial_row.name}/{where}"]["seeds"]
                 numbers = [
                     seeds.get(str(trials.first_seed + seed), {}).get("value")
                     for seed in range(trials.seeds)
                 ]
                 if None in numbers:
                     raise ValueError(
-                        f"{table.paper}/{table.name} waits for {trials.name}, {one.name}/{where}"
+                        f"{table.paper}/{table.name} waits for {trials.name}, "
+                        f"{trial_row.name}/{where}"
                     )
-                means[one.name] = sum(numbers)
+                means[trial_row.name] = sum(numbers)
             best = (max if trials.better == "higher" else min)(means, key=means.__getitem__)
             cell, trial = own.get(f"{row.name} {column}", {}), trials.own.get(f"{best} {where}", {})
             run = {**(trials.rows[best].run or {}), **trial.get("run", {}), **cell.get("run", {})}
@@ -634,11 +638,11 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     return replace(table, own=own, choices=choices)
 
 
-def has(found: Results, cell: Cell, seed: int) -> bool:
+def has(results: Results, cell: Cell, seed: int) -> bool:
     """Return whether a cell has its number for a seed; one without versions is older than the
     random samples of `limit`.
     """
-    number = found[cell.place]["seeds"].get(str(seed))
+    number = results[cell.place]["seeds"].get(str(seed))
     return number is not None and ("versions" in number or "limit" not in cell.settings)
 
 
@@ -656,9 +660,9 @@ def state_of(table: Table, out: Path) -> str:
 
 def _state_in(table: Table, out: Path) -> str:
     words = []
-    for one, word in ((table, "run"), (table.small, "small scale")):
-        if one is not None and (path := path_of(one, out).with_suffix(".json")).is_file():
-            cells = found_so_far(resolved(one, out), out).values()
+    for sized, word in ((table, "run"), (table.small, "small scale")):
+        if sized is not None and (path := path_of(sized, out).with_suffix(".json")).is_file():
+            cells = found_so_far(resolved(sized, out), out).values()
             held = Counter(claim["holds"] for claim in outcome_in(path).get("claims", ()))
             claims = ", ".join(f"{holds} {held[holds]}" for holds in VERDICTS if held[holds])
             begun = "" if all(cell["seeds"] for cell in cells) else ", begun"

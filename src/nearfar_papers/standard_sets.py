@@ -133,7 +133,7 @@ def features_in_pieces(
     """Features and labels of every split, encoder by encoder; each image is read once, and left out
     if unreadable, which a line says.
     """
-    found: dict[str, Labelled] = {row: {} for row in encoders}
+    by_row: dict[str, Labelled] = {row: {} for row in encoders}
     device = find_device()
     for name, split in sets.splits.items():
         parts: dict[str, list[Tensor]] = {row: [] for row in encoders}
@@ -144,7 +144,7 @@ def features_in_pieces(
                 images = open_images(Subset(split.images, rows.tolist()), **reading)
                 for row, encoder in encoders.items():
                     parts[row].append(extract(encoder, images, device=device))
-                known = rows[[int(one) for one in images.names]].numpy()
+                known = rows[[int(position) for position in images.names]].numpy()
                 known_labels = images.labels if split.matrix is None else split.matrix[known]
                 labels.append(known_labels)  # type: ignore[arg-type]
                 skipped += images.skipped
@@ -152,8 +152,8 @@ def features_in_pieces(
         read = len(split) - len(skipped)
         say_read(Count(sets.data, read, skipped, name, list(sets.splits)))
         for row in encoders:
-            found[row][name] = torch.cat(parts[row]), np.concatenate(labels)
-    yield from found.items()
+            by_row[row][name] = torch.cat(parts[row]), np.concatenate(labels)
+    yield from by_row.items()
 
 
 def standard_set(source: str) -> tuple[str, StandardSet] | None:
@@ -163,7 +163,7 @@ def standard_set(source: str) -> tuple[str, StandardSet] | None:
     if not source.startswith(PREFIX):
         return None
     name = source.removeprefix(PREFIX).lower()
-    kinds = {one.kind.lower(): key for key, one in STANDARD_SETS.items()}
+    kinds = {entry.kind.lower(): key for key, entry in STANDARD_SETS.items()}
     name = kinds.get(name, name)
     check_known("data set of torchvision in the transfer tables called", name, STANDARD_SETS)
     return name, STANDARD_SETS[name]

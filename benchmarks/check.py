@@ -1,4 +1,4 @@
-"""What `nearfar check` finds of planted mistakes: wrong labels, leaks and bad images.
+"""Planted mistakes, and those of them that `nearfar check` finds: wrong labels, leaks and bad images.
 
     for NAME in imagenette flowers cifar10; do
         OMP_NUM_THREADS=1 nearfar pretrain DATA/$NAME --split train --limit 4000 --minutes 5 --out RUNS/$NAME; done
@@ -88,7 +88,7 @@ def scores(order: np.ndarray, wrong: np.ndarray, flagged: int) -> dict[str, floa
 
 def labels_of(run: nearfar.Run, data: Path, seeds: tuple[int, ...]) -> dict[str, Any]:
     """Planted wrong labels: ours beside cleanlab's."""
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    by_share: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in seeds:
         images = open_images(data, split="train", **run.settings.reading).sampled(ROWS, seed)
         features = extract(run.encoder, images)
@@ -115,16 +115,16 @@ def labels_of(run: nearfar.Run, data: Path, seeds: tuple[int, ...]) -> dict[str,
                     len(listed),
                 )
             for name, (ranking, flagged) in cases.items():
-                part = found.setdefault(f"{share:.0%}", {})
+                part = by_share.setdefault(f"{share:.0%}", {})
                 part.setdefault(name, []).append(scores(ranking, wrong, flagged))
     return {
         share: {name: averaged(each) for name, each in part.items()}
-        for share, part in found.items()
+        for share, part in by_share.items()
     }
 
 
-def averaged(each: list[dict[str, float]]) -> dict[str, float]:
-    return {key: round(float(np.mean([one[key] for one in each])), 3) for key in each[0]}
+def averaged(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {key: round(float(np.mean([run[key] for run in runs])), 3) for key in runs[0]}
 
 
 def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
     copies = torch.arange(0, len(images), 10)
     changed = torch.cat(perturb(images.gather(copies)))
     labels, wrong = planted(images.labels, 0.1, CHOSEN[0])
-    found = {}
+    measured = {}
     for name, encoder in untrained_encoders(run, images).items():
         rows = extract(encoder, images)
         near = nearest_rows(rows, extract(encoder, changed), 1).index[:, 0] == copies.repeat(2)
@@ -149,19 +149,19 @@ def untrained(run: nearfar.Run, data: Path) -> dict[str, Any]:
             int(images.labels.max()) + 1,
         )
         order = doubtful_labels(rows, labels).row
-        found[name] = {
+        measured[name] = {
             "knn": round(float(np.mean(votes.numpy() == images.labels)), 3),
             "copies": round(float(near.float().mean()), 3),
             "precision_first_n": round(float(wrong[order[: wrong.sum()]].mean()), 3),
         }
-        print(name, found[name], flush=True)
-    return found
+        print(name, measured[name], flush=True)
+    return measured
 
 
 def untrained_encoders(
     run: nearfar.Run, images: Images
 ) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """What needs no training, and the encoder of the run."""
+    """Untrained features, and the encoder of the run."""
 
     def net(whiten: bool) -> Encoder:
         torch.manual_seed(0)
@@ -240,27 +240,27 @@ def leaks(run: nearfar.Run, data: Path, seed: int) -> dict[str, Any]:
                     (root / "train" / f"{number:04d}.png").read_bytes()
                 )
             else:
-                image, how = COPIES[kind](images[number])
-                image.save(target.with_suffix(f".{how['format'].lower()}"), **how)
+                image, encoding = COPIES[kind](images[number])
+                image.save(target.with_suffix(f".{encoding['format'].lower()}"), **encoding)
             truth[target.name] = (kind, f"train/{number:04d}.png")
         started = time.perf_counter()
         problems = run.check(root, out=Path(scratch) / "page.html")
         seconds = time.perf_counter() - started
-    found = {kind: 0 for kind in kinds}
-    near, wrong = dict(found), 0
+    caught = {kind: 0 for kind in kinds}
+    near, wrong = dict(caught), 0
     for problem, name, other in zip(
         problems["problem"], problems["name"], problems["other"], strict=True
     ):
         kind, of = truth.get(Path(name).stem, ("", ""))
         if problem == "leak":
             wrong += not kind or other != of
-            found |= {kind: found[kind] + 1} if kind else {}
+            caught |= {kind: caught[kind] + 1} if kind else {}
         elif problem == "near leak" and kind:
             near[kind] += 1
-    planted_of = {kind: sum(one == kind for one, _ in truth.values()) for kind in kinds}
+    planted_of = {kind: sum(planted == kind for planted, _ in truth.values()) for kind in kinds}
     return {
         "planted": planted_of,
-        "leak": found,
+        "leak": caught,
         "near leak": near,
         "wrong": wrong,
         "seconds": round(seconds, 1),
@@ -292,13 +292,13 @@ def defects(run: nearfar.Run, data: Path, name: str, seed: int) -> dict[str, Any
             image = image if kind == "other" else SPOILED[kind](image, BLURS[name])
             image.save(root / f"{kind}-{number:04d}.png")
         problems = run.check(root, out=Path(scratch) / "page.html")
-    found = {kind: {"found": 0, "others": 0} for kind in SPOILED}
+    caught = {kind: {"found": 0, "others": 0} for kind in SPOILED}
     for problem, image_name in zip(problems["problem"], problems["name"], strict=True):
-        if problem in found:
+        if problem in caught:
             kind = image_name.partition("-")[0]
-            found[problem]["found"] += kind == problem
-            found[problem]["others"] += kind == "other"
-    return found
+            caught[problem]["found"] += kind == problem
+            caught[problem]["others"] += kind == "other"
+    return caught
 
 
 def main() -> None:

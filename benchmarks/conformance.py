@@ -268,7 +268,7 @@ PEERS = {
 
 def reports(names: list[str]) -> dict[str, Report]:
     """Check these losses; those of one package share processes as long as none ends them."""
-    found: dict[str, Report] = {}
+    by_loss: dict[str, Report] = {}
     for package in dict.fromkeys(PEERS[name].package for name in names):
         own = {name: PEERS[name] for name in names if PEERS[name].package == package}
         cases = {
@@ -277,14 +277,17 @@ def reports(names: list[str]) -> dict[str, Report]:
         }
         for report in check_losses(cases, {name: peer.skip for name, peer in own.items()}):
             print(report, flush=True)
-            found[report.loss] = report
-    return found
+            by_loss[report.loss] = report
+    return by_loss
 
 
-def saved(found: dict[str, Report]) -> dict[str, Any]:
+def saved(by_loss: dict[str, Report]) -> dict[str, Any]:
     """Return the outcomes and the versions, for a file of JSON."""
-    packages = {*(PEERS[name].package for name in found), "torch"}
-    lines = {name: {one.check: _cell(one) for one in found[name].outcomes} for name in found}
+    packages = {*(PEERS[name].package for name in by_loss), "torch"}
+    lines = {
+        name: {outcome.check: _cell(outcome) for outcome in by_loss[name].outcomes}
+        for name in by_loss
+    }
     about = {
         "command": "python benchmarks/conformance.py",
         "date": time.strftime("%Y-%m-%d"),
@@ -318,11 +321,11 @@ def tables(results: dict[str, Any]) -> str:
             lines.append(f"| `{check}` | {' | '.join(cells)} |")
         lines.append("")
         for name, label in zip(own, short, strict=True):
-            found = {check: losses[name][check].partition(": ")[2] for check in checks}
+            words_of = {check: losses[name][check].partition(": ")[2] for check in checks}
             lines += [
                 f"- {label}, `{check}`{' (left out)' if losses[name][check][0] == 's' else ''}: "
                 f"{words}"
-                for check, words in found.items()
+                for check, words in words_of.items()
                 if words and words != "no plain form was given" and check not in USUAL
             ]
         lines.append("")
@@ -522,7 +525,7 @@ def main() -> None:
 
 
 def installed(package: str) -> bool:
-    """Whether a package can be imported."""
+    """Return whether a package can be imported."""
     module = {"open_clip_torch": "open_clip"}.get(package, package.replace("-", "_"))
     return find_spec(module) is not None
 

@@ -74,10 +74,10 @@ FAMILIES = (
 WORDS, NAMES = TEXT.split(), FAMILIES.split()
 
 
-def encoded(image: Image.Image, form: str, **options: Any) -> Image.Image:
-    """What is read of an image that was saved."""
+def encoded(image: Image.Image, file_format: str, **options: Any) -> Image.Image:
+    """Return an image as it is read after it was saved."""
     file = io.BytesIO()
-    image.save(file, form, **options)
+    image.save(file, file_format, **options)
     return Image.open(file).convert(image.mode)
 
 
@@ -230,11 +230,11 @@ def half_forms(chance: Chance, count: int) -> list[Image.Image]:
         )
         gray = (int(chance.choice([0, 60, 90])),) * 3
         for text in texts:
-            form = page.copy()
-            draw = ImageDraw.Draw(form)
+            page_form = page.copy()
+            draw = ImageDraw.Draw(page_form)
             draw.rectangle(draw.textbbox(at, text, font=drawn), fill="white")
             draw.text(at, text, font=drawn, fill=gray)
-            made.append(resized(form, 1 / 2, kernel))
+            made.append(resized(page_form, 1 / 2, kernel))
     return made[:count]
 
 
@@ -317,8 +317,8 @@ def digits(chance: Chance, count: int) -> list[Image.Image]:
     """Handwritten digits of scikit-learn at 32 pixels."""
     chosen = load_digits().images[chance.permutation(1797)[:count]]
     return [
-        Image.fromarray((one * 255 / 16).astype(np.uint8)).resize((32, 32), BICUBIC)
-        for one in chosen
+        Image.fromarray((digit * 255 / 16).astype(np.uint8)).resize((32, 32), BICUBIC)
+        for digit in chosen
     ]
 
 
@@ -336,7 +336,7 @@ def photographs(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
     """Photographs of a data set at random."""
     cells = dataset(sorted(folder.glob("*.parquet"))).to_table(columns=["image"])["image"]
     picked = [cells[int(row)].as_py()["bytes"] for row in chance.permutation(len(cells))[:count]]
-    return [Image.open(io.BytesIO(one)).convert("RGB") for one in picked]
+    return [Image.open(io.BytesIO(encoded_image)).convert("RGB") for encoded_image in picked]
 
 
 def bursts(folder: Path, chance: Chance, count: int) -> list[Image.Image]:
@@ -371,7 +371,7 @@ def planes(image: Image.Image) -> np.ndarray:
 
 
 def small_difference(images: list[Image.Image]) -> torch.Tensor:
-    """How far all pairs are apart at 16 pixels, where candidates are found: [images, images]."""
+    """Return differences of all pairs at 16 pixels, where candidates are found: [images, images]."""
     small = [
         np.asarray(image.convert("RGB").resize((16, 16), BOX), dtype=np.float32) for image in images
     ]
@@ -392,17 +392,19 @@ def measure(
     one_of_them = [("unaltered", kind) for kind in kinds]
     two_copies = [pair for pair in TWO_COPIES if set(pair) <= set(kinds)]
     recall, furthest = {}, []
-    for one, other in one_of_them + two_copies:
-        found = [local_difference(*pair) for pair in zip(saved[one], saved[other], strict=True)]
-        recall[other if one == "unaltered" else f"{one} and {other}"] = float(
-            np.mean(np.array(found) <= LOCAL)
+    for kind, other_kind in one_of_them + two_copies:
+        differences = [
+            local_difference(*pair) for pair in zip(saved[kind], saved[other_kind], strict=True)
+        ]
+        recall[other_kind if kind == "unaltered" else f"{kind} and {other_kind}"] = float(
+            np.mean(np.array(differences) <= LOCAL)
         )
-        furthest += [difference for difference in found if np.isfinite(difference)]
+        furthest += [difference for difference in differences if np.isfinite(difference)]
     near = list(enumerate(nearest.indices.tolist()))
     tried = [("unaltered", "unaltered", row, place) for row, places in near for place in places]
-    for one, other in one_of_them + [(kind, kind) for kind in kinds] + two_copies:
+    for kind, other_kind in one_of_them + [(kind, kind) for kind in kinds] + two_copies:
         column = chance.integers(nearest.indices.shape[1])
-        tried += [(one, other, row, places[column]) for row, places in near]
+        tried += [(kind, other_kind, row, places[column]) for row, places in near]
     different: dict[str, list[float]] = {
         "unaltered": [],
         "one altered": [],
@@ -410,17 +412,21 @@ def measure(
         "each otherwise": [],
     }
     wrong = []
-    for one, other, row, place in tried:
-        found = round(local_difference(saved[one][row], saved[other][place]), 2)
+    for kind, other_kind, row, place in tried:
+        difference = round(local_difference(saved[kind][row], saved[other_kind][place]), 2)
         alike = (
             "unaltered"
-            if one == other == "unaltered"
+            if kind == other_kind == "unaltered"
             else "both alike"
-            if one == other
+            if kind == other_kind
             else "each otherwise"
         )
-        different["one altered" if one == "unaltered" != other else alike].append(found)
-        wrong += [f"{row} as {one}, {place} as {other}: {found:.2f}"] if found <= LOCAL else []
+        different["one altered" if kind == "unaltered" != other_kind else alike].append(difference)
+        wrong += (
+            [f"{row} as {kind}, {place} as {other_kind}: {difference:.2f}"]
+            if difference <= LOCAL
+            else []
+        )
     return {
         "images": len(images),
         "different_pairs": len(tried),
@@ -428,12 +434,12 @@ def measure(
         "wrong": wrong,
         "of_them_near_at_16_pixels": float((nearest.values <= COPY).float().mean()),
         "different": {
-            how: {
-                "pairs": len(found),
-                "called_copies": sum(one <= LOCAL for one in found),
-                "closest": min(found),
+            alteration: {
+                "pairs": len(differences),
+                "called_copies": sum(difference <= LOCAL for difference in differences),
+                "closest": min(differences),
             }
-            for how, found in different.items()
+            for alteration, differences in different.items()
         },
         "furthest_copy": round(max(furthest), 2),
         "recall": recall,
@@ -466,28 +472,30 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
                 oriented = image
                 for step in steps:
                     oriented = oriented.transpose(step)
-                how = how_of(row, turn)
-                place = Path(folder) / f"{row:03d} {turn} {how.replace('/', ' of ')}"
-                if how == "JPEG 75":  # as PNG it would count as exact
+                saved_as = how_of(row, turn)
+                place = Path(folder) / f"{row:03d} {turn} {saved_as.replace('/', ' of ')}"
+                if saved_as == "JPEG 75":  # as PNG it would count as exact
                     oriented.save(f"{place}.jpg", quality=75)
                 else:
-                    SAVED[how](oriented).save(f"{place}.png")
+                    SAVED[saved_as](oriented).save(f"{place}.png")
         page = Path(folder) / "page.html"
-        found = nearfar.duplicates(folder, orientations=True, out=page)
+        duplicates = nearfar.duplicates(folder, orientations=True, out=page)
     groups: dict[int, list[tuple[int, int, str, str]]] = {}
-    for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
-        row, turn, how = name.rpartition(".")[0].split(" ", 2)
+    for group, kind, name in zip(
+        duplicates["group"], duplicates["kind"], duplicates["name"], strict=True
+    ):
+        row, turn, saved_as = name.rpartition(".")[0].split(" ", 2)
         if kind != "near-duplicate":
             groups.setdefault(group, []).append(
-                (int(row), int(turn), kind, how.replace(" of ", "/"))
+                (int(row), int(turn), kind, saved_as.replace(" of ", "/"))
             )
-    placed: dict[str, list[bool]] = {how: [] for how in saved}
-    wrong, wrong_kinds, held = [], 0, {one[:2] for group in groups.values() for one in group}
+    placed: dict[str, list[bool]] = {saved_as: [] for saved_as in saved}
+    wrong, wrong_kinds, held = [], 0, {member[:2] for group in groups.values() for member in group}
     for group in groups.values():
         row, turn, _, _ = group[0]
         wrong += [f"{row}, {other[0]}" for other in group if other[0] != row]
-        for _, other, kind, how in group[1:]:
-            placed[how].append(True)
+        for _, other, kind, saved_as in group[1:]:
+            placed[saved_as].append(True)
             true = "mirrored" if (turn < 4) != (other < 4) else "turned"
             wrong_kinds += kind != true
     for row in range(len(images)):
@@ -503,9 +511,12 @@ def measure_orientations(images: list[Image.Image], saved: list[str]) -> dict[st
         "wrong_kinds": wrong_kinds,
         "groups": len(groups),
         "recall": {
-            how: round(float(np.mean(one)), 3) if one else None for how, one in placed.items()
+            saved_as: round(float(np.mean(hits)), 3) if hits else None
+            for saved_as, hits in placed.items()
         },
-        "closest_different_upright": {how: closest(images, SAVED[how]) for how in saved},
+        "closest_different_upright": {
+            saved_as: closest(images, SAVED[saved_as]) for saved_as in saved
+        },
     }
 
 
@@ -578,7 +589,7 @@ def measure_stretched(images: list[Image.Image], chance: Chance) -> dict[str, An
         own = [local_difference(*pair) for pair in zip(unaltered, altered, strict=True)]
         others = [local_difference(unaltered[row], altered[at]) for row, at in enumerate(nearest)]
         recall[kind] = float(np.mean(np.array(own) <= LOCAL))
-        furthest = max([furthest, *(one for one in own if np.isfinite(one))])
+        furthest = max([furthest, *(difference for difference in own if np.isfinite(difference))])
         closest[kind] = round(min(others), 2) if np.isfinite(min(others)) else None
         called = [
             f"{row}, {at} as {kind}: {others[row]:.2f}"
@@ -599,13 +610,15 @@ def measure_stretched(images: list[Image.Image], chance: Chance) -> dict[str, An
 
 def measure_leaks(data: Path, seed: int, count: int) -> dict[str, Any]:
     """Leaks that `nearfar.check` lists: among the scans, and among flowers squashed for training."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     chance = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "scans"
-        for row, one in enumerate(dataset(data / "kinds/scans.parquet").to_table().to_pylist()):
-            (folder / one["split"]).mkdir(parents=True, exist_ok=True)
-            (folder / one["split"] / f"{row:03d}.jpg").write_bytes(one["image"])
+        for row, row_of_table in enumerate(
+            dataset(data / "kinds/scans.parquet").to_table().to_pylist()
+        ):
+            (folder / row_of_table["split"]).mkdir(parents=True, exist_ok=True)
+            (folder / row_of_table["split"] / f"{row:03d}.jpg").write_bytes(row_of_table["image"])
         flowers = Path(place) / "flowers"
         for split in ("train", "test"):
             (flowers / split).mkdir(parents=True)
@@ -630,12 +643,12 @@ def measure_leaks(data: Path, seed: int, count: int) -> dict[str, Any]:
                 )
                 if problem == "leak"
             )
-            found[source.name] = {"leaks": len(words)} | {
+            results[source.name] = {"leaks": len(words)} | {
                 text: words.count(text) for text in sorted(set(words))
             }
-            found[source.name]["seconds"] = round(time.perf_counter() - began, 1)
-        found["flowers"] |= {"planted": count // 8, "right": right}
-    return found
+            results[source.name]["seconds"] = round(time.perf_counter() - began, 1)
+        results["flowers"] |= {"planted": count // 8, "right": right}
+    return results
 
 
 def series(chance: Chance, count: int) -> list[Image.Image]:
@@ -645,7 +658,7 @@ def series(chance: Chance, count: int) -> list[Image.Image]:
     page = invoice(chance, 1).resize((128, 128), LANCZOS)
     made = []
     for number in range(count):
-        frame, (y, x) = page.copy(), (11 * (one % 10) + 6 for one in (number // 10, number))
+        frame, (y, x) = page.copy(), (11 * (digit % 10) + 6 for digit in (number // 10, number))
         ImageDraw.Draw(frame).rectangle((x, y, x + 5, y + 5), fill=(220, 30, 30))
         made.append(frame)
     return made
@@ -660,9 +673,11 @@ def measure_series(images: list[Image.Image]) -> dict[str, Any]:
             image.save(Path(folder) / f"{row:03d}.png")
             image.save(Path(folder) / f"{row:03d}.jpg", quality=85)
         page = Path(folder) / "page.html"
-        found = nearfar.duplicates(folder, out=page)
+        duplicates = nearfar.duplicates(folder, out=page)
     groups: dict[int, list[str]] = {}
-    for group, kind, name in zip(found["group"], found["kind"], found["name"], strict=True):
+    for group, kind, name in zip(
+        duplicates["group"], duplicates["kind"], duplicates["name"], strict=True
+    ):
         if kind != "near-duplicate":
             groups.setdefault(group, []).append(name[:3])
     right = sum(len(names) == 2 and len(set(names)) == 1 for names in groups.values())
@@ -704,26 +719,26 @@ def closest(images: list[Image.Image], save: Callable[[Image.Image], Image.Image
 
 
 def measure_whole(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """What is called turned or mirrored among images of a data set, and the time that it takes."""
+    """Count what is called turned or mirrored among images of a data set, and time it."""
     images = nearfar.data.open_images(folder, image_size=96).sampled(count, seed)
-    found: dict[str, Any] = {"images": len(images), "seconds": {}}
+    results: dict[str, Any] = {"images": len(images), "seconds": {}}
     with tempfile.TemporaryDirectory() as place:
         for orientations in (False, True):
             began = time.perf_counter()
             page = Path(place) / f"{orientations}.html"
             columns = nearfar.duplicates(images, orientations=orientations, out=page)
-            found["seconds"]["orientations" if orientations else "upright"] = round(
+            results["seconds"]["orientations" if orientations else "upright"] = round(
                 time.perf_counter() - began, 1
             )
     for kind in ("same file", "same pixels", "copy", "turned", "mirrored"):
-        found[kind] = columns["kind"].count(kind)
+        results[kind] = columns["kind"].count(kind)
     turned = {
         group
         for group, kind in zip(columns["group"], columns["kind"], strict=True)
         if kind in ("turned", "mirrored")
     }
     rows = zip(columns["group"], columns["name"], columns["kind"], strict=True)
-    return found | {
+    return results | {
         "groups": [f"{group} {kind}: {name}" for group, name, kind in rows if group in turned]
     }
 
@@ -800,37 +815,37 @@ def main() -> None:
         else {}
     )
     for name in args.whole:
-        result["sets"][f"{name}, whole"] = found = measure_whole(
+        result["sets"][f"{name}, whole"] = measured = measure_whole(
             args.data / name, args.count, args.seed
         )
-        print(name, json.dumps(found), flush=True)
+        print(name, json.dumps(measured), flush=True)
     for count in args.series:
-        found = measure_series(series(np.random.default_rng([args.seed, count]), count))
-        result["sets"][f"series of {count}"] = found
-        print(f"series of {count}", json.dumps(found), flush=True)
+        measured = measure_series(series(np.random.default_rng([args.seed, count]), count))
+        result["sets"][f"series of {count}"] = measured
+        print(f"series of {count}", json.dumps(measured), flush=True)
     if args.leaks:
-        result["sets"]["leaks"] = found = measure_leaks(args.data, args.seed, args.count)
-        print("leaks", json.dumps(found), flush=True)
+        result["sets"]["leaks"] = measured = measure_leaks(args.data, args.seed, args.count)
+        print("leaks", json.dumps(measured), flush=True)
     if args.time:
         chance = np.random.default_rng(args.seed)
-        found = measure_time(photographs(args.data / "imagenette", chance, args.count))
-        result["sets"]["1920 x 1440"] = found
-        print("1920 x 1440", json.dumps(found), flush=True)
+        measured = measure_time(photographs(args.data / "imagenette", chance, args.count))
+        result["sets"]["1920 x 1440"] = measured
+        print("1920 x 1440", json.dumps(measured), flush=True)
     others = args.whole or args.series or args.leaks or args.time
     for name in args.sets or ({} if others else sets):
         chance = np.random.default_rng([args.seed, *name.encode()])
         images = sets[name](chance, args.count)
         if args.stretched:
-            found = measure_stretched(images, chance)
+            measured = measure_stretched(images, chance)
         elif args.orientations:
-            found = measure_orientations(images, args.saved)
+            measured = measure_orientations(images, args.saved)
             name += "" if args.saved == list(SAVED) else f", {' and '.join(args.saved)} alone"
         else:
             half = name.startswith("half")  # once more at half the size, digits cannot be read
             kinds = [kind for kind in ALTERED if not half or kind.startswith(("JPEG", "WebP"))]
-            found = measure(images, args.others, chance, kinds)
-        result["sets"][name] = found
-        print(name, json.dumps(found), flush=True)
+            measured = measure(images, args.others, chance, kinds)
+        result["sets"][name] = measured
+        print(name, json.dumps(measured), flush=True)
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 

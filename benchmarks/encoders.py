@@ -86,7 +86,7 @@ def default_plan(images: Images, crop: int, small: int = 0) -> ViewPlan:
 
 @dataclass(frozen=True)
 class Contender:
-    """What differs from SimCLR with the default views: a change of them or a preset's name, the
+    """Differences from SimCLR with the default views: a change of them or a preset's name, the
     method.
 
     With minutes, nothing else but the decay is set: views, size and optimiser are what `pretrain`
@@ -150,7 +150,7 @@ PRETRAIN = re.compile(r"pretrain (\d+(?:\.\d+)?) minutes?")
 
 @dataclass(frozen=True)
 class Task:
-    """What a contender takes: the images to train on, their kind, the seed, the starting weights
+    """Data of a contender: the images to train on, their kind, the seed, the starting weights
     of "frozen" and "weights".
     """
 
@@ -242,23 +242,23 @@ def measure(contender: str, task: Task, tested: Images) -> dict[str, Any]:
     one beside it. largest: that of always answering the largest class. Of trained encoders, also
     measures without labels and what averaging over changed images gives.
     """
-    found: dict[str, Any] = {"epochs": 0}
+    results: dict[str, Any] = {"epochs": 0}
     if contender in UNTRAINED:
         encoder = UNTRAINED[contender](task)
     else:
         with tempfile.TemporaryDirectory() as folder:
             run = train(contender, task, str(Path(folder) / "run"))
             encoder = nearfar.load(run)
-            found = {"epochs": run.settings.epochs, "encoder": run.settings.encoder}
+            results = {"epochs": run.settings.epochs, "encoder": run.settings.encoder}
             for health in [line["health"] for line in run.metrics if "health" in line][-1:]:
-                found |= {"lidar": health["lidar"], "retrieval": health["view_retrieval"]}
+                results |= {"lidar": health["lidar"], "retrieval": health["view_retrieval"]}
     y, truth = task.train.labels, tested.labels
     fit, features = extract(encoder, task.train), extract(encoder, tested)
-    found |= evaluate_features(fit, y, features, truth, seed=0)
-    found |= {"largest": largest_class(y, truth)["accuracy"]}
-    if not found["epochs"]:
-        return found
-    found |= {
+    results |= evaluate_features(fit, y, features, truth, seed=0)
+    results |= {"largest": largest_class(y, truth)["accuracy"]}
+    if not results["epochs"]:
+        return results
+    results |= {
         "rankme": rankme(fit),
         "rotation": rotation_accuracy(encoder, task.train, tested),
     }
@@ -270,8 +270,8 @@ def measure(contender: str, task: Task, tested: Images) -> dict[str, Any]:
             for plain, images in ((fit, task.train), (features, tested))
         ]
         gained = evaluate_features(means[0], y, means[1], truth, seed=0)
-        found |= {f"{name}_{key}": value for key, value in gained.items()}
-    return found
+        results |= {f"{name}_{key}": value for key, value in gained.items()}
+    return results
 
 
 def shifted(pixels: Tensor) -> list[Tensor]:
@@ -380,7 +380,11 @@ def run(given: argparse.Namespace) -> None:
     done = {tuple(line[key] for key in CASE) for line in read(given.out)}
     cpu = hardware()["processor"]
     for seed, name in product(given.seeds, given.sets):
-        left = [one for one in given.contenders if (name, one, seed, given.on) not in done]
+        left = [
+            contender
+            for contender in given.contenders
+            if (name, contender, seed, given.on) not in done
+        ]
         if not left:
             continue
         try:
@@ -396,13 +400,13 @@ def run(given: argparse.Namespace) -> None:
             }
             try:
                 line |= measure(contender, Task(images, SETS[name], seed, given.weights), tested)
-                said = [f"{100 * line[key]:.1f}" for key in METRICS]
+                cells = [f"{100 * line[key]:.1f}" for key in METRICS]
             except Exception as error:  # a failure is a result
                 line["error"] = f"{type(error).__name__}: {error}"
-                said = [line["error"]]
+                cells = [line["error"]]
             with given.out.open("a") as file:
                 file.write(json.dumps(line) + "\n")
-            print(name, contender, seed, given.on, *said, sep=" | ", flush=True)
+            print(name, contender, seed, given.on, *cells, sep=" | ", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -67,10 +67,10 @@ def table(lines: list[Line]) -> str:
         of_set = [line for line in lines if (line["set"], line["on"]) == (name, on)]
         for contender in dict.fromkeys(line["contender"] for line in of_set):
             of_contender = [line for line in of_set if line["contender"] == contender]
-            found = measured(of_contender)
-            means = _means(found, METRICS)
+            of_seeds = measured(of_contender)
+            means = _means(of_seeds, METRICS)
             cells = [f"{100 * mean:.1f}" for mean in means.values()]
-            out += [f"| {contender} | {len(found)} | {' | '.join(cells)} |"] if found else []
+            out += [f"| {contender} | {len(of_seeds)} | {' | '.join(cells)} |"] if of_seeds else []
             out += [
                 f"| {contender}, seed {line['seed']} | 0 | {line['error']} |"
                 for line in of_contender
@@ -91,8 +91,8 @@ def baselines(lines: list[Line], on: str) -> str:
         of_set = [line for line in of_images if line["set"] == name]
         cells = []
         for contender in BASELINES:
-            found = [line for line in of_set if line["contender"] == contender]
-            means = _means(found, ("knn", "five_labels"))
+            own_lines = [line for line in of_set if line["contender"] == contender]
+            means = _means(own_lines, ("knn", "five_labels"))
             cells.append(" / ".join(f"{100 * mean:.1f}" for mean in means.values()))
         sizes = f"{of_set[0]['images']} | {of_set[0]['tested']} | {100 * of_set[0]['largest']:.1f}"
         out.append(f"| {name} | {sizes} | {' | '.join(cells)} |")
@@ -144,12 +144,12 @@ def _not_lost(cells: Sequence[str]) -> str:
 
 def _beside(ours: dict[str, float], baselines: dict[str, dict[str, float]], key: str) -> str:
     """Return a cell: our mean, the best baseline's and its name, and the mark of a loss."""
-    there = {name: means[key] for name, means in baselines.items() if key in means}
-    if key not in ours or not there:
+    measured = {name: means[key] for name, means in baselines.items() if key in means}
+    if key not in ours or not measured:
         return ""
-    best = max(there, key=lambda name: there[name])
-    cell = f"{100 * ours[key]:.1f} / {100 * there[best]:.1f} {best}"
-    return cell + LOSES * (round(there[best] - ours[key], 9) > POINT)
+    best = max(measured, key=lambda name: measured[name])
+    cell = f"{100 * ours[key]:.1f} / {100 * measured[best]:.1f} {best}"
+    return cell + LOSES * (round(measured[best] - ours[key], 9) > POINT)
 
 
 def presets(lines: list[Line], crops: dict[str, int]) -> str:
@@ -161,17 +161,17 @@ def presets(lines: list[Line], crops: dict[str, int]) -> str:
     crops = {
         name: crop for name, crop in crops.items() if any(line["set"] == name for line in lines)
     }
-    found = {
+    by_run = {
         (line["set"], line["contender"]): line
         for line in measured(lines)
         if line["seed"] == 0 and line["on"] == "held-out"
     }
     for name, crop in crops.items():
         default = "keep 0.5" if crop >= PHOTOGRAPH else "keep 0"
-        found[name, "default"] = found.get((name, default), {})
+        by_run[name, "default"] = by_run.get((name, default), {})
     out = [f"| | {' | '.join(crops)} |", "|---" * (1 + len(crops)) + "|"]
     for contender in ("default", *PRESETS):
-        of_sets = [found.get((name, contender)) for name in crops]
+        of_sets = [by_run.get((name, contender)) for name in crops]
         if any(of_sets):
             cells = [
                 f"{100 * line['knn']:.1f} / {100 * line['five_labels']:.1f}" if line else ""
@@ -192,13 +192,15 @@ def correlations(lines: list[Line]) -> str:
     ]
     out = _header("| | presets", "|---|---:", MEASURES.values())
     for name in dict.fromkeys(line["set"] for line in of_presets):
-        found = [line for line in of_presets if line["set"] == name]
-        if len(found) >= 4:
+        own_lines = [line for line in of_presets if line["set"] == name]
+        if len(own_lines) >= 4:
             ranks = [
-                spearmanr([line["knn"] for line in found], [line[key] for line in found])[0]
+                spearmanr([line["knn"] for line in own_lines], [line[key] for line in own_lines])[0]
                 for key in MEASURES
             ]
-            out.append(f"| {name} | {len(found)} | {' | '.join(f'{rank:.2f}' for rank in ranks)} |")
+            out.append(
+                f"| {name} | {len(own_lines)} | {' | '.join(f'{rank:.2f}' for rank in ranks)} |"
+            )
     return "\n".join(out)
 
 
@@ -209,11 +211,11 @@ def averaged(lines: list[Line], changes: Iterable[str]) -> str:
     out = _header("| | averaged | encoders", "|---|---|---:", METRICS.values())
     trained = [line for line in measured(lines) if line.get("epochs")]
     for name, change in product(dict.fromkeys(line["set"] for line in trained), changes):
-        found = [line for line in trained if line["set"] == name and f"{change}_knn" in line]
-        if found:
+        own_lines = [line for line in trained if line["set"] == name and f"{change}_knn" in line]
+        if own_lines:
             gains = [
-                f"{100 * np.mean([line[f'{change}_{key}'] - line[key] for line in found]):+.1f}"
+                f"{100 * np.mean([line[f'{change}_{key}'] - line[key] for line in own_lines]):+.1f}"
                 for key in METRICS
             ]
-            out.append(f"| {name} | {change} | {len(found)} | {' | '.join(gains)} |")
+            out.append(f"| {name} | {change} | {len(own_lines)} | {' | '.join(gains)} |")
     return "\n".join(out)

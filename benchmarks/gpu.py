@@ -1,4 +1,4 @@
-"""What nearfar does on this machine's GPU: `make gpu`, or `python benchmarks/gpu.py`; ten minutes.
+"""Tests and speed on this machine's GPU: `make gpu`, or `python benchmarks/gpu.py`; ten minutes.
 
 1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, runs
    and every verb, bit-exact resuming under torch's deterministic algorithms.
@@ -306,14 +306,14 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     device, rows = find_device(), []
 
     def add(
-        what: str,
+        title: str,
         items: int,
         make: Callable[[torch.device], Callable[[], Any]],
         on_cpu: bool = True,
     ) -> None:
         cpu = per_second(make(torch.device("cpu")), items, scale.seconds / 2) if on_cpu else None
         gpu = per_second(make(device), items, scale.seconds / 2)
-        rows.append({"what": what, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
+        rows.append({"what": title, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
 
     for case in scale.cases:
         if case.encoder in ("tiny", "small", "resnet50"):
@@ -323,12 +323,12 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
             def of_views(
                 place: torch.device, pixels: Tensor = pixels, views: Any = views
             ) -> Callable[[], Any]:
-                there, generator, half = (
+                moved, generator, half = (
                     pixels.to(place),
                     torch.Generator().manual_seed(0),
                     [0.5] * 3,
                 )
-                return lambda: make_views(there, views, generator, half, half)
+                return lambda: make_views(moved, views, generator, half, half)
 
             add(f"views {views.name}, {case.size} px, batch {case.batch}", case.batch, of_views)
             images = random_images(case, 4 * case.batch)
@@ -395,8 +395,8 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
-def markdown(found: dict[str, Any]) -> str:
-    about, rows = found["about"], found["speed"]
+def markdown(results: dict[str, Any]) -> str:
+    about, rows = results["about"], results["speed"]
     device = about["device"]
     lines = [
         f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:"
@@ -412,14 +412,14 @@ def markdown(found: dict[str, Any]) -> str:
             "about a GPU.**",
             "",
         ]
-    tests = found["tests"]
+    tests = results["tests"]
     if tests is not None:
-        said = (
+        summary = (
             tests.get("error") or f"{tests['run'] - len(tests['failed'])} of {tests['run']} passed"
         )
         lines += [
             "## Tests on the GPU against the CPU",
-            said,
+            summary,
             *(f"- failed: {name}" for name in tests.get("failed", [])),
             "",
         ]
@@ -440,12 +440,12 @@ def markdown(found: dict[str, Any]) -> str:
         lines += ["lightly's loop was not measured.", ""]
     body = [
         [
-            one["what"],
-            f"{one['cpu']:.0f}" if one["cpu"] else "",
-            f"{one['gpu']:.0f}",
-            f"{(one['memory'] or 0) / 2**20:.0f}",
+            pair["what"],
+            f"{pair['cpu']:.0f}" if pair["cpu"] else "",
+            f"{pair['gpu']:.0f}",
+            f"{(pair['memory'] or 0) / 2**20:.0f}",
         ]
-        for one in found["beside"]
+        for pair in results["beside"]
     ]
     if body:
         head = ["images per second", "CPU", "GPU", "GPU memory at its peak, MiB"]
@@ -454,7 +454,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What was found so far: after the tests, after the comparison with the CPU, and after every
+    """Yield the results so far: after the tests, after the comparison with the CPU, and after every
     row.
     """
     scale, began = TINY if chosen.stand_in else FULL, time.perf_counter()
@@ -468,29 +468,29 @@ def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "device": describe_gpu(),
     }
     about |= {**hardware(), **software()}
-    found: dict[str, Any] = {"about": about, "tests": None, "speed": [], "beside": []}
+    results: dict[str, Any] = {"about": about, "tests": None, "speed": [], "beside": []}
     if not chosen.without_tests:
-        found["tests"] = tested(["tests/standin"])
-        yield found
-    found["beside"] = beside_the_cpu(scale)
-    yield found
+        results["tests"] = tested(["tests/standin"])
+        yield results
+    results["beside"] = beside_the_cpu(scale)
+    yield results
     for row in speeds(scale, began + 60 * (chosen.minutes or scale.minutes)):
-        found["speed"].append(row)
+        results["speed"].append(row)
         about["minutes"] = (time.perf_counter() - began) / 60
         rate = f"{row['rate']:.0f} images/s" if row["rate"] else row["why"]
         print(
             f"{row['encoder']}, {row['size']} px, {row['precision']}, {row['kind']}: {rate}",
             flush=True,
         )
-        yield found
+        yield results
 
 
-def write(found: dict[str, Any], out: Path) -> None:
+def write(results: dict[str, Any], out: Path) -> None:
     (out / "results").mkdir(parents=True, exist_ok=True)
-    (out / "results" / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    (out / "results" / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
     page = out / "gpu.md"
     before = page.read_text().split(MARKER)[0] if page.exists() else "# On a GPU\n\n"
-    page.write_text(f"{before}{MARKER}\n\n{markdown(found)}")
+    page.write_text(f"{before}{MARKER}\n\n{markdown(results)}")
 
 
 def main(given: list[str] | None = None) -> None:
@@ -516,9 +516,9 @@ def main(given: list[str] | None = None) -> None:
             from tests.standin.device import available
 
             stack.enter_context(available())
-        for found in run(chosen):  # written each time, as a machine may be lent for a while
-            write(found, chosen.out)
-    if found["tests"] and (found["tests"].get("error") or found["tests"]["failed"]):
+        for results in run(chosen):  # written each time, as a machine may be lent for a while
+            write(results, chosen.out)
+    if results["tests"] and (results["tests"].get("error") or results["tests"]["failed"]):
         raise SystemExit("tests failed on the GPU: see the list in gpu.md")
 
 

@@ -87,10 +87,10 @@ def _there(path: Path, command: str) -> Path:
 
 def _of_python(module: str, command: str) -> Path:
     """Return the folder of an installed Python package, which is not imported."""
-    found = find_spec(module)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"there is no {module}: {command}")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def flowers(data: Path, split: str) -> Images:
@@ -148,12 +148,12 @@ def cells(data: Path, split: str) -> Images:
     cut, labels = [], []
     for image in (train if split == "train" else test).images:
         pixels = (255 * read_pixels(image, 3)).to(torch.uint8)
-        for one in image.objects:
-            left, top, width, height = map(round, one["bbox"])
+        for cell in image.objects:
+            left, top, width, height = map(round, cell["bbox"])
             if min(width, height) >= 8:
                 piece = pixels[:, top : top + height, left : left + width]
                 cut.append(resize_square(piece[None], 64)[0])
-                labels.append(one["category_id"] - 1)
+                labels.append(cell["category_id"] - 1)
     order = np.random.default_rng(0).permutation(len(labels))
     kept = np.concatenate([order[np.array(labels)[order] == c][:600] for c in np.unique(labels)])
     kept = np.random.default_rng(1).permutation(kept)

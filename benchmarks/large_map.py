@@ -179,33 +179,33 @@ def measure(page: Path) -> dict[str, Any]:
                 browser.run("performance.getEntriesByName('first picture')[0].startTime")
             )
             browser.wait("nearfar.settled")
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "painter": browser.run("nearfar.painter"),
             "first_picture_ms": pictures,
         }
-        found["all_points_ms"] = milliseconds(browser, ALL_POINTS)
-        found |= {
+        results["all_points_ms"] = milliseconds(browser, ALL_POINTS)
+        results |= {
             "blank_page_mb": blank,
             "heap_mb": heap(browser),
             "processes_mb": process_megabytes(),
         }
-        found["moves"] = {}
+        results["moves"] = {}
         for name, move in MOVES.items():
             browser.run(f"(() => {{ {SETTING.get(name, '')} }})()")
             time.sleep(1.5)
-            found["moves"][name] = frames(browser, move)
+            results["moves"][name] = frames(browser, move)
             print(
                 f"{name:28}",
-                {key: round(value, 2) for key, value in found["moves"][name].items()},
+                {key: round(value, 2) for key, value in results["moves"][name].items()},
                 flush=True,
             )
-        found["select_all_ms"] = milliseconds(browser, "nearfar.select(() => true, 'replace')")
+        results["select_all_ms"] = milliseconds(browser, "nearfar.select(() => true, 'replace')")
         browser.run("nearfar.select(() => false, 'replace')")
-        found["first_search_ms"] = milliseconds(browser, "await nearfar.search('image_0012')")
-        found["next_search_ms"] = milliseconds(browser, "await nearfar.search('image_0034')")
-        found["heap_after_mb"], found["processes_after_mb"] = heap(browser), process_megabytes()
-        found["console"] = browser.console()
-        return found
+        results["first_search_ms"] = milliseconds(browser, "await nearfar.search('image_0012')")
+        results["next_search_ms"] = milliseconds(browser, "await nearfar.search('image_0034')")
+        results["heap_after_mb"], results["processes_after_mb"] = heap(browser), process_megabytes()
+        results["console"] = browser.console()
+        return results
 
 
 def main() -> None:
@@ -223,29 +223,31 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch) / "map"
-        found: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
+        results: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
         if not folder.exists():
             source = open_images(args.data, image_size=args.image_size, channels=3)
             places, images, columns, neighbours = made_up(source, args.images)
             before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
             write_map_page(folder, places, images, columns=columns, neighbours=neighbours)
-            found["write_seconds"] = time.perf_counter() - began
-            found["write_more_memory_mb"] = (
+            results["write_seconds"] = time.perf_counter() - began
+            results["write_more_memory_mb"] = (
                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             ) / 1000
         files = [path for path in folder.rglob("*") if path.is_file()]
-        found |= {
+        results |= {
             "files": len(files),
             "megabytes": sum(path.stat().st_size for path in files) / 1e6,
         }
-        print({key: round(value, 1) for key, value in found.items()}, flush=True)
-        found["load_average"] = os.getloadavg()[
+        print({key: round(value, 1) for key, value in results.items()}, flush=True)
+        results["load_average"] = os.getloadavg()[
             0
         ]  # of the machine before the browser starts: above 0.5 it is shared
-        found |= measure(folder / "index.html")
-        print(json.dumps({key: value for key, value in found.items() if key != "moves"}, indent=1))
+        results |= measure(folder / "index.html")
+        print(
+            json.dumps({key: value for key, value in results.items() if key != "moves"}, indent=1)
+        )
         if args.out is not None:
-            args.out.write_text(json.dumps(found, indent=2) + "\n")
+            args.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
     from losses_measure import agreement, in_fresh_process
     from losses_report import verdict
 
-    found = []
+    results = []
     for case in cases:
         if case.quantity.views:
             shapes = [Shape(QUEUE_BATCH, chosen.dims[0], chosen.queue)]
@@ -117,13 +117,13 @@ def check(cases: list, chosen: argparse.Namespace, limits: dict[str, Any]) -> li
             in_fresh_process(agreement, case, shape, seconds=300, **limits) for shape in shapes
         ]
         worst = max(outcomes, key=lambda outcome: outcome.get("gradient_error", float("inf")))
-        found.append(
+        results.append(
             {"case": case.name, "owner": case.owner, "quantity": case.quantity.name, **worst}
         )
-        found[-1]["contrastive"] = case.quantity.contrastive
-        found[-1]["verdict"] = verdict(found[-1]) + (f"; {case.note}" if case.note else "")
-        print(f"check   {case.name:42} {found[-1]['verdict']}", flush=True)
-    return found
+        results[-1]["contrastive"] = case.quantity.contrastive
+        results[-1]["verdict"] = verdict(results[-1]) + (f"; {case.note}" if case.note else "")
+        print(f"check   {case.name:42} {results[-1]['verdict']}", flush=True)
+    return results
 
 
 def measure_memory(

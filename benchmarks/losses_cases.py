@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a loss computes: its plain form, which is its reference in float64, and the FLOP that it
+    """Computation of a loss: its plain form, which is its reference in float64, and the FLOP that it
     cannot go below.
     """
 

@@ -61,9 +61,9 @@ def _child(
 def _in_words(error: Exception, memory: int) -> str:
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, MemoryError) or "allocate memory" in text or "bad_alloc" in text:
-        asked = re.search(r"allocate (\d+) bytes", text)
+        request = re.search(r"allocate (\d+) bytes", text)
         return f"out of memory: above {memory >> 30} GiB" + (
-            f" ({int(asked[1]) >> 20} MiB at once)" if asked else ""
+            f" ({int(request[1]) >> 20} MiB at once)" if request else ""
         )
     return f"{type(error).__name__}: {text[:120]}"
 

@@ -11,7 +11,7 @@ EXACT, SAME = 1e-6, 1e-4
 
 
 def verdict(check: dict) -> str:
-    """What the comparison with float64 says: the same loss, a multiple of it, or something else."""
+    """Say how a loss compares with float64: the same loss, a multiple of it, or something else."""
     if "error" in check:
         return f"fails: {check['error']}"
     errors = f"value {check['value_error']:.0e}, gradient {check['gradient_error']:.0e}"
@@ -71,14 +71,14 @@ def gemm_rate(run: dict) -> float:
 
 def markdown(run: dict[str, Any]) -> str:
     odd = {check["case"] for check in run["checks"] if not check["verdict"].startswith("agrees")}
-    there, rows = run["machine"], run["rows"]
-    versions = ", ".join(f"{package} {version}" for package, version in there["versions"].items())
+    machine, rows = run["machine"], run["rows"]
+    versions = ", ".join(f"{package} {version}" for package, version in machine["versions"].items())
     minutes = f"{run['seconds'] / 60:.0f} min"
     lines = [
         "# Losses: exactness, memory and time",
         "",
         "Written by `make bench` (`benchmarks/losses.py`); raw numbers in `benchmark-losses.json`.",
-        f"{there['date']}, {there['cpu']}, {there['threads']} threads, float32, {minutes}; "
+        f"{machine['date']}, {machine['cpu']}, {machine['threads']} threads, float32, {minutes}; "
         f"{versions}",
         f"GEMM rate of this machine in the same run: **{gemm_rate(run) / 1e9:.0f} "
         f"GFLOP/s** (float32, median).",
@@ -101,10 +101,10 @@ def markdown(run: dict[str, Any]) -> str:
     for dim in sorted({row["dim"] for row in rows}):
         for queue in sorted({row["queue"] for row in rows if row["dim"] == dim}):
             part = [row for row in rows if (row["dim"], row["queue"]) == (dim, queue)]
-            what = f"d = {dim}, queue of {queue}" if queue else f"d = {dim}"
+            title = f"d = {dim}, queue of {queue}" if queue else f"d = {dim}"
             lines += [
                 "",
-                f"## {what}",
+                f"## {title}",
                 "Columns: batch size B (two views: n = 2B rows)."
                 if not queue
                 else "Column: batch size.",
@@ -168,9 +168,9 @@ def targets(run: dict[str, Any]) -> list[str]:
         at = {row["case"]: row for row in good if (row["batch"], row["dim"]) == (batch, dim)}
         if slow not in at or fast not in at:
             return f"- not measured: {text}"
-        found = times_faster(at[fast], at[slow])
+        speedup = times_faster(at[fast], at[slow])
         single = "" if at[fast]["rounds"] and at[slow]["rounds"] else " (single runs)"
-        return f"- {'met' if found >= least else 'NOT MET'}: {text}: {found:.1f}x{single}"
+        return f"- {'met' if speedup >= least else 'NOT MET'}: {text}: {speedup:.1f}x{single}"
 
     def never_slower(text: str, others: list[dict]) -> str:
         same = ("quantity", "batch", "dim", "queue")

@@ -247,17 +247,19 @@ def main() -> None:
     images = open_images(args.data, split="train", image_size=args.image_size)
     random = np.random.default_rng(123)
     order = random.permutation(len(images))
-    asked, rest = order[:QUERIES], order[QUERIES:]
+    query_rows, rest = order[:QUERIES], order[QUERIES:]
     if args.unbalanced:
         rest = rest[random.random(len(rest)) < 0.7 ** np.asarray(images.labels)[rest]]
-    queries, bank = (images.subset(np.sort(part)) for part in (asked, rest[: args.limit]))
+    queries, bank = (images.subset(np.sort(part)) for part in (query_rows, rest[: args.limit]))
     backbone, result = train(args, bank)
     mean, std = (torch.tensor(moments)[:, None, None] for moments in (bank.mean, bank.std))
     for size in sorted({args.crop, args.image_size}):
         encoder = Seen(backbone, size, mean, std)
-        known, asked = extract(encoder, bank), extract(encoder, queries)
-        result[f"knn at {size} px"] = knn_accuracy(known, bank.labels, asked, queries.labels)
-    result["linear"] = linear_accuracy(known, bank.labels, asked, queries.labels)
+        known, query_features = extract(encoder, bank), extract(encoder, queries)
+        result[f"knn at {size} px"] = knn_accuracy(
+            known, bank.labels, query_features, queries.labels
+        )
+    result["linear"] = linear_accuracy(known, bank.labels, query_features, queries.labels)
     line = {
         name: value for name, value in vars(args).items() if name not in ("out", "data")
     } | result

@@ -1,4 +1,4 @@
-"""What a run should save: one trained net, read out and joined in several ways, on sets of many kinds (kinds.py).
+"""Readouts that a run could save: one trained net, read out and joined in several ways, on sets of many kinds (kinds.py).
 
     OMP_NUM_THREADS=1 python benchmarks/readout.py ../shared/data --sets flowers scans --seeds 0 --out docs/results/readout.jsonl
     python benchmarks/readout.py docs/results/readout.jsonl      # the table, means over seeds
@@ -155,15 +155,15 @@ def measure(
         readouts = ADAPTED
     else:
         encoders = all_encoders(train, name, seed, teacher)
-        readouts = {one: {one: 1.0} for one in ALONE} | READOUTS | (TAUGHT if teacher else {})
+        readouts = {part: {part: 1.0} for part in ALONE} | READOUTS | (TAUGHT if teacher else {})
     features = {
-        key: [extract(one, part) for part in (train, held)] for key, one in encoders.items()
+        key: [extract(encoder, part) for part in (train, held)] for key, encoder in encoders.items()
     }
     lines = []
     for readout, weights in readouts.items():
         fit, tested = joined(features, weights)
-        found = evaluate_features(fit, train.labels, tested, held.labels, seed=0)
-        numbers = {key: float(found[key]) for key in COLUMNS if key in found}
+        accuracies = evaluate_features(fit, train.labels, tested, held.labels, seed=0)
+        numbers = {key: float(accuracies[key]) for key in COLUMNS if key in accuracies}
         lines.append({"set": name, "readout": readout, "seed": seed, "on": on, **numbers})
     return lines
 
@@ -186,8 +186,8 @@ def table(lines: list[dict[str, Any]]) -> str:
             }
             for readout in dict.fromkeys(line["readout"] for line in of_set)
         }
-        rivals = [one for one in (*ALONE, "start") if one in means]
-        best = {key: max(means[one][key] for one in rivals) for key in COLUMNS}
+        rivals = [rival for rival in (*ALONE, "start") if rival in means]
+        best = {key: max(means[rival][key] for rival in rivals) for key in COLUMNS}
         for readout, numbers in means.items():
             marked = [
                 f"{value:.1f}{' (-)' if readout not in rivals and value < best[key] - 1 else ''}"

@@ -108,14 +108,14 @@ def work(rank: int, world: int, folder: str) -> None:
     )
     counts: Counter[str] = Counter()
     count_bytes(counts)
-    found = []
+    cases = []
     for name in METHODS:
         for batch, dim in CASES:
             counts.clear()
             parameters = step(name, batch, dim, rank, world)
-            found.append((name, batch, dim, parameters, dict(counts)))
+            cases.append((name, batch, dim, parameters, dict(counts)))
     if rank == 0:
-        torch.save(found, f"{folder}/{world}.pt")
+        torch.save(cases, f"{folder}/{world}.pt")
     dist.destroy_process_group()
 
 
@@ -130,8 +130,8 @@ def exchanged() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         for world in WORLDS:
             mp.spawn(work, (world, folder), nprocs=world)
-        found = [torch.load(f"{folder}/{world}.pt") for world in WORLDS]
-    for cases in zip(*found, strict=True):
+        worlds = [torch.load(f"{folder}/{world}.pt") for world in WORLDS]
+    for cases in zip(*worlds, strict=True):
         name, batch, dim, *_ = cases[0]
         for kind in ("rows", "sums"):
             counts = [case[4].get(kind, 0) for case in cases]
@@ -139,7 +139,7 @@ def exchanged() -> list[str]:
                 lines.append(
                     f"| {name} | {batch} | {dim} | {kind} | {' | '.join(map(size, counts))} |"
                 )
-    for world, cases in zip(WORLDS, found, strict=True):
+    for world, cases in zip(WORLDS, worlds, strict=True):
         for *_, parameters, counts in cases:
             assert counts["gradients"] == round(4 * parameters * 2 * (world - 1) / world)
     return lines

@@ -132,25 +132,27 @@ def measure(case: Case, images: Images, chosen: argparse.Namespace) -> dict[str,
             return {name: contender() for name, contender in contenders.items()}
 
         rounds = run(images, model, case, VIEWS, between)
-    for one in rounds:
+    for timed in rounds:
         for name in contenders:
-            one[name]["per_step"] = one[name]["wall"] / (
+            timed[name]["per_step"] = timed[name]["wall"] / (
                 case.lightly_steps if name.startswith("lightly") else case.steps
             )
     return {"case": case, "rounds": rounds, "contenders": list(contenders)}
 
 
 def step_seconds(result: dict[str, Any], name: str) -> float:
-    return statistics.median(one[name]["per_step"] for one in result["rounds"])
+    return statistics.median(timed[name]["per_step"] for timed in result["rounds"])
 
 
 def whole_seconds(result: dict[str, Any]) -> float:
-    return statistics.median(one["wall"] for one in result["rounds"]) / result["case"].steps
+    return statistics.median(timed["wall"] for timed in result["rounds"]) / result["case"].steps
 
 
 def ratios(result: dict[str, Any], name: str) -> list[float]:
-    """How many times the contender's speed the whole step has, in each round."""
-    return [one[name]["per_step"] * result["case"].steps / one["wall"] for one in result["rounds"]]
+    """Return the speed of the whole step as a multiple of the contender's, in each round."""
+    return [
+        timed[name]["per_step"] * result["case"].steps / timed["wall"] for timed in result["rounds"]
+    ]
 
 
 def parts_table(results: list[dict[str, Any]]) -> list[str]:
@@ -160,7 +162,7 @@ def parts_table(results: list[dict[str, Any]]) -> list[str]:
         cells = []
         for result in results:
             steps = result["case"].steps
-            seconds = statistics.median(one["parts"][part] for one in result["rounds"]) / steps
+            seconds = statistics.median(timed["parts"][part] for timed in result["rounds"]) / steps
             cells.append(f"{1000 * seconds:.1f} ({seconds / whole_seconds(result):.1%})")
         lines.append(f"| {part} | " + " | ".join(cells) + " |")
     lines.append(
@@ -185,9 +187,13 @@ def speed_table(results: list[dict[str, Any]]) -> list[str]:
         case = result["case"]
         lines.append(f"| {case.name} | whole step | {case.batch / whole_seconds(result):.0f} | | |")
         for name in result["contenders"]:
-            found = sorted(ratios(result, name))
-            spread = f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-            used = [one[name]["cpu"] / one["cpu"] for one in result["rounds"] if "cpu" in one[name]]
+            speeds = sorted(ratios(result, name))
+            spread = f"{statistics.median(speeds):.2f} ({speeds[0]:.2f} to {speeds[-1]:.2f})"
+            used = [
+                timed[name]["cpu"] / timed["cpu"]
+                for timed in result["rounds"]
+                if "cpu" in timed[name]
+            ]
             by_cpu = f"{statistics.median(used):.2f}" if used else ""
             rate = case.batch / step_seconds(result, name)
             lines.append(f"| {case.name} | {name} | {rate:.0f} | {spread} | {by_cpu} |")
@@ -197,12 +203,12 @@ def speed_table(results: list[dict[str, Any]]) -> list[str]:
 def targets(results: list[dict[str, Any]]) -> list[str]:
     by_name = {result["case"].name: result for result in results}
 
-    def line(text: str, case: str, contender: str, least: float, form: str) -> str:
+    def line(text: str, case: str, contender: str, least: float, number_format: str) -> str:
         result = by_name.get(case)
         if result is None or contender not in result["contenders"]:
             return f"- not measured: {text}"
-        found = statistics.median(ratios(result, contender))
-        return f"- {'met' if found >= least else 'NOT MET'}: {text}: {found:{form}}"
+        ratio = statistics.median(ratios(result, contender))
+        return f"- {'met' if ratio >= least else 'NOT MET'}: {text}: {ratio:{number_format}}"
 
     share = "of the bare encoder's speed at 32 px and batch 256"
     return [
@@ -270,10 +276,10 @@ def main() -> None:
     results = []
     for case in cases:
         results.append(measure(case, images, chosen))
-        found = statistics.median(ratios(results[-1], "bare"))
+        ratio = statistics.median(ratios(results[-1], "bare"))
         print(
             f"{case.name}: {case.batch / whole_seconds(results[-1]):.0f} images/s, "
-            f"{found:.1%} of bare",
+            f"{ratio:.1%} of bare",
             flush=True,
         )
 

@@ -1,4 +1,4 @@
-"""What the training step is measured against: the bare encoder, and a plain loop of lightly and
+"""Rivals of the training step: the bare encoder, and a plain loop of lightly and
 Lightning.
 
 As a program it waits for lines and runs a round for each, so that rounds of several processes can

@@ -199,7 +199,7 @@ def train_nearfar(
 
 
 def what_ran(run: Any) -> dict[str, Any]:
-    """What nearfar chose for a run, the epochs that it trained, and its positive-pair retrieval
+    """Return the choices of nearfar for a run, the epochs that it trained, and its positive-pair retrieval
     accuracy.
     """
     chosen = {
@@ -251,16 +251,21 @@ def main() -> None:
             extract(nn.Sequential(RandomHorizontalFlip(1.0), encoder), images)
             for images in (train, test)
         ]
-        found = {}
+        accuracies = {}
         for prefix, (x, y) in {
             "": plain,
             "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)],
         }.items():
             both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))
-            found |= {f"{prefix}{key}": value for key, value in both.items()}
+            accuracies |= {f"{prefix}{key}": value for key, value in both.items()}
         where = {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
         line = dict(
-            contender=args.contender, minutes=minutes, seed=args.seed, **where, **found, **facts
+            contender=args.contender,
+            minutes=minutes,
+            seed=args.seed,
+            **where,
+            **accuracies,
+            **facts,
         )
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with args.out.open("a") as file:
@@ -278,9 +283,9 @@ def report(path: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import NullLocator
 
-    found: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    by_budget: dict[tuple[str, float], list[dict[str, Any]]] = {}
     for line in map(json.loads, path.read_text().splitlines()):
-        found.setdefault((line["contender"], line["minutes"]), []).append(line)
+        by_budget.setdefault((line["contender"], line["minutes"]), []).append(line)
     print(
         "| | minutes | seeds | epochs | kNN | linear | mirrored: kNN | linear |\n"
         + "|---" * 8
@@ -289,8 +294,8 @@ def report(path: Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 4))
     for contender in CONTENDERS:
         points = []
-        for minutes in sorted(m for c, m in found if c == contender):
-            lines = found[contender, minutes]
+        for minutes in sorted(m for c, m in by_budget if c == contender):
+            lines = by_budget[contender, minutes]
             kinds = {
                 "epochs": 1,
                 "knn": 100,
@@ -310,7 +315,8 @@ def report(path: Path) -> None:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)
     axes.set(xscale="log", xlabel="minutes on two cores", ylabel="kNN accuracy, percent")
     axes.set_xticks(
-        ticks := sorted({minutes for _, minutes in found}), [f"{minutes:g}" for minutes in ticks]
+        ticks := sorted({minutes for _, minutes in by_budget}),
+        [f"{minutes:g}" for minutes in ticks],
     )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.legend()

@@ -50,12 +50,12 @@ class Embedder:
             except Exception as error:
                 print(f"skipped {name}: {reason(error)}")
         dim = self.encoder.num_features
-        found = (
+        features = (
             extract(self.encoder, torch.stack(pixels), device=self.device)
             if pixels
             else torch.zeros(0, dim)
         )
-        return {"name": np.array(names, dtype=str), "embedding": found.numpy()}
+        return {"name": np.array(names, dtype=str), "embedding": features.numpy()}
 
 
 def main() -> None:

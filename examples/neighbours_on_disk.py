@@ -58,15 +58,15 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
         part.add_with_ids(rows, np.arange(start, start + len(rows)))
         parts.append(str(folder / f"part-{len(parts)}.faiss"))
         faiss.write_index(part, parts[-1])
-        near, found = faiss.knn(
+        near, positions = faiss.knn(
             queries, rows, min(NEAREST, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
         )
-        near, found = (
+        near, positions = (
             np.concatenate([best[0], near], 1),
-            np.concatenate([best[1], found + start], 1),
+            np.concatenate([best[1], positions + start], 1),
         )
         order = np.argsort(-near, 1)[:, :NEAREST]
-        best = np.take_along_axis(near, order, 1), np.take_along_axis(found, order, 1)
+        best = np.take_along_axis(near, order, 1), np.take_along_axis(positions, order, 1)
         writer = writer or pq.ParquetWriter(folder / NAMES, table.select(["name"]).schema)
         writer.write_table(table.select(["name"]))
         start += len(rows)
@@ -77,9 +77,12 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
     faiss.write_index(index, str(folder / INDEX))
     for part in [*parts, folder / "trained.faiss"]:
         Path(part).unlink()
-    found = index.search(queries, NEAREST)[1]
+    positions = index.search(queries, NEAREST)[1]
     recall = np.mean(
-        [len(set(one) & set(other)) / NEAREST for one, other in zip(found, best[1], strict=True)]
+        [
+            len(set(row) & set(other)) / NEAREST
+            for row, other in zip(positions, best[1], strict=True)
+        ]
     )
     print(
         f"{start} rows in {lists} lists; recall of the {NEAREST} nearest with {probes} "
@@ -92,9 +95,11 @@ def search(folder: Path, queries: Path, out: Path, k: int, probes: int | None) -
     index.nprobe = probes or index.nprobe
     names = pq.read_table(folder / NAMES, memory_map=True)["name"]
     table = pq.read_table(queries, columns=["name", "embedding"])
-    near, found = index.search(rows_of(table), k)
+    near, positions = index.search(rows_of(table), k)
     columns = {"name": table["name"].to_pylist(), "distance": list(1 - near)}
-    columns["neighbour"] = [[names[int(row)].as_py() for row in rows if row >= 0] for rows in found]
+    columns["neighbour"] = [
+        [names[int(row)].as_py() for row in rows if row >= 0] for rows in positions
+    ]
     pq.write_table(pyarrow.table(columns), out)
     print(f"{len(table)} queries -> {out}")
 
@@ -109,12 +114,12 @@ def main() -> None:
     made.add_argument("index", type=Path)
     made.add_argument("--lists", type=int)
     made.add_argument("--probes", type=int, default=32)
-    asked = verbs.add_parser("search")
-    asked.add_argument("index", type=Path)
-    asked.add_argument("queries", type=Path)
-    asked.add_argument("out", type=Path)
-    asked.add_argument("--k", type=int, default=10)
-    asked.add_argument("--probes", type=int)
+    searching = verbs.add_parser("search")
+    searching.add_argument("index", type=Path)
+    searching.add_argument("queries", type=Path)
+    searching.add_argument("out", type=Path)
+    searching.add_argument("--k", type=int, default=10)
+    searching.add_argument("--probes", type=int)
     given = parser.parse_args()
     if given.verb == "build":
         build(given.embeddings, given.index, given.lists, given.probes)

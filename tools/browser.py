@@ -144,12 +144,12 @@ def opened(profile: Path, more: Sequence[str] = ()) -> Iterator[Browser]:
     process = subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = next(
+        address = next(
             filter(
                 None, (re.search(r"successfully on port (\d+)", line) for line in process.stdout)
             )
         )
-        window = Browser(int(found[1]), profile, more)
+        window = Browser(int(address[1]), profile, more)
         yield window
         window.close()
     finally:

@@ -1,4 +1,4 @@
-"""How the site shows the docstrings: an extension of griffe, which reads the code and imports none
+"""Docstrings on the site: an extension of griffe, which reads the code and imports none
 of it.
 """
 
@@ -27,11 +27,15 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:
         """Change one object of the tree, which is complete."""
         if isinstance(obj, griffe.Function) and any(
-            "arguments_of(" in str(one.value) for one in obj.decorators
+            "arguments_of(" in str(decorator.value) for decorator in obj.decorators
         ):
             take_settings(obj, loader.modules_collection[SETTINGS])
         if obj.docstring is not None:
-            names = [one.name for one in obj.parameters] if isinstance(obj, griffe.Function) else []
+            names = (
+                [parameter.name for parameter in obj.parameters]
+                if isinstance(obj, griffe.Function)
+                else []
+            )
             obj.docstring.value = as_markdown(obj.docstring.value, names)
 
 
@@ -64,9 +68,9 @@ def settings_of(settings: Any) -> Iterator[tuple[str, str, str, Any]]:
         value = getattr(attribute, "value", None)
         if isinstance(value, griffe.ExprCall) and str(value.function) == "setting":
             placed = [
-                ast.literal_eval(str(one))
-                for one in value.arguments
-                if not isinstance(one, griffe.ExprKeyword)
+                ast.literal_eval(str(argument))
+                for argument in value.arguments
+                if not isinstance(argument, griffe.ExprKeyword)
             ]
             annotation = re.sub(r"^Chosen\[(.*)\]$", r"\1 | None", str(attribute.annotation))
             yield name, annotation, placed[0], placed[1] if len(placed) > 1 else None

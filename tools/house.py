@@ -73,10 +73,10 @@ def sizes() -> tuple[Counter[str], Counter[str]]:
 
 if __name__ == "__main__":
     files, lines = sizes()
-    found = circles()
+    groups = circles()
     for room in sorted(files):
-        inside = [names for names in found if f"{room}." in names[0]]
+        inside = [names for names in groups if f"{room}." in names[0]]
         print(f"{room:14} {files[room]:4} files {lines[room]:6} lines {len(inside):3} circles")
-    print(f"{'all':14} {files.total():4} files {lines.total():6} lines {len(found):3} circles")
-    for names in found:
+    print(f"{'all':14} {files.total():4} files {lines.total():6} lines {len(groups):3} circles")
+    for names in groups:
         print(" <-> ".join(names))

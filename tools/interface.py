@@ -102,7 +102,7 @@ def _commands() -> Iterator[str]:
 def options_of(verb: str) -> Iterator[str]:
     """The arguments of a verb in capitals, then its options in the order of the alphabet."""
     app = pretrain_app(methods=[]) if verb == "pretrain" else command_app(verb)
-    names = [one.name for one in options_of_app(app) if one.name != "--json"]
+    names = [option.name for option in options_of_app(app) if option.name != "--json"]
     yield from (name.removeprefix("--") for name in names if not name.startswith("--"))
     yield from sorted(name for name in names if name.startswith("--"))
 
@@ -174,14 +174,17 @@ def signature(name: str, value: Any) -> str:
         return name
     given = inspect.signature(value)
     arguments = [
-        one.replace(annotation=_as_text(one.annotation)) for one in given.parameters.values()
+        argument.replace(annotation=_as_text(argument.annotation))
+        for argument in given.parameters.values()
     ]
     result = Parameter.empty if isinstance(value, type) else _as_text(given.return_annotation)
     line = f"{name}{given.replace(parameters=arguments, return_annotation=result)}"
     if len(line) <= 110:
         return line
-    lines = [f"    {one}," for one in arguments]
-    named = [place for place, one in enumerate(arguments) if one.kind is one.KEYWORD_ONLY]
+    lines = [f"    {argument}," for argument in arguments]
+    named = [
+        place for place, argument in enumerate(arguments) if argument.kind is argument.KEYWORD_ONLY
+    ]
     if named:
         lines.insert(named[0], "    *,")
     return "\n".join(

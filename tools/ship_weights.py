@@ -30,13 +30,13 @@ def main() -> None:
     encoder.backbone.half()
     save_encoder(SOURCE / "weights" / name, encoder)
     rates = [line["images_per_second"] for line in run.metrics if "images_per_second" in line]
-    told = {
+    facts = {
         "encoder": name,
         "epochs": run.settings.epochs,
         "images_per_second": round(statistics.median(rates)),
     }
-    told["health"] = [line["health"] for line in run.metrics if "health" in line][-1]
-    (SOURCE.parents[1] / "docs/results/weights.json").write_text(json.dumps(told, indent=1) + "\n")
+    facts["health"] = [line["health"] for line in run.metrics if "health" in line][-1]
+    (SOURCE.parents[1] / "docs/results/weights.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def passes(python: str, version: str, folder: Path) -> bool:
-    """Whether the tests pass in a new environment with that version of torch."""
+    """Return whether the tests pass in a new environment with that version of torch."""
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
     torch = "torch" if version in ("newest", "lowest") else f"torch=={version}"

@@ -35,17 +35,17 @@ def quiet_compiler() -> None:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
-def find_device(asked: str = "auto") -> torch.device:
+def find_device(kind: str = "auto") -> torch.device:
     """Return the device that is asked for; raises ValueError for one that this machine does not
     have.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if asked == "cpu" or (asked == "auto" and accelerator is None):
+    if kind == "cpu" or (kind == "auto" and accelerator is None):
         return torch.device("cpu")
-    if accelerator is None or asked not in ("auto", "gpu", accelerator.type):
+    if accelerator is None or kind not in ("auto", "gpu", accelerator.type):
         has = "the CPU alone" if accelerator is None else f"{accelerator.type} and the CPU"
         raise ValueError(
-            f"`accelerator={asked!r}`: torch finds no such device on this machine, but {has}"
+            f"`accelerator={kind!r}`: torch finds no such device on this machine, but {has}"
         )
     return torch.device(accelerator.type)
 
@@ -220,11 +220,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an operation failed for want of memory: Apple's devices and CPUs raise a plain
     RuntimeError.
     """
-    said = str(error)
+    text = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError)
-        or "can't allocate memory" in said
-        or "out of memory" in said
+        or "can't allocate memory" in text
+        or "out of memory" in text
     )
 
 

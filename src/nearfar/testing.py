@@ -122,20 +122,24 @@ class Report:
     @property
     def failures(self) -> dict[str, str]:
         """Return what is wrong, by the name of the check."""
-        return {one.check: one.words for one in self.outcomes if not one.passed and not one.skipped}
+        return {
+            outcome.check: outcome.words
+            for outcome in self.outcomes
+            if not outcome.passed and not outcome.skipped
+        }
 
     def __getitem__(self, check: str) -> Outcome:
-        return next(one for one in self.outcomes if one.check == check)
+        return next(outcome for outcome in self.outcomes if outcome.check == check)
 
     def __bool__(self) -> bool:
         return not self.failures
 
     def __str__(self) -> str:
         lines = [self.loss]
-        for one in self.outcomes:
-            verdict = "skipped" if one.skipped else "holds" if one.passed else "FAILS"
-            about, *more = textwrap.wrap(one.words, 76) or [""]
-            lines.append(f"  {one.check:<21}{verdict:<9}{about}".rstrip())
+        for outcome in self.outcomes:
+            verdict = "skipped" if outcome.skipped else "holds" if outcome.passed else "FAILS"
+            about, *more = textwrap.wrap(outcome.words, 76) or [""]
+            lines.append(f"  {outcome.check:<21}{verdict:<9}{about}".rstrip())
             lines += [" " * 32 + line for line in more]
         return "\n".join(lines)
 
@@ -247,17 +251,17 @@ def check_losses(
         _check_arguments(case, reasons[name])
         if case.reference is None:
             reasons[name].setdefault("reference", "no plain form was given")
-    found: dict[str, dict[str, str | None]] = {name: {} for name in cases}
+    failures: dict[str, dict[str, str | None]] = {name: {} for name in cases}
     for check, together in TOGETHER.items():
-        asked = {name: case for name, case in cases.items() if check not in reasons[name]}
-        for name, words in together(asked).items():
-            found[name][check] = words
+        chosen = {name: case for name, case in cases.items() if check not in reasons[name]}
+        for name, words in together(chosen).items():
+            failures[name][check] = words
     for name, case in cases.items():
         for check, alone in ALONE.items():
             if check not in reasons[name]:
-                found[name][check] = _tried(alone, case)
+                failures[name][check] = _tried(alone, case)
     return [
-        Report(name, tuple(_outcome(check, found[name], reasons[name]) for check in CHECKS))
+        Report(name, tuple(_outcome(check, failures[name], reasons[name]) for check in CHECKS))
         for name in cases
     ]
 
@@ -273,10 +277,10 @@ def _check_arguments(case: Case, reasons: Mapping[str, str]) -> None:
             raise ValueError(f"there is no check {check!r}; choose among {', '.join(CHECKS)}")
 
 
-def _outcome(check: str, found: Mapping[str, str | None], reasons: Mapping[str, str]) -> Outcome:
+def _outcome(check: str, failures: Mapping[str, str | None], reasons: Mapping[str, str]) -> Outcome:
     if check in reasons:
         return Outcome(check, passed=False, skipped=True, words=reasons[check])
-    return Outcome(check, passed=found[check] is None, words=found[check] or "")
+    return Outcome(check, passed=failures[check] is None, words=failures[check] or "")
 
 
 def _tried(check: Callable[[Case], str | None], case: Case) -> str | None:
@@ -340,20 +344,20 @@ def step_of(
     torch.manual_seed(seed)
     value = loss(*rows)
     learned = [x for x in rows if x.requires_grad]
-    found = iter(torch.autograd.grad(value, learned, allow_unused=True))
-    return value.detach(), [next(found) if x.requires_grad else None for x in rows]
+    gradients = iter(torch.autograd.grad(value, learned, allow_unused=True))
+    return value.detach(), [next(gradients) if x.requires_grad else None for x in rows]
 
 
-def _far(found: Tensor, expected: Tensor, rtol: float, atol: float = 0.0) -> str | None:
+def _far(actual: Tensor, expected: Tensor, rtol: float, atol: float = 0.0) -> str | None:
     """Say how far two tensors are apart, by the norm of their difference; None within tolerance."""
-    if found.shape != expected.shape:
-        return f"shape {list(found.shape)} instead of {list(expected.shape)}"
+    if actual.shape != expected.shape:
+        return f"shape {list(actual.shape)} instead of {list(expected.shape)}"
     exact = expected.double()
-    apart, size = (found.double() - exact).norm().item(), exact.norm().item()
+    apart, size = (actual.double() - exact).norm().item(), exact.norm().item()
     if apart <= rtol * size + atol:
         return None
-    if found.numel() == 1:
-        return f"{found.item():.7g} instead of {expected.item():.7g}"
+    if actual.numel() == 1:
+        return f"{actual.item():.7g} instead of {expected.item():.7g}"
     if not math.isfinite(apart):
         return "not finite"
     share = f"{apart / size:.1%}" if apart > 1e-3 * size > 0 else f"{apart / max(size, 1e-30):.1e}"
@@ -362,21 +366,21 @@ def _far(found: Tensor, expected: Tensor, rtol: float, atol: float = 0.0) -> str
 
 def _differences(
     kinds: Sequence[str],
-    found: tuple[Tensor, Sequence[Tensor | None]],
+    actual: tuple[Tensor, Sequence[Tensor | None]],
     expected: tuple[Tensor, Sequence[Tensor | None]],
     rtol: float,
     atol: float = 0.0,
 ) -> str | None:
     """Compare value and gradients of the views."""
-    if words := _far(found[0], expected[0], rtol, atol):
+    if words := _far(actual[0], expected[0], rtol, atol):
         return f"the value is {words}"
     for position, kind in enumerate(kinds):
-        one, other = found[1][position], expected[1][position]
-        if kind not in LEARNED or (one is None and other is None):
+        gradient, expected_gradient = actual[1][position], expected[1][position]
+        if kind not in LEARNED or (gradient is None and expected_gradient is None):
             continue
-        if one is None or other is None:
+        if gradient is None or expected_gradient is None:
             return f"the gradient of {_argument(kinds, position)} is missing"
-        if words := _far(one, other, rtol, atol):
+        if words := _far(gradient, expected_gradient, rtol, atol):
             return f"the gradient of {_argument(kinds, position)} is {words}"
     return None
 
@@ -399,16 +403,16 @@ def state_of(loss: nn.Module) -> dict[str, Tensor]:
 
 
 def _moved(
-    found: Mapping[str, Tensor],
+    actual: Mapping[str, Tensor],
     expected: Mapping[str, Tensor],
     rtol: float = 0.0,
     atol: float = 0.0,
 ) -> str | None:
     """Name the first tensor of a state that is not as expected."""
     for key, value in expected.items():
-        if key not in found:
+        if key not in actual:
             return f"{key} is missing"
-        if words := _far(found[key], value, rtol, atol):
+        if words := _far(actual[key], value, rtol, atol):
             return f"{key} is {words}"
     return None
 
@@ -475,7 +479,7 @@ def check_gradients(case: Case) -> str | None:
 
 def check_permutation(case: Case) -> str | None:
     """Two steps on a batch in another order: the same value, and gradients in that order."""
-    one, other = case.copy(torch.float64), case.copy(torch.float64)
+    straight, permuted = case.copy(torch.float64), case.copy(torch.float64)
     order = torch.randperm(case.batch, generator=torch.Generator().manual_seed(1))
     for step in range(2):
         given = case.inputs(step=step)
@@ -483,12 +487,12 @@ def check_permutation(case: Case) -> str | None:
             x if kind == "queue" else x[order] if kind == "index" else x.index_select(-2, order)
             for kind, x in zip(case.kinds, given, strict=True)
         ]
-        value, gradients = step_of(one, given)
+        value, gradients = step_of(straight, given)
         moved = [
             None if x is None or kind == "queue" else x.index_select(-2, order)
             for kind, x in zip(case.kinds, gradients, strict=True)
         ]
-        if words := _differences(case.kinds, step_of(other, mixed), (value, moved), 1e-6, 1e-9):
+        if words := _differences(case.kinds, step_of(permuted, mixed), (value, moved), 1e-6, 1e-9):
             return f"step {step + 1}: {words}"
     return None
 
@@ -497,10 +501,10 @@ def check_float32(case: Case) -> str | None:
     """Value and gradient in float32 against float64, of the same rows."""
     single = case.inputs(torch.float32)
     exact = [x.double() if x.is_floating_point() else x for x in single]
-    found, wanted = step_of(case.copy(), single), step_of(case.copy(torch.float64), exact)
-    if (found[0].dtype, wanted[0].dtype) != (torch.float32, torch.float64):
-        return f"rows of float32 give {found[0].dtype}, and rows of float64 {wanted[0].dtype}"
-    return _differences(case.kinds, found, wanted, case.tolerance, case.tolerance * 1e-2)
+    in_float32, wanted = step_of(case.copy(), single), step_of(case.copy(torch.float64), exact)
+    if (in_float32[0].dtype, wanted[0].dtype) != (torch.float32, torch.float64):
+        return f"rows of float32 give {in_float32[0].dtype}, and rows of float64 {wanted[0].dtype}"
+    return _differences(case.kinds, in_float32, wanted, case.tolerance, case.tolerance * 1e-2)
 
 
 def check_half(case: Case) -> str | None:
@@ -576,8 +580,8 @@ def check_bad_batch(case: Case) -> str | None:
         for rows in (slice(4, 5), slice(None)):
             for spoiled in (embeddings, embeddings[:1]):
                 if words := _after_a_bad_batch(case, bad, rows, spoiled):
-                    what = "a row" if rows.start else "a batch"
-                    return f"after {what} of {bad} {words}"
+                    part = "a row" if rows.start else "a batch"
+                    return f"after {part} of {bad} {words}"
     return None
 
 
@@ -614,8 +618,8 @@ def check_learned_temperature(case: Case) -> str | None:
         torch.manual_seed(1)
         return parameter, loss(*given)
 
-    for name, one in case.loss.named_parameters():
-        if one.numel() != 1 or not one.requires_grad:
+    for name, own in case.loss.named_parameters():
+        if own.numel() != 1 or not own.requires_grad:
             continue
         parameter, value = moved(name, 0.0)
         gradient = torch.autograd.grad(value, parameter)[0].item()
@@ -798,7 +802,11 @@ def _of_a_rank(rank: int, cases: dict[str, bytes], parts: tuple[int, int], path:
 
 def _ways(case: Case) -> tuple[bool, ...]:
     """Return whether DistributedDataParallel wraps the loss: both, where it learns something."""
-    return (False, True) if any(one.requires_grad for one in case.loss.parameters()) else (False,)
+    return (
+        (False, True)
+        if any(parameter.requires_grad for parameter in case.loss.parameters())
+        else (False,)
+    )
 
 
 def check_processes(
@@ -810,13 +818,13 @@ def check_processes(
         case = cases[name]
         ranks = [torch.load(f"{path}/{rank}.pt") for rank in range(2)]
         for inside in _ways(case):
-            one = _train(case, slice(None), 0, inside=False, alone=True)
-            found = [results[name, inside] for results in ranks]
+            expected = _train(case, slice(None), 0, inside=False, alone=True)
+            trained = [results[name, inside] for results in ranks]
             if not case.strict:
-                mean = torch.stack([results["the value"] for results in found]).mean(0)
-                found = [results | {"the value": mean} for results in found]
-            for rank, results in enumerate(found):
-                if words := _moved(results, one, **EXACT):
+                mean = torch.stack([results["the value"] for results in trained]).mean(0)
+                trained = [results | {"the value": mean} for results in trained]
+            for rank, results in enumerate(trained):
+                if words := _moved(results, expected, **EXACT):
                     where = ", with the loss in DistributedDataParallel" if inside else ""
                     return f"after {STEPS} steps on rank {rank}{where} {words}"
         return None
@@ -847,10 +855,15 @@ def _compiled(case: Case) -> str | None:
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=case.fullgraph)
     for step in range(STEPS):
         given = case.inputs(torch.float32, step)
-        found, wanted = _of_parameters(compiled, loss, given), _of_parameters(eager, eager, given)
-        for what, one, other in zip(("value", *["gradient"] * 99), found, wanted, strict=False):
-            if words := _far(one, other, 1e-5, 1e-9):
-                return f"step {step + 1}: a {what} is {words}"
+        compiled_values, eager_values = (
+            _of_parameters(compiled, loss, given),
+            _of_parameters(eager, eager, given),
+        )
+        for part, actual, expected in zip(
+            ("value", *["gradient"] * 99), compiled_values, eager_values, strict=False
+        ):
+            if words := _far(actual, expected, 1e-5, 1e-9):
+                return f"step {step + 1}: a {part} is {words}"
         if words := _moved(dict(loss.state_dict()), dict(eager.state_dict()), 1e-5, 1e-7):
             return f"step {step + 1}: {words}"
         with torch.no_grad():
@@ -890,25 +903,25 @@ def _spawned(
     """Run work(rank, cases, *given, folder) in new processes, for all losses at once; where that
     fails, for each alone. Returns what `compare` says of the folder and a name.
     """
-    found: dict[str, str | None] = {}
+    failures: dict[str, str | None] = {}
     pickled = {}
     for name, case in cases.items():
         try:
             pickled[name] = pickle.dumps(replace(case, reference=None))
         except Exception as error:  # whatever the loss of others raises
-            found[name] = f"it cannot be pickled for another process: {error}"[:300]
+            failures[name] = f"it cannot be pickled for another process: {error}"[:300]
     if not pickled:
-        return found
+        return failures
     with tempfile.TemporaryDirectory() as path:
         limit = LONGEST[0] + LONGEST[1] * len(pickled)
         failure = _ended(mp.spawn(work, (pickled, *given, path), count, join=False), limit)
         if failure is None:
-            return found | {name: _compared(compare, path, name) for name in pickled}
+            return failures | {name: _compared(compare, path, name) for name in pickled}
     if len(pickled) == 1:
-        return found | dict.fromkeys(pickled, failure)
+        return failures | dict.fromkeys(pickled, failure)
     for name in pickled:
-        found |= _spawned({name: cases[name]}, work, given, count, compare)
-    return found
+        failures |= _spawned({name: cases[name]}, work, given, count, compare)
+    return failures
 
 
 def _compared(compare: Callable[[str, str], str | None], path: str, name: str) -> str | None:

@@ -45,7 +45,7 @@ def test_a_value_is_text_and_one_that_is_missing_is_an_error(tmp_path):
         "verdict", verdict=SimpleNamespace(state=HOSTILE, words=HOSTILE), outcome=None
     )
     with pytest.raises(UndefinedError):
-        section("neighbours", found={"searched": 1})
+        section("neighbours", content={"searched": 1})
     with pytest.raises(UndefinedError):
         write_page(tmp_path / "page.html", "report.html", title="a", about="")
     assert not list(tmp_path.iterdir())

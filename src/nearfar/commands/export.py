@@ -89,8 +89,8 @@ def export(
             apart = write(
                 trained, unfinished, photographs(TRIED, trained.image_size, trained.channels)
             )
-    said = "%s gives the same features: largest difference %.1e on %d crops of photographs"
-    log.info(said, path, apart, TRIED)
+    agreement = "%s gives the same features: largest difference %.1e on %d crops of photographs"
+    log.info(agreement, path, apart, TRIED)
     return path
 
 

@@ -88,8 +88,8 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
         with use_threads(settings.threads):
             job, model = plan_run(settings, began)
             gray = settings.channels is None and are_gray(job.shown)
-            if said := gray_words(gray, job.settings.image_size):
-                log.info("%s", said)
+            if advice := gray_words(gray, job.settings.image_size):
+                log.info("%s", advice)
             if (folder / CONFIG).exists():
                 log.info("%s has no checkpoint; restarting", folder)
             clear(folder)
@@ -207,12 +207,12 @@ def _resumable(folder: Path) -> Iterator[None]:
         if not isinstance(error, NotWrittenError):
             raise
         begun = (folder / CONFIG).is_file()
-        how = (
+        remedy = (
             f"; free some space, then resume with: `nearfar.resume({str(folder)!r})`"
             if begun
             else ""
         )
-        raise NotWrittenError(f"{error}{how}") from error
+        raise NotWrittenError(f"{error}{remedy}") from error
 
 
 def _taught(folder: Path, job: Job, teacher: FoundTeacher) -> Job:

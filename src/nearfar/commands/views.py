@@ -103,8 +103,8 @@ def show_views(
     say_read(few)
     plan = _plan(settings, few, method_given="method" in given)
     title = title_of(settings.data, settings.method)
-    found = views_shown(few, plan, samples=samples, seed=seed)
-    write_page(page, "views.html", title=title, about=about(few), found=found)
+    content = views_shown(few, plan, samples=samples, seed=seed)
+    write_page(page, "views.html", title=title, about=about(few), content=content)
     log.info("%d images and their views -> %s", len(few), page)
     return page
 

@@ -125,10 +125,10 @@ def _by_links(words: Sequence[str], rows: list[int], paths: Sequence[str]) -> li
     known: dict[tuple[int, int] | str, int] = {}
     for row, path in enumerate(paths):
         known.setdefault(file_identity(path), row)
-    found = list(rows)
+    linked = list(rows)
     for place in left:
-        found[place] = known.get(file_identity(words[place]), -1)
-    return found
+        linked[place] = known.get(file_identity(words[place]), -1)
+    return linked
 
 
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:

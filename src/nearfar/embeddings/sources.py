@@ -73,7 +73,7 @@ class Source(Protocol):
         """Return where a page of this name goes if nobody says where; None: nowhere."""
         ...
 
-    def open(self, how: Opening) -> Embeddings:
+    def open(self, opening: Opening) -> Embeddings:
         """Open the images, with what gives their features."""
         ...
 
@@ -93,23 +93,23 @@ class OfRun:
         """Return a file in the run folder, which is replaced."""
         return self.run.path / f"{name}.html"
 
-    def open(self, how: Opening) -> Embeddings:
+    def open(self, opening: Opening) -> Embeddings:
         """Open the data of the run, or other data, with its encoder."""
-        if isinstance(how.encoder, str):
+        if isinstance(opening.encoder, str):
             raise ValueError(
-                f"`encoder={how.encoder!r}` is for data without a run: {self.name} has its own"
+                f"`encoder={opening.encoder!r}` is for data without a run: {self.name} has its own"
             )
-        settings, trained = self.run.settings, load(self.run, encoder=how.encoder)
-        source = settings.given("data") if how.data is None else how.data
-        split = how.part or (settings.split if how.data is None else None)
+        settings, trained = self.run.settings, load(self.run, encoder=opening.encoder)
+        source = settings.given("data") if opening.data is None else opening.data
+        split = opening.part or (settings.split if opening.data is None else None)
         try:
             request = FormatRequest(trained.image_size, trained.channels)
-            found = scanned(source, how.label_column, request=request)
-            split = of_source(split, found)
+            scanned_source = scanned(source, opening.label_column, request=request)
+            split = of_source(split, scanned_source)
             reading = settings.reading_for(trained.image_size)
-            images = read_images(found, split=split, **reading)
+            images = read_images(scanned_source, split=split, **reading)
         except FileNotFoundError as error:
-            if how.data is not None:
+            if opening.data is not None:
                 raise
             raise FileNotFoundError(
                 f"{error}; that is where the data of {self.name} was: name it anew"
@@ -120,12 +120,12 @@ class OfRun:
             self.name,
             source,
             split,
-            how.label_column,
+            opening.label_column,
             self.run,
-            own_data=how.data is None,
-            module=how.encoder,
+            own_data=opening.data is None,
+            module=opening.encoder,
         )
-        return checked(photos, how.fewest)
+        return checked(photos, opening.fewest)
 
 
 @dataclass(frozen=True)
@@ -149,19 +149,19 @@ class WithoutRun:
 class OfData(WithoutRun):
     """Images without a run: features at hand, or those of weights that are named."""
 
-    def open(self, how: Opening) -> Embeddings:
+    def open(self, opening: Opening) -> Embeddings:
         """Open the images; further data joins them."""
-        source = joined_sources(self.source, how.data)
-        found = scanned(source, how.label_column)
-        size = size_untrained(found) if how.encoder is None else USUAL
-        split = of_source(how.part, found)
-        images = read_images(found, split=split, image_size=size)
-        for_copies = how.copies and how.encoder is None
-        net = encoder_for_copies(images) if for_copies else encoder_for(images, how.encoder)
+        source = joined_sources(self.source, opening.data)
+        scanned_source = scanned(source, opening.label_column)
+        size = size_untrained(scanned_source) if opening.encoder is None else USUAL
+        split = of_source(opening.part, scanned_source)
+        images = read_images(scanned_source, split=split, image_size=size)
+        for_copies = opening.copies and opening.encoder is None
+        net = encoder_for_copies(images) if for_copies else encoder_for(images, opening.encoder)
         photos = Embeddings(
-            images, net, self.name, source, split, how.label_column, for_copies=for_copies
+            images, net, self.name, source, split, opening.label_column, for_copies=for_copies
         )
-        return checked(photos, how.fewest)
+        return checked(photos, opening.fewest)
 
 
 @dataclass(frozen=True)
@@ -170,28 +170,30 @@ class OfVectors(WithoutRun):
 
     vectors: Vectors
 
-    def open(self, how: Opening) -> Embeddings:
+    def open(self, opening: Opening) -> Embeddings:
         """Join the vectors with the images of `data`, by their names or in their order; without
         data they have grey stand-ins.
         """
-        if how.encoder is not None:
+        if opening.encoder is not None:
             raise ValueError(f"{self.name} holds vectors: no encoder is needed")
-        if how.data is None and how.split not in (None, "all"):
+        if opening.data is None and opening.split not in (None, "all"):
             raise ValueError(f"{self.name} holds vectors, which have no splits: leave `split` out")
-        vectors, column = self._labelled(how.label_column, how.data)
-        if how.data is None:
-            return checked(self._alone(vectors), how.fewest)
-        found = scanned(how.data, column)
-        images = read_images(found, split=how.split or "all", image_size=size_untrained(found))
+        vectors, column = self._labelled(opening.label_column, opening.data)
+        if opening.data is None:
+            return checked(self._alone(vectors), opening.fewest)
+        scanned_source = scanned(opening.data, column)
+        images = read_images(
+            scanned_source, split=opening.split or "all", image_size=size_untrained(scanned_source)
+        )
         of = self._matched(vectors, images)
         kept, rows = map(list, zip(*sorted(of.items()), strict=True))
         images = images.subset(kept)
-        if images.labels is None or how.label_column != column:
+        if images.labels is None or opening.label_column != column:
             images.labels, images.class_names = _numbered(vectors.labels, rows)
         elif vectors.labels is not None:
             log.info("labels are those of %s, not those of %s", images.source, self.name)
-        photos = Embeddings(images, None, self.name, how.data, vectors=vectors.features[rows])
-        return checked(photos, how.fewest)
+        photos = Embeddings(images, None, self.name, opening.data, vectors=vectors.features[rows])
+        return checked(photos, opening.fewest)
 
     def _labelled(self, label_column: str | None, data: Any) -> tuple[Vectors, str | None]:
         """Return the vectors with the labels in a column, if it is one of theirs, and None; else
@@ -241,15 +243,15 @@ class OfVectors(WithoutRun):
                 )
             log.info("the vectors have no names: they are taken in the order of %s", images.source)
             return {row: row for row in range(count)}
-        of, how = match(names, images.names, Embeddings(images, None).paths)
+        of, note = match(names, images.names, Embeddings(images, None).paths)
         if not of:
             raise ValueError(
                 f"no name in {self.name} is that of an image in {images.source}: first "
                 f"{names[0]!r:.300}, and {images.names[0]!r:.300} there (folder and file must "
                 "agree)"
             )
-        if how:
-            log.info("%s", how)
+        if note:
+            log.info("%s", note)
         if len(of) < max(len(images), count):
             log.warning(
                 "%d of %d images have one of the %d vectors; the others are left out",
@@ -275,20 +277,23 @@ class OfEmbeddings:
         """Return None: a program says where its pages go."""
         return None
 
-    def open(self, how: Opening) -> Embeddings:
+    def open(self, opening: Opening) -> Embeddings:
         """Return them as they are; ValueError for options that ask for others."""
-        if any(value is not None for value in (how.data, how.split, how.encoder, how.label_column)):
+        if any(
+            value is not None
+            for value in (opening.data, opening.split, opening.encoder, opening.label_column)
+        ):
             raise ValueError(
                 "these embeddings are open already: name data, split, encoder and label column "
                 "where they are made, as in nearfar.embed('photos', split='all')"
             )
         images = self.embeddings.images
-        if how.usual == "all" and len(images.splits) > 1 and images.split in images.splits:
+        if opening.usual == "all" and len(images.splits) > 1 and images.split in images.splits:
             log.info(
                 "this compares the images of %s alone: nearfar.embed(..., split='all') opens all",
                 images.where,
             )
-        return checked(self.embeddings, how.fewest)
+        return checked(self.embeddings, opening.fewest)
 
 
 def resolve(target: Any) -> Source:

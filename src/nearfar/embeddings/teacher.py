@@ -71,11 +71,11 @@ class FoundTeacher:
         if vectors.names is not None:
             paths = [path for path in paths_of(whole) if path is not None]
             own = paths if len(paths) == len(whole) else None
-            of, how = match(vectors.names, whole.names, own)
+            of, note = match(vectors.names, whole.names, own)
             first = f": its first name is {vectors.names[0]!r:.300}"
         elif len(vectors.features) == len(whole):
             of, first = {row: row for row in range(len(whole))}, ""
-            how = f"the vectors of {self.given} have no names: they are taken in the images' order"
+            note = f"the vectors of {self.given} have no names: they are taken in the images' order"
         else:
             texts = f"rename one of {', '.join(vectors.texts)}" if vectors.texts else "name them"
             raise ValueError(
@@ -89,8 +89,8 @@ class FoundTeacher:
                 f"`teacher={self.given!r}` has no vector for {len(missing)} of the {len(images)} "
                 f"training images, such as {missing[0]!r:.300}{first}"
             )
-        if how:
-            log.info("%s", how)
+        if note:
+            log.info("%s", note)
         return vectors.features[rows]
 
 

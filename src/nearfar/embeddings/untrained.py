@@ -60,16 +60,16 @@ def untrained_encoder(image_size: int, channels: int) -> Encoder:
     this package; colours and edges alone for images that are neither grayscale nor colour.
     """
     members: list[tuple[Encoder | str, float]] = list(COPIES.items())
-    said = "features of colours and edges"
+    features = "features of colours and edges"
     if channels in (1, 3) and (weights := installed_weights()) is not None:
         beside = BESIDE_GRAY if channels == 1 else BESIDE
         members = [(PRETRAINED, 1.0), *beside.items()]
-        said = f"features of {weights.encoder}, trained on ImageNet, beside edges and colours"
+        features = f"features of {weights.encoder}, trained on ImageNet, beside edges and colours"
     elif channels in (1, 3):
         simple = join_encoders(members, image_size, channels)
         members = [(simple, 1.0), (named_encoder(OWN, image_size, channels), 1.0)]
-        said += f" and of the net that comes with nearfar; {BETTER}"
-    log.info("%s", said)
+        features += f" and of the net that comes with nearfar; {BETTER}"
+    log.info("%s", features)
     return join_encoders(members, image_size, channels)
 
 

@@ -101,7 +101,7 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     names the first that is missing, or that may mean several images.
     """
     wanted = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
-    row_of, said = match(wanted, names, None)
+    row_of, note = match(wanted, names, None)
     lost = sorted(set(wanted) - {wanted[place] for place in row_of.values()})
     if lost or not row_of:
         example = f", such as {lost[0]!r}" if lost else ""
@@ -110,8 +110,8 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
             f"or may be several"
             f"{example}"
         )
-    if said:
-        say_once(f"in the list of labels {said}")
+    if note:
+        say_once(f"in the list of labels {note}")
     return np.array(sorted(row_of), dtype=np.int64)
 
 

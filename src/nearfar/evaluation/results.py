@@ -145,7 +145,11 @@ class Measurement(Mapping[str, dict[str, float]]):
         """Return both in one: `new` replaces its columns, as a whole where its protocol has other
         options now.
         """
-        changed = {column for column, how in new.how.items() if self.how.get(column, how) != how}
+        changed = {
+            column
+            for column, options in new.how.items()
+            if self.how.get(column, options) != options
+        }
         rows: Rows = {}
         for row in ENCODERS:
             before = {
@@ -300,8 +304,8 @@ def outcome(measured: Measurement) -> Outcome | None:
 
 def sentence(measured: Measurement) -> str:
     """Say whether to keep the trained encoder, as `outcome` does; empty without other rows."""
-    found = outcome(measured)
-    return found.words if found else ""
+    judgement = outcome(measured)
+    return judgement.words if judgement else ""
 
 
 def gray_words(gray: bool, image_size: int) -> str:

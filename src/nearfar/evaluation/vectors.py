@@ -78,9 +78,9 @@ def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None
     ValueError, one line, for features that are not finite, names that occur twice, and columns of
     other lengths.
     """
-    said = describe(source)
-    with raise_as_value_error(f"cannot use the vectors of {said}"):
-        columns = _columns(source, said, label_column)
+    source_name = describe(source)
+    with raise_as_value_error(f"cannot use the vectors of {source_name}"):
+        columns = _columns(source, source_name, label_column)
         if columns is None:
             return None
         x = np.array(columns.features, np.float32)
@@ -92,7 +92,9 @@ def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None
             )
         checked = features(x, "given")
         if zeros := int((x == 0).all(1).sum()):
-            say_once(f"{zeros} of {len(x)} vectors of '{said}' are all zero, and like no other")
+            say_once(
+                f"{zeros} of {len(x)} vectors of '{source_name}' are all zero, and like no other"
+            )
         names, labels = columns.names, columns.labels
         words = None if names is None else [_name(name) for name in np.atleast_1d(names).tolist()]
         if words is not None and "" in words:
@@ -106,7 +108,7 @@ def find_vectors(source: Any, label_column: str | None = None) -> Vectors | None
         known = None if labels is None else _labels_of(labels)
         if any(values is not None and len(values) != len(x) for values in (words, known)):
             raise ValueError(f"{len(x)} rows need as many names and labels")
-        return Vectors(said, checked, words, known, columns.texts, columns.columns)
+        return Vectors(source_name, checked, words, known, columns.texts, columns.columns)
 
 
 def _name(value: Any) -> str:
@@ -125,13 +127,13 @@ def _labels_of(labels: Any) -> list[str | None] | None:
         return None
 
 
-def _columns(source: Any, said: str, label_column: str | None) -> _Columns | None:
+def _columns(source: Any, source_name: str, label_column: str | None) -> _Columns | None:
     """The columns of a source with features; None for one without."""
     rows, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if isinstance(rows, (np.ndarray, Tensor)):
         return _alone(rows, labels)
     if is_table(source):
-        return None if isinstance(source, dict) else _of_dataset(source, said, label_column)
+        return None if isinstance(source, dict) else _of_dataset(source, source_name, label_column)
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_file():
         return None
     if is_array_file(source):
@@ -145,16 +147,20 @@ def _columns(source: Any, said: str, label_column: str | None) -> _Columns | Non
     ending = Path(source).suffix.lower()
     if ending in TEXT_TABLES:
         with contextlib.suppress(ValueError):  # of no table, which its source says
-            return _of_wide(lambda: read_table(Path(source), label_column), said, label_column)
+            return _of_wide(
+                lambda: read_table(Path(source), label_column), source_name, label_column
+            )
         return None
     if ending != ".parquet":
         return None
     schema = pyarrow.parquet.read_schema(source)
-    chosen = _chosen(schema, said, label_column)
+    chosen = _chosen(schema, source_name, label_column)
     if chosen is None:
         if images_in(schema) is not None:
             return None
-        return _of_wide(lambda: pyarrow.parquet.read_table(source), said, label_column, schema)
+        return _of_wide(
+            lambda: pyarrow.parquet.read_table(source), source_name, label_column, schema
+        )
     wanted = [name for name in chosen[:3] if name is not None]
     return _of_table(pyarrow.parquet.read_table(source, columns=wanted), chosen, schema.names)
 
@@ -167,7 +173,7 @@ def _alone(rows: np.ndarray | Tensor, labels: Any = None) -> _Columns | None:
 
 def _of_wide(
     read: Callable[[], pyarrow.Table],
-    said: str,
+    source_name: str,
     label_column: str | None,
     schema: pyarrow.Schema | None = None,
 ) -> _Columns | None:
@@ -186,7 +192,7 @@ def _of_wide(
     texts = [name for name in others if _is_text(rest.schema.field(name).type)]
     names = find_column(texts, PATH_NAMES) or find_column(others, PATH_NAMES)
     named = f", named by '{names}'" if names else ""
-    say_once(f"vectors of '{said}': {len(wide)} columns, '{wide[0]}' to '{wide[-1]}'{named}")
+    say_once(f"vectors of '{source_name}': {len(wide)} columns, '{wide[0]}' to '{wide[-1]}'{named}")
     return _Columns(
         np.stack(flat, 1),
         wide[0],
@@ -237,7 +243,7 @@ def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
 
 
 def _chosen(
-    schema: pyarrow.Schema, said: str, label_column: str | None
+    schema: pyarrow.Schema, source_name: str, label_column: str | None
 ) -> tuple[str, str | None, str | None, list[str]] | None:
     """The columns of features, names and labels, and others that may hold names; None without
     features, and beside images.
@@ -249,7 +255,7 @@ def _chosen(
         return None
     if (images := images_in(schema)) is not None:
         say_once(
-            f"'{said}' holds images in column '{images}': these are used, and not the "
+            f"'{source_name}' holds images in column '{images}': these are used, and not the "
             f"lists of floats in '{column}'"
         )
         return None
@@ -260,7 +266,10 @@ def _chosen(
         column_name for column_name in label_columns(schema) if column_name not in (column, names)
     )
     labels = labels or next(usual, None)
-    say_once(f"vectors of '{said}': column '{column}'" + (f", named by '{names}'" if names else ""))
+    say_once(
+        f"vectors of '{source_name}': column '{column}'"
+        + (f", named by '{names}'" if names else "")
+    )
     texts += [column_name for column_name in _pandas_index(schema) if column_name not in texts]
     others = (
         [column_name for column_name in texts if column_name != labels] if names is None else []
@@ -298,18 +307,20 @@ def _column_of(schema: pyarrow.Schema) -> str | None:
     return find_column(lists, VECTOR_NAMES) or (likely[0] if len(likely) == 1 else None)
 
 
-def _of_dataset(table: Any, said: str, label_column: str | None) -> _Columns | None:
-    chosen = _chosen(table.features.arrow_schema, said, label_column)
+def _of_dataset(table: Any, source_name: str, label_column: str | None) -> _Columns | None:
+    chosen = _chosen(table.features.arrow_schema, source_name, label_column)
     if chosen is None:
         return None
     wanted = [name for name in chosen[:3] if name is not None]
     read = table.select_columns(wanted).with_format("arrow")[:]
-    found = _of_table(read, chosen, table.column_names)
+    columns = _of_table(read, chosen, table.column_names)
     names = getattr(table.features.get(chosen[2] or ""), "names", None)
     if names is None:
-        return found
-    return found._replace(
-        labels=[None if number is None or number < 0 else names[number] for number in found.labels]
+        return columns
+    return columns._replace(
+        labels=[
+            None if number is None or number < 0 else names[number] for number in columns.labels
+        ]
     )
 
 

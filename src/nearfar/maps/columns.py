@@ -300,12 +300,12 @@ def join_columns(
         again += known.setdefault(name, row) != row
     rows = [row_of.get(name) for name in names]
     if others and None in rows:
-        found, how = match(list(others), names, paths)
-        for image, place in found.items():
+        matched, note = match(list(others), names, paths)
+        for image, place in matched.items():
             if rows[image] is None:
                 rows[image] = list(others.values())[place]
-        if how:
-            log.info("`columns`: %s", how)
+        if note:
+            log.info("`columns`: %s", note)
     if again:
         log.info("`columns`: left out %d rows whose names had occurred before", again)
     if lacking := rows.count(None):

@@ -41,15 +41,15 @@ def find_nearest(
             [3]])
     """
     if approximate:
-        found, share = approximate_rows(rows, queries, k)
+        nearest, share = approximate_rows(rows, queries, k)
         log.info(
             "the approximate search found %.1f %% of the true %d nearest images", 100 * share, k
         )
-        return found
+        return nearest
     device = find_device()
     queries, own = (None if rows is None else rows.to(device) for rows in (queries, own))
-    found = nearest_rows(rows.to(device), queries, k, own=own)
-    return Nearest(found.distance.cpu(), found.index.cpu())
+    nearest = nearest_rows(rows.to(device), queries, k, own=own)
+    return Nearest(nearest.distance.cpu(), nearest.index.cpu())
 
 
 def approximate_rows(
@@ -85,7 +85,7 @@ def approximate_rows(
     if not 1 <= k <= len(rows) - own:
         raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - own} rows")
     searched = unit_rows(rows.detach(), torch.float32)
-    asked = searched if queries is None else unit_rows(queries.detach(), torch.float32)
+    query_rows = searched if queries is None else unit_rows(queries.detach(), torch.float32)
     generator = torch.Generator().manual_seed(seed)
     lists = max(1, min(int(4 * math.sqrt(len(rows))), len(rows) // A_LIST))
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -94,30 +94,30 @@ def approximate_rows(
     index.train(searched[torch.randperm(len(rows), generator=generator)[: lists * A_LIST]].numpy())
     index.add(searched.numpy())
 
-    sample = torch.randperm(len(asked), generator=generator)[:SAMPLE]
-    true = nearest_rows(searched, asked[sample], k, own=sample if own else None).index
+    sample = torch.randperm(len(query_rows), generator=generator)[:SAMPLE]
+    true = nearest_rows(searched, query_rows[sample], k, own=sample if own else None).index
     index.nprobe = 1
     while (
-        share := _share(_search(index, asked, sample, k, own).index, true)
+        share := _share(_search(index, query_rows, sample, k, own).index, true)
     ) < wanted and index.nprobe < lists:
         index.nprobe = min(lists, 2 * index.nprobe)
     parts = []
-    with progress("comparing images", len(asked)) as bar:
-        for part in torch.arange(len(asked)).split(PART):
-            parts.append(_search(index, asked, part, k, own))
+    with progress("comparing images", len(query_rows)) as bar:
+        for part in torch.arange(len(query_rows)).split(PART):
+            parts.append(_search(index, query_rows, part, k, own))
             bar.advance(len(part))
     distance, position = (torch.cat(each) for each in zip(*parts, strict=True))
     (short,) = torch.where((position < 0).any(1))
     if len(short):
         distance[short], position[short] = nearest_rows(
-            searched, asked[short], k, own=short if own else None
+            searched, query_rows[short], k, own=short if own else None
         )
     return Nearest(distance, position), share
 
 
-def _search(index: Any, asked: Tensor, part: Tensor, k: int, own: bool) -> Nearest:
+def _search(index: Any, query_rows: Tensor, part: Tensor, k: int, own: bool) -> Nearest:
     """The k nearest rows of some queries; own: the queries are rows of the index, and left out."""
-    cosine, position = map(torch.from_numpy, index.search(asked[part].numpy(), k + own))
+    cosine, position = map(torch.from_numpy, index.search(query_rows[part].numpy(), k + own))
     distance = (1 - cosine).clamp_(0, 2)
     if own:
         itself = position == part[:, None]

@@ -442,14 +442,14 @@ def _typical(first: np.ndarray, second: np.ndarray, rough: np.ndarray) -> float:
     JPEG changes all blocks that show something; another digit, its own alone.
     """
     rows, columns = first.shape[0] // BLOCK, first.shape[1] // BLOCK
-    found, by_jpeg = (
+    errors, by_jpeg = (
         np.abs(np.subtract(first, other, dtype=np.int16))[: BLOCK * rows, : BLOCK * columns]
         .reshape(rows, BLOCK, columns, BLOCK)
         .mean((1, 3))
         for other in (second, rough)
     )
     shown = by_jpeg > SHOWN
-    return min(1.0, float(np.median(found[shown] / by_jpeg[shown]))) if shown.any() else 1.0
+    return min(1.0, float(np.median(errors[shown] / by_jpeg[shown]))) if shown.any() else 1.0
 
 
 def _versions(first: np.ndarray, second: np.ndarray) -> Iterator[np.ndarray]:
@@ -495,23 +495,25 @@ def _box(first: np.ndarray, second: np.ndarray) -> Box:
     """
     (tall, broad), (height, width) = first.shape[1:], second.shape[1:]
     ends, scale = np.array([0.0, 0.0, broad, tall]), np.tile([broad / width, tall / height], 2)
-    one, other = (
+    first_plane, second_plane = (
         image.mean(0, dtype=np.float32).round().astype(np.uint8) for image in (first, second)
     )
-    target = gaussian_filter(other.astype(np.float32), 1)
+    target = gaussian_filter(second_plane.astype(np.float32), 1)
     x, y = (
         np.linspace(-1, 1, width, dtype=np.float32),
         np.linspace(-1, 1, height, dtype=np.float32)[:, None],
     )
     for _ in range(2):
-        found = gaussian_filter(_resized(one, width, height, box=tuple(ends)).astype(np.float32), 1)
-        down, across = np.gradient(found)
+        stretched = gaussian_filter(
+            _resized(first_plane, width, height, box=tuple(ends)).astype(np.float32), 1
+        )
+        down, across = np.gradient(stretched)
         slopes = np.stack([across, across * x, down, down * y]).reshape(4, -1)
         square = slopes @ slopes.T
         square += np.eye(4) * (
             1e-6 * np.trace(square) + 1e-6
         )  # for images without edges in one direction
-        left, wider, top, taller = np.linalg.solve(square, slopes @ (target - found).ravel())
+        left, wider, top, taller = np.linalg.solve(square, slopes @ (target - stretched).ravel())
         ends += np.array([left - wider, top - taller, left + wider, top + taller]) * scale
         ends = np.clip(ends, [0, 0, broad - CUT, tall - CUT], [CUT, CUT, broad, tall])
     return tuple(ends)
@@ -569,12 +571,12 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
     rows, largest = max(AROUND, ROWS // width), 0.0
     for top in range(0, height, rows):
         above, strip = min(top, AROUND), slice(max(0, top - AROUND), top + rows + AROUND)
-        one, other, third = (
+        first_plane, second_plane, rough_plane = (
             gaussian_filter(plane[strip].astype(np.float32), BLUR)
             for plane in (first, second, rough)
         )
-        share = _strength(one - other) / (
-            strength * maximum_filter(_strength(one - third), AROUND) + FLOOR
+        share = _strength(first_plane - second_plane) / (
+            strength * maximum_filter(_strength(first_plane - rough_plane), AROUND) + FLOOR
         )
         largest = max(largest, float(share[above : above + rows].max()))
     return largest

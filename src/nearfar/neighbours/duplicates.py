@@ -192,14 +192,14 @@ def find_links(
         if not archive or pair[0] < archive <= pair[1]
     ]
     rows = torch.from_numpy(np.unique(same))
-    known, asked = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
-    if len(known) < 2 - bool(archive) or not len(asked):
+    known, queries = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
+    if len(known) < 2 - bool(archive) or not len(queries):
         return sorted(links)
     count = min(NEIGHBOURS, len(known) - (not archive))
-    queries = features[asked] if archive else None
-    near_rows = find_nearest(features[known], queries, count, approximate=approximate)
+    query_features = features[queries] if archive else None
+    near_rows = find_nearest(features[known], query_features, count, approximate=approximate)
     near, column = torch.where(near_rows.distance <= most)
-    first, second = asked[near], known[near_rows.index[near, column]]
+    first, second = queries[near], known[near_rows.index[near, column]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), near_rows.distance[near, column])
@@ -213,16 +213,18 @@ def find_links(
         ]
     crowded = near_rows.distance[:, -1] <= most
     if has_pixels and count == NEIGHBOURS and bool(crowded.any()):
-        links += _crowded_copies(images, images, known, asked[crowded], links, compare, approximate)
+        links += _crowded_copies(
+            images, images, known, queries[crowded], links, compare, approximate
+        )
     if has_pixels:
         sure_links = [link for link in links if link.kind < NEAR_DUPLICATE]
         stretched = _stretched_copies(
-            images, images, known, asked, sure_links, compare, approximate
+            images, images, known, queries, sure_links, compare, approximate
         )
         links = _replaced(links, stretched)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < NEAR_DUPLICATE}
-        links = _replaced(links, _turned_copies(images, known, asked, sure, approximate))
+        links = _replaced(links, _turned_copies(images, known, queries, sure, approximate))
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
 
 
@@ -259,7 +261,7 @@ def _without_chains(links: Sequence[Link]) -> list[Link]:
 def _turned_copies(
     images: Images,
     known: Int64[Tensor, " known"],
-    asked: Int64[Tensor, " asked"],
+    queries: Int64[Tensor, " queries"],
     sure: set[tuple[int, int]],
     approximate: bool = False,
 ) -> list[Link]:
@@ -269,7 +271,7 @@ def _turned_copies(
     more than COPY, the distance is COPY squared / 2 at most.
     """
     small = small_images(images, known)
-    own = small if asked is known else small_images(images, asked)
+    own = small if queries is known else small_images(images, queries)
     full = lru_cache(CACHED)(partial(full_size, images))
     exact = lru_cache(None)(partial(_is_lossless, images))
     links, tried = dict[tuple[int, int], Link](), set()
@@ -283,7 +285,7 @@ def _turned_copies(
         place, far = near_rows.index[near, column], near_rows.distance[near, column]
         parts = zip(place.split(PAIRS), near.split(PAIRS), strict=True)
         close = torch.cat([pixel_difference(small[i], other[j]) for i, j in parts]) <= COPY
-        candidates = torch.stack([known[place], asked[near]], 1)[close].tolist()
+        candidates = torch.stack([known[place], queries[near]], 1)[close].tolist()
         for (first, second), distance in zip(candidates, far[close].tolist(), strict=True):
             pair, at = (
                 ((first, second), turn) if first < second else ((second, first), inverse(turn))
@@ -312,30 +314,30 @@ def _crowded_copies(
     first: Images,
     second: Images,
     known: Int64[Tensor, " known"],
-    asked: Int64[Tensor, " asked"],
+    queries: Int64[Tensor, " queries"],
     links: Sequence[Link],
     compare: Comparison,
     approximate: bool = False,
 ) -> list[Link]:
     """Further copies of images whose eight nearest are all near: series, forms, screenshots.
 
-    asked: positions of these images in the second set; known: those in the first that they are
+    queries: positions of these images in the second set; known: those in the first that they are
     compared with.
     """
-    asked = _without_copy(first, second, known, asked, links)
-    if not len(asked):
+    queries = _without_copy(first, second, known, queries, links)
+    if not len(queries):
         return []
     small = small_images(first, known, FINER)
-    own = small_images(second, asked, FINER)
+    own = small_images(second, queries, FINER)
     pairs = _near_pairs(small, own, approximate)
-    return _confirmed(first, second, known, asked, pairs, links, compare)
+    return _confirmed(first, second, known, queries, pairs, links, compare)
 
 
 def _stretched_copies(
     first: Images,
     second: Images,
     known: Int64[Tensor, " known"],
-    asked: Int64[Tensor, " asked"],
+    queries: Int64[Tensor, " queries"],
     links: Sequence[Link],
     compare: Comparison,
     approximate: bool = False,
@@ -345,24 +347,24 @@ def _stretched_copies(
     The arguments are those of `_crowded_copies`. Nothing is read where all images have the same
     proportions. In one set, only images whose proportions are not the usual ones are asked for.
     """
-    asked = _without_copy(first, second, known, asked, links)
-    ratios, own_ratios = _log_ratios(first, known), _log_ratios(second, asked)
-    if _are_apart(first, second, known, asked):
+    queries = _without_copy(first, second, known, queries, links)
+    ratios, own_ratios = _log_ratios(first, known), _log_ratios(second, queries)
+    if _are_apart(first, second, known, queries):
         other = (own_ratios[:, None] - torch.stack([ratios.min(), ratios.max()])).abs().amax(1)
         unlike = other > PROPORTIONS
     else:  # of two images of other proportions, at least one is farther than half from the median
         unlike = (own_ratios - ratios.median()).abs() > PROPORTIONS / 2
-    asked, own_ratios = asked[unlike], own_ratios[unlike]
-    if not len(asked):
+    queries, own_ratios = queries[unlike], own_ratios[unlike]
+    if not len(queries):
         return []
     small = whole_images(first, known, ratios == 0, FINER)
-    own = whole_images(second, asked, own_ratios == 0, FINER)
+    own = whole_images(second, queries, own_ratios == 0, FINER)
     pairs = [
         (at, by, distance)
         for at, by, distance in _near_pairs(small, own, approximate)
         if abs(ratios[at] - own_ratios[by]) > PROPORTIONS
     ]
-    return _confirmed(first, second, known, asked, pairs, links, compare)
+    return _confirmed(first, second, known, queries, pairs, links, compare)
 
 
 def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, " rows"]:
@@ -379,26 +381,29 @@ def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, "
 
 
 def _are_apart(
-    first: Images, second: Images, known: Int64[Tensor, " known"], asked: Int64[Tensor, " asked"]
+    first: Images,
+    second: Images,
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
 ) -> bool:
     """Return whether images are compared with those of another set, and not with one another."""
-    return first is not second or not bool(torch.isin(asked, known).any())
+    return first is not second or not bool(torch.isin(queries, known).any())
 
 
 def _without_copy(
     first: Images,
     second: Images,
     known: Int64[Tensor, " known"],
-    asked: Int64[Tensor, " asked"],
+    queries: Int64[Tensor, " queries"],
     links: Sequence[Link],
 ) -> Int64[Tensor, " left"]:
-    """The images of `asked` to compare further: in another set than `known`, a copy of one of its
+    """The images of `queries` to compare further: in another set than `known`, a copy of one of its
     images is enough.
     """
-    if not _are_apart(first, second, known, asked):
-        return asked
+    if not _are_apart(first, second, known, queries):
+        return queries
     copied = [link.second for link in links if link.kind < NEAR_DUPLICATE]
-    return asked[~torch.isin(asked, torch.tensor(copied, dtype=asked.dtype))]
+    return queries[~torch.isin(queries, torch.tensor(copied, dtype=queries.dtype))]
 
 
 def _near_pairs(
@@ -427,9 +432,9 @@ def _near_pairs(
     at, by, distance = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
     largest = torch.empty(len(at))
     for some in torch.arange(len(at)).split(PAIRS // 8):
-        one, other = at[some], by[some]
-        far = (small[one] - own[other]).abs().flatten(1).amax(1)
-        far[pixel_difference(coarse[one], own_coarse[other]) > COPY] = torch.inf
+        rows, own_rows = at[some], by[some]
+        far = (small[rows] - own[own_rows]).abs().flatten(1).amax(1)
+        far[pixel_difference(coarse[rows], own_coarse[own_rows]) > COPY] = torch.inf
         largest[some] = far
     order = largest.argsort(stable=True)[: int(largest.isfinite().sum())]
     return list(zip(*(values[order].tolist() for values in (at, by, distance)), strict=True))
@@ -439,46 +444,46 @@ def _confirmed(
     first: Images,
     second: Images,
     known: Int64[Tensor, " known"],
-    asked: Int64[Tensor, " asked"],
+    queries: Int64[Tensor, " queries"],
     pairs: Sequence[tuple[int, int, float]],
     links: Sequence[Link],
     compare: Comparison,
 ) -> list[Link]:
-    """The copies among pairs of places in `known` and `asked`, by comparing them in their order.
+    """The copies among pairs of places in `known` and `queries`, by comparing them in their order.
 
     Those of an image end when eight comparisons found no copy of it. Two that are in one group by
     now are not compared. In two different sets, `known` counts as one group: a copy of one of its
     images is enough.
     """
-    apart = _are_apart(first, second, known, asked)
+    apart = _are_apart(first, second, known, queries)
     judged = {link[1:3] for link in links}
-    groups = DisjointSet([-1, *known.tolist(), *asked.tolist()])
+    groups = DisjointSet([-1, *known.tolist(), *queries.tolist()])
     for link in links:
         if link.kind < NEAR_DUPLICATE:
             for end in (ends := (-1 if apart else link.first, link.second)):
                 groups.add(end)
             groups.merge(*ends)
-    found = list[Link]()
+    confirmed = list[Link]()
     failed: Counter[tuple[bool, int]] = Counter()
     for at, by, distance in tracked(pairs, "comparing images"):
-        one, other = int(known[at]), int(asked[by])
+        row, other = int(known[at]), int(queries[by])
         if first is second:
-            one, other = min(one, other), max(one, other)
-        ends = -1 if apart else one, other
-        tried = (False, one), (apart, other)
+            row, other = min(row, other), max(row, other)
+        ends = -1 if apart else row, other
+        tried = (False, row), (apart, other)
         if (
-            (one, other) not in judged
+            (row, other) not in judged
             and not groups.connected(*ends)
             and min(failed[end] for end in tried) < DIFFERENT
         ):
-            judged.add((one, other))
-            kind = compare(one, other)
+            judged.add((row, other))
+            kind = compare(row, other)
             if kind < NEAR_DUPLICATE:
-                found.append(Link(distance, one, other, kind))
+                confirmed.append(Link(distance, row, other, kind))
                 groups.merge(*ends)
             else:
                 failed.update(tried)
-    return found
+    return confirmed
 
 
 class Leaks(NamedTuple):
@@ -528,14 +533,14 @@ def find_leaks(
             done = min(done + CHUNK, len(pairs)) if tried < CONFIRMED else done + int(new[-1]) + 1
             bar.update(done)
     left = torch.isin(pairs[done:, 1], torch.tensor(list(links), dtype=torch.int64))
-    known, asked = torch.arange(len(train)), torch.arange(len(test))
+    known, queries = torch.arange(len(train)), torch.arange(len(test))
     if len(train) > NEIGHBOURS:
-        crowded = asked[near_rows.distance[:, -1] <= most]
+        crowded = queries[near_rows.distance[:, -1] <= most]
         sure = list(links.values())
         for link in _crowded_copies(train, test, known, crowded, sure, compare):
             links.setdefault(link.second, link)
     sure = list(links.values())
-    for link in _stretched_copies(train, test, known, asked, sure, compare):
+    for link in _stretched_copies(train, test, known, queries, sure, compare):
         links.setdefault(link.second, link)
     return Leaks(list(links.values()), bool(left.all()))
 
@@ -559,9 +564,9 @@ def _confirm_pairs(
         [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
     )
     links = []
-    for row, (one, other) in enumerate(tracked(pairs.tolist(), "comparing images")):
-        kind = compare(one, other) if apart[row] <= COPY else NEAR_DUPLICATE
-        links.append(Link(float(distance[row]), one, other, kind))
+    for position, (row, other) in enumerate(tracked(pairs.tolist(), "comparing images")):
+        kind = compare(row, other) if apart[position] <= COPY else NEAR_DUPLICATE
+        links.append(Link(float(distance[position]), row, other, kind))
     return links
 
 
@@ -579,11 +584,11 @@ def _comparison(first: Images, second: Images) -> Comparison:
     own = _AtFullSize(first)
     others = own if first is second else _AtFullSize(second)
 
-    def compare(one: int, other: int) -> int:
-        if differs(own.reduced(one), others.reduced(other)):
+    def compare(row: int, other: int) -> int:
+        if differs(own.reduced(row), others.reduced(other)):
             return NEAR_DUPLICATE
-        lossless = own.is_lossless(one) and others.is_lossless(other)
-        return KINDS.index(compare_pixels(own.pixels(one), others.pixels(other), lossless))
+        lossless = own.is_lossless(row) and others.is_lossless(other)
+        return KINDS.index(compare_pixels(own.pixels(row), others.pixels(other), lossless))
 
     return compare
 
@@ -738,9 +743,9 @@ def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
     if originals is None:
         return {row: Facts(images.image_size, images.image_size, 0) for row in rows}
     places = images.table_rows[list(rows)]
-    said = [_of_table(images, name, places) for name in ("width", "height", "bytes", "pages")]
+    columns = [_of_table(images, name, places) for name in ("width", "height", "bytes", "pages")]
     paths, stats = paths_of(images), {}
-    for row, *known in zip(rows, *said, strict=True):
+    for row, *known in zip(rows, *columns, strict=True):
         path = paths[row]
         link = path is not None and os.path.islink(path)
         if None not in known:
@@ -794,9 +799,9 @@ def _same_files(images: Images) -> np.ndarray:
         for row, mark in enumerate(digests):
             first[row] = seen.setdefault(mark, row) if mark else row
         return first
-    said = _of_table(images, "bytes", images.table_rows)
+    known_sizes = _of_table(images, "bytes", images.table_rows)
     sizes = np.array(
-        [_size(originals[row]) if size is None else size for row, size in enumerate(said)]
+        [_size(originals[row]) if size is None else size for row, size in enumerate(known_sizes)]
     )
     _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     ambiguous = np.flatnonzero(counts[inverse] > 1).tolist()

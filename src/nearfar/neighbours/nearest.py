@@ -75,17 +75,17 @@ def nearest_rows(
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    searched, asked, penalty = _prepared(rows.detach(), queries.detach(), metric)
-    distance = torch.empty(len(asked), k, device=rows.device)
-    index = torch.empty(len(asked), k, dtype=torch.int64, device=rows.device)
+    searched, query_rows, penalty = _prepared(rows.detach(), queries.detach(), metric)
+    distance = torch.empty(len(query_rows), k, device=rows.device)
+    index = torch.empty(len(query_rows), k, dtype=torch.int64, device=rows.device)
     step, tile = min(chunk or QUERIES, QUERIES), min(chunk or ROWS, ROWS)
-    with progress("comparing images", len(asked)) as bar:
-        for start in range(0, len(asked), step):
+    with progress("comparing images", len(query_rows)) as bar:
+        for start in range(0, len(query_rows), step):
             part = slice(start, start + step)
             left_out = None if own is None else own[part]
-            candidates = _largest(searched, asked[part], penalty, k, left_out, tile)
-            distance[part], index[part] = _ordered(searched, asked[part], candidates, metric)
-            bar.update(min(start + step, len(asked)))
+            candidates = _largest(searched, query_rows[part], penalty, k, left_out, tile)
+            distance[part], index[part] = _ordered(searched, query_rows[part], candidates, metric)
+            bar.update(min(start + step, len(query_rows)))
     return Nearest(distance, index)
 
 
@@ -101,8 +101,8 @@ def _prepared(
         return searched, searched if same else unit_rows(queries, torch.float32), None
     mean = in_float64(rows).mean(0)  # distances stay; the squared lengths that drown small ones go
     searched = (in_float64(rows) - mean).to(rows.device, torch.float32)
-    asked = searched if same else (in_float64(queries) - mean).to(rows.device, torch.float32)
-    return searched, asked, searched.square().sum(1) / 2
+    query_rows = searched if same else (in_float64(queries) - mean).to(rows.device, torch.float32)
+    return searched, query_rows, searched.square().sum(1) / 2
 
 
 def _largest(
@@ -158,11 +158,11 @@ def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tu
     step = max(1, GATHERED // max(1, index.shape[1] * rows.shape[1]))
     for start in range(0, len(index), step):
         part = slice(start, start + step)
-        found, asked = rows[index[part]], queries[part, None]
-        square = (found - asked).square().sum(2)
+        neighbours, query = rows[index[part]], queries[part, None]
+        square = (neighbours - query).square().sum(2)
         if metric == "cosine":  # |x - y|^2 = 2 - 2 cos, except for rows of zeros
             distance[part] = torch.where(
-                found.any(2) & asked.any(2), square / 2, torch.ones_like(square)
+                neighbours.any(2) & query.any(2), square / 2, torch.ones_like(square)
             )
         else:
             distance[part] = square.sqrt()

@@ -85,10 +85,10 @@ class Staying:
         folder = os.path.dirname(path)
         if folder not in self._beside:
             try:
-                found = os.listdir(folder or ".")
+                names = os.listdir(folder or ".")
             except OSError:
-                found = []
-            others = (name for name in found if os.path.join(folder, name) not in self._own_paths)
+                names = []
+            others = (name for name in names if os.path.join(folder, name) not in self._own_paths)
             self._beside[folder] = [stem for name in others for stem in _names(_stem(name))]
         return self._beside[folder]
 

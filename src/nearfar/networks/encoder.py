@@ -210,9 +210,9 @@ def load_encoder(folder: str | Path, backbone: nn.Module | None = None) -> Encod
     folder = Path(folder)
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
-            said = f"no encoder in {folder}: {file} is missing"
+            missing = f"no encoder in {folder}: {file} is missing"
             raise FileNotFoundError(
-                f"{said}; a run that was stopped goes on with `nearfar.resume({str(folder)!r})`"
+                f"{missing}; a run that was stopped goes on with `nearfar.resume({str(folder)!r})`"
             )
     wrong = f"{folder / CONFIG} does not describe an encoder"
     with raise_as_value_error(wrong, AttributeError, ValueError, RecursionError):

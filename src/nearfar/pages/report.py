@@ -114,7 +114,7 @@ def in_notebook(run: Run) -> str:
     """The report of a run in a frame, as a notebook shows it: verdict, table, map and curves."""
     report = run.path / "report.html"
     if not report.is_file():
-        return section("said", words=str(run))
+        return section("paragraph", words=str(run))
     text = report.read_text(encoding="utf-8", errors="replace")
     return section("framed", page=text, policy=policy(*map_scripts()))  # whoever wrote the file
 
@@ -156,8 +156,8 @@ class _Parts:
     def filled(self, name: str, file: str, form: Schema) -> str:
         """Return a section that is filled from a file of JSON; empty where there is none."""
         nothing: dict[str, Any] = {}
-        found = self.read(file, lambda: _json_of(self.folder / file, form), nothing)
-        return self.made(name, lambda: section(name, found=found)) if found else ""
+        content = self.read(file, lambda: _json_of(self.folder / file, form), nothing)
+        return self.made(name, lambda: section(name, content=content)) if content else ""
 
 
 def _json_of(path: Path, form: Schema) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
     url: str
     name: str
-    said: str
+    caption: str
     href: str | None = None
     marked: bool = False
 
@@ -58,7 +58,9 @@ def contact_sheet(
     )
 
 
-def thumbnails_for(photos: Embeddings, rows: Sequence[int], said: Sequence[str]) -> list[Figure]:
+def thumbnails_for(
+    photos: Embeddings, rows: Sequence[int], captions: Sequence[str]
+) -> list[Figure]:
     """Return images, by their positions, each with a line on it."""
     urls: dict[int, str] = {}
     for some in torch.tensor(sorted(set(rows)), dtype=torch.int64).split(GATHERED):
@@ -67,7 +69,7 @@ def thumbnails_for(photos: Embeddings, rows: Sequence[int], said: Sequence[str])
     links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
     return [
         Figure(urls[row], names[row], line, link)
-        for row, line, link in zip(rows, said, links, strict=True)
+        for row, line, link in zip(rows, captions, links, strict=True)
     ]
 
 

@@ -98,10 +98,10 @@ def write_views(folder: Path, job: Job) -> None:
     """
     few, settings = open_images(job.shown, few=IN_REPORT), job.settings
     samples = max(1, SAMPLES_IN_REPORT // len(job.views))
-    found = views_shown(few, job.views, samples=samples, seed=settings.seed)
+    content = views_shown(few, job.views, samples=samples, seed=settings.seed)
     title = title_of(settings.data, settings.method)
-    write_page(folder / "views.html", "views.html", title=title, about=about(few), found=found)
-    write_file(folder / "views.json", json.dumps(found) + "\n")
+    write_page(folder / "views.html", "views.html", title=title, about=about(few), content=content)
+    write_file(folder / "views.json", json.dumps(content) + "\n")
 
 
 def title_of(data: Any, method: Any) -> str:
@@ -112,5 +112,5 @@ def title_of(data: Any, method: Any) -> str:
 
 def about(few: Images) -> str:
     """Count, size, channels and splits of images, in words."""
-    said = f"{len(few)} images of {few.image_size} px, {in_channels(few.channels)}"
-    return ", ".join(filter(None, [said, few.of_splits]))
+    size = f"{len(few)} images of {few.image_size} px, {in_channels(few.channels)}"
+    return ", ".join(filter(None, [size, few.of_splits]))

@@ -135,7 +135,7 @@ class Tool:
         if "images" in self.named and not isinstance(source, OfRun) and given["data"] is None:
             given["images"], given["data"] = folders_apart(given["images"])
         options = {name: given[name] for name in self.named}
-        how = Opening(
+        opening = Opening(
             data=given["data"],
             split=given.get("split"),
             encoder=given["encoder"],
@@ -144,7 +144,7 @@ class Tool:
             copies=self.copies,
             fewest=self.fewest,
         )
-        result = self.function(source.open(how), **options)
+        result = self.function(source.open(opening), **options)
         if self.saves:
             return result
         result.again = functools.partial(self._again, source.name, given, page)
@@ -277,11 +277,15 @@ def _same(value: Any, default: Any) -> bool:
 
 def _parts(written: str) -> tuple[str, list[str], str]:
     """Return a docstring before its "Args:", the lines of these, and what follows."""
-    found = re.search(r"\n\nArgs:\n((?:    .*\n?)+)", written + "\n")
-    if found is None:
+    section = re.search(r"\n\nArgs:\n((?:    .*\n?)+)", written + "\n")
+    if section is None:
         head, _, tail = written.partition("\n\nReturns:")
         return head, [], f"Returns:{tail}" if tail else ""
-    return written[: found.start()], found[1].rstrip().split("\n"), written[found.end() :].strip()
+    return (
+        written[: section.start()],
+        section[1].rstrip().split("\n"),
+        written[section.end() :].strip(),
+    )
 
 
 _MODULES = {  # of the tools that come with nearfar, in the order of the overview

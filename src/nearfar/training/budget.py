@@ -150,9 +150,9 @@ def choose_model_size(
     began = time.perf_counter()
     with waiting("measuring this machine"):
         for encoder, size, crop in candidates:
-            asked = ["32-true", half] if precision == "auto" else [precision]
-            rates = dict.fromkeys(asked, 0.0)
-            for kind in asked * TURNS if len(asked) > 1 else asked:
+            precisions = ["32-true", half] if precision == "auto" else [precision]
+            rates = dict.fromkeys(precisions, 0.0)
+            for kind in precisions * TURNS if len(precisions) > 1 else precisions:
                 rate = _measure_throughput(
                     given, method, views_at, (encoder, size, crop), channels, kind
                 )
@@ -271,8 +271,10 @@ def training_speed(
         model = _with_rows(Model(method, backbone, batch_size, teacher_of(given)), batch_size)
     finally:
         log.disabled = before
-    how = to_device(fabric, model, precision, compiled)
-    optimizer: Any = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=how.fused.value)
+    setup = to_device(fabric, model, precision, compiled)
+    optimizer: Any = build_optimizer(
+        "sgd", model, lr=0.0, weight_decay=0.0, fused=setup.fused.value
+    )
     optimizer = fabric.setup_optimizers(optimizer)
     gradient_of = GradientStep(fabric, model, given.micro_batch)
     generator = torch.Generator().manual_seed(0)

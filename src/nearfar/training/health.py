@@ -395,7 +395,7 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
     more = "" if few else "more `epochs`, "
     late = "" if few else "; if it is early, train on"
     before = "" if first is None else f", {first.view_retrieval:.1%} before training"
-    found = (
+    retrieval = (
         f"the other view of an image is found among {health.images} images in "
         f"{health.view_retrieval:.1%} of cases "
         f"(chance {health.chance:.1%}{before})"
@@ -407,7 +407,7 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
     began = "" if first is None else f", {first.embedding_spread:.2g} before training"
     room = f"spread {health.embedding_spread:.2g} of 1"
     return {
-        "healthy": f"{found}; {rank}; {room}.",
+        "healthy": f"{retrieval}; {rank}; {room}.",
         "diverged": "the embeddings are not finite numbers. "
         "Try a lower `lr`, more `warmup_epochs` or `clip_gradient=1`.",
         "unclear": f"{health.images} held-out images are too few to tell; give at least "
@@ -420,7 +420,7 @@ def _words(state: State, health: Health, first: Health | None, epochs: float | N
         "partly collapsed": f"{rank}, {room}: the images lie in a small part of the space "
         f"there is. "
         f"{then} a lower `lr`, a lower temperature, stronger views or a larger `batch_size`{late}.",
-        "not learning": f"{found}, not clearly better than without training. "
+        "not learning": f"{retrieval}, not clearly better than without training. "
         f"{then} {more}a higher `lr` (a lower one if the loss jumps), a lower temperature, "
         f"or weaker views.",
     }[state]

@@ -173,9 +173,9 @@ def follow(accelerator: str, precision: Precision) -> str:
         fabric = build_fabric(accelerator, precision, devices, "popen")
         fabric.launch()
         with processes.leave_process_group():
-            told: tuple[Job, bool] | None = fabric.broadcast(None)
-            assert told is not None
-            job, resume = told
+            received: tuple[Job, bool] | None = fabric.broadcast(None)
+            assert received is not None
+            job, resume = received
             with shown_nowhere(), use_threads(job.settings.threads):
                 _run(fabric, job, resume)
     return job.settings.out

@@ -90,7 +90,7 @@ def fit(
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     finite = set(run_folder.finite_names(model.state_dict()))
-    how = to_device(fabric, model, settings.precision, bool(settings.compile))
+    device_setup = to_device(fabric, model, settings.precision, bool(settings.compile))
     constant = (
         [model.predictor]
         if model.setup.constant_predictor_lr and model.predictor is not None
@@ -108,7 +108,7 @@ def fit(
                 constant=constant,
                 lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
             ),
-            fused=how.fused.value,
+            fused=device_setup.fused.value,
         )
     )
     gradient_of = GradientStep(fabric, model, settings.micro_batch)
@@ -169,9 +169,9 @@ def fit(
         waited, seen = 0.0, 0
         coming = _batches_from(batches, step)
         while step < pace.steps:
-            asked = time.perf_counter()
+            waiting_since = time.perf_counter()
             pixels, index = fabric.to_device(next(coming))
-            waited += time.perf_counter() - asked
+            waited += time.perf_counter() - waiting_since
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
             position = pace.position(step)
@@ -309,12 +309,12 @@ def to_device(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> S
     fabric.to_device(model)
     if model.teacher_rows is not None:
         model.teacher_rows = fabric.to_device(model.teacher_rows)
-    how = setup_of(fabric.device, precision)
-    if how.channels_last.value:
+    device_setup = setup_of(fabric.device, precision)
+    if device_setup.channels_last.value:
         model.to(memory_format=torch.channels_last)
     if compiled:
         model.compile_networks()
-    return how
+    return device_setup
 
 
 def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:

@@ -83,13 +83,13 @@ def stopped_together() -> Iterator[None]:
     """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second
     one ends them.
     """
-    asked = False
+    stop_requested = False
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number not in _hangup():
+        nonlocal stop_requested
+        if stop_requested and number not in _hangup():
             raise KeyboardInterrupt
-        asked = True
+        stop_requested = True
         for process in multiprocessing.active_children():
             if process.pid is not None:
                 os.kill(process.pid, signal.SIGINT)
@@ -224,8 +224,8 @@ def interrupt_on_sigterm() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:  # a process that was forked from this one
             os._exit(1)
-        for asked in signals:
-            signal.signal(asked, signal.SIG_IGN)
+        for signum in signals:
+            signal.signal(signum, signal.SIG_IGN)
         if number != signal.SIGTERM:
             _leave_terminal()
         raise KeyboardInterrupt
@@ -283,7 +283,7 @@ class StopRequest:
         step.
         """
         if dist.is_initialized() and dist.get_world_size() > 1:
-            asked = torch.tensor(float(self._asked), device=device)
-            dist.all_reduce(asked, op=dist.ReduceOp.MAX)
-            return bool(asked.item())
+            requested = torch.tensor(float(self._asked), device=device)
+            dist.all_reduce(requested, op=dist.ReduceOp.MAX)
+            return bool(requested.item())
         return self._asked

@@ -173,11 +173,11 @@ def _going_on(
     if settings.stream and processes != settings.devices:
         raise ValueError(f"a stream is divided among its processes: resume with {settings.devices}")
     if threads not in (None, settings.threads):
-        said = (
+        warning = (
             "`threads=%d` in place of %d: from here on the last digits of the results differ from "
             "those of an uninterrupted run"
         )
-        log.info(said, threads, settings.threads)
+        log.info(warning, threads, settings.threads)
     if settings.compile:
         log.info(COMPILED)
     whole = replace(
@@ -223,9 +223,9 @@ def _must_be_same(folder: Path, now: pyarrow.Table, method: Method, data_changed
         changed = difference(load_table(path), now)
     else:
         log.warning("there is no %s: whether the data has changed is not checked", path)
-    said = f"the data of this run has changed ({changed})"
+    change = f"the data of this run has changed ({changed})"
     if changed and method.setup(len(now) or 1).needs_index:
         why = "its method keeps numbers for each image, which would be applied to others"
-        raise ValueError(f"{said}, and {why}: restore the data, or start a new run")
+        raise ValueError(f"{change}, and {why}: restore the data, or start a new run")
     if changed and not data_changed:
-        raise ValueError(f"{said}: restore it, or resume anyway with `data_changed=True`")
+        raise ValueError(f"{change}: restore it, or resume anyway with `data_changed=True`")

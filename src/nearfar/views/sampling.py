@@ -117,13 +117,13 @@ def sample_boxes(
     aspect = np.exp(low + (high - low) * u[:, _ATTEMPTS : 2 * _ATTEMPTS])
     wide, tall = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
     fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
-    first, found = fits.argmax(1), fits.any(1)
+    first, fitting = fits.argmax(1), fits.any(1)
     nearest = min(max(width / height, ratio[0]), ratio[1])
-    wide = np.where(found, wide[rows, first], min(width, max(1, round(height * nearest))))
-    tall = np.where(found, tall[rows, first], min(height, max(1, round(width / nearest))))
+    wide = np.where(fitting, wide[rows, first], min(width, max(1, round(height * nearest))))
+    tall = np.where(fitting, tall[rows, first], min(height, max(1, round(width / nearest))))
     down, right = u[:, 2 * _ATTEMPTS], u[:, 2 * _ATTEMPTS + 1]
-    top = np.where(found, np.floor(down * (height - tall + 1)), (height - tall) // 2)
-    left = np.where(found, np.floor(right * (width - wide + 1)), (width - wide) // 2)
+    top = np.where(fitting, np.floor(down * (height - tall + 1)), (height - tall) // 2)
+    left = np.where(fitting, np.floor(right * (width - wide + 1)), (width - wide) // 2)
     return torch.from_numpy(np.stack([top, left, tall, wide], 1).astype(np.int64))
 
 

@@ -175,13 +175,13 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
     """
     unequal = abs(predicted.balanced - predicted.accuracy) >= 0.005
     balanced = f", balanced accuracy {predicted.balanced:.1%}" if unequal else ""
-    said = (
+    measured = (
         f"labels as predicted from the other images: {predicted.accuracy:.1%} right{balanced} "
         f"(the largest class has {predicted.largest:.1%})"
     )
     if listed or predicted.skill >= WEAK:
-        return said
-    return f"{said}: too few to tell wrong labels from hard images, so none is listed; {remedy}"
+        return measured
+    return f"{measured}: too few to tell wrong labels from hard images, so none is listed; {remedy}"
 
 
 def remedy(run: bool) -> str:

@@ -76,13 +76,13 @@ class Checked(Result):
     """The problems of a data set, its classes, and what to do next."""
 
     def __init__(
-        self, photos: Embeddings, problems: Sequence[Issue], said: Sequence[str], noted: bool
+        self, photos: Embeddings, problems: Sequence[Issue], remarks: Sequence[str], noted: bool
     ) -> None:
-        """said: lines on the set as a whole. noted: whether these say more of the images than the
-        problems do.
+        """remarks: lines on the set as a whole. noted: whether these say more of the images than
+        the problems do.
         """
         images = photos.images
-        self.problems, self.said = problems, said
+        self.problems, self.remarks = problems, remarks
         self.classes: Columns = class_counts(images.label_names, images.split_names)
         self.next = next_step(problems, self.classes, noted)
         columns = _columns(photos, problems)
@@ -94,7 +94,7 @@ class Checked(Result):
             about=f"{len(images)} images of {images.where}",
             files=[path for problem, path in leaks if problem == "leak"],
         )
-        self.lines = [*self._table(), *said]
+        self.lines = [*self._table(), *remarks]
         if images.labels is None:
             self.lines.append("the images have no labels, which are needed to find wrong ones")
         self.lines += [self.next, "nothing was moved or removed"]
@@ -124,7 +124,7 @@ class Checked(Result):
             classes=self.classes,
             labelled=self.photos.images.labels is not None,
             following=self.next,
-            said=self.said,
+            remarks=self.remarks,
         )
 
     def _section(self, name: str, those: Sequence[Issue]) -> Section:

@@ -19,25 +19,25 @@ TYPICAL, EDGE = 12, 4  # images of a group on the page: from its centre, and fro
 class Groups(Result):
     """Images in groups."""
 
-    def __init__(self, photos: Embeddings, found: Clusters, wanted: int | None) -> None:
+    def __init__(self, photos: Embeddings, clusters: Clusters, wanted: int | None) -> None:
         """wanted: the number of groups that was asked for."""
-        self.found, self.count = found, int(found.number.max()) + 1
+        self.clusters, self.count = clusters, int(clusters.number.max()) + 1
         columns = {
             "name": list(photos.images.names),
-            "cluster": (found.number + 1).tolist(),
-            "distance": found.distance.tolist(),
+            "cluster": (clusters.number + 1).tolist(),
+            "distance": clusters.distance.tolist(),
         }
         about = f"{len(photos)} images in {self.count} group{'s' * (self.count > 1)}"
         if self.count < (wanted or 0):
             about += f" and not {wanted}, since no more of them are distinct"
-        elif wanted is None and found.scores:
+        elif wanted is None and clusters.scores:
             about += (
-                f", the number of {min(found.scores)} to {max(found.scores)} with the largest "
-                f"silhouette ({max(found.scores.values()):.2f})"
+                f", the number of {min(clusters.scores)} to {max(clusters.scores)} with the "
+                f"largest silhouette ({max(clusters.scores.values()):.2f})"
             )
         table = Table("group", "images", "at its centre")
         for number in range(self.count):
-            members = found.members(number)
+            members = clusters.members(number)
             table.add(number + 1, len(members), photos.images.names[members[0]])
         super().__init__(
             photos,
@@ -53,10 +53,10 @@ class Groups(Result):
         """Return a contact sheet with a part for each group."""
         groups = []
         for number in range(self.count):
-            members = self.found.members(number)
+            members = self.clusters.members(number)
             centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
-            lines = [f"{self.found.distance[row]:.3f}" for row in centre]
-            lines += [f"{self.found.distance[row]:.3f}, at the edge" for row in edge]
+            lines = [f"{self.clusters.distance[row]:.3f}" for row in centre]
+            lines += [f"{self.clusters.distance[row]:.3f}, at the edge" for row in edge]
             figures = thumbnails_for(self.photos, centre + edge, lines)
             groups.append(Group(figures, f"Group {number + 1}", f"{len(members)} images"))
         return contact_sheet(self.title, self.about, self.note, groups=groups)

@@ -125,10 +125,12 @@ class Duplicates(Result):
         counts = [kinds.count(kind) for kind in KINDS]
         same, pixels, again, turned, mirrored, stretched, near_duplicates = counts
         frames = kinds.count(FRAME)
-        said = f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
-        said += f", {turned} turned, {mirrored} mirrored" if self.orientations else ""
-        said += f", {stretched} stretched to other proportions" if stretched else ""
-        said += f", {frames} by their first frame alone" if frames else ""
+        by_kind = (
+            f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
+        )
+        by_kind += f", {turned} turned, {mirrored} mirrored" if self.orientations else ""
+        by_kind += f", {stretched} stretched to other proportions" if stretched else ""
+        by_kind += f", {frames} by their first frame alone" if frames else ""
         total = sum(counts) - near_duplicates + frames
         relation = "in the archive" if archive else "copies of others"
         of = f" of {self.of_splits}" if self.of_splits else ""
@@ -137,7 +139,7 @@ class Duplicates(Result):
         }
         others = f"{near_duplicates}" if archive else f"{len(groups)} groups of"
         lines = [
-            f"{total} of {len(self.photos) - archive} images{of} are {relation}: {said}",
+            f"{total} of {len(self.photos) - archive} images{of} are {relation}: {by_kind}",
             f"{others} others are near-duplicates, at a distance of up to {self.compared.near:.3g}",
         ]
         if stay := [why for why in self["why"] if why]:

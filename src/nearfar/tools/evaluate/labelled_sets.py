@@ -55,15 +55,15 @@ class LabelledSets:
         """Yield features and labels of every split, encoder by encoder."""
         for row, encoder in encoders.items():
             title = row.replace("_", " ")
-            found = {
+            by_split = {
                 name: compute_features(encoder, images, title)
                 for name, images in self.splits.items()
             }
-            yield row, self.labelled(found)
+            yield row, self.labelled(by_split)
 
     def labelled(self, features: Mapping[str, Tensor]) -> Labelled:
         """Return features by split with the labels of their images."""
-        return {name: (found, self.splits[name].labels) for name, found in features.items()}
+        return {name: (of_split, self.splits[name].labels) for name, of_split in features.items()}
 
 
 def divide(
@@ -91,7 +91,7 @@ def divide(
     wanted = ("train", *(["validation"] if validation else []), "test")
     parts = [part for part in wanted if (of_split == part).any()]
     if {"train", "test"} <= set(parts):
-        if others := [one for one in images.splits if one not in parts]:
+        if others := [split for split in images.splits if split not in parts]:
             log.info("not evaluated: the images of %s", listed(others))
         rows = {part: _with_labels(np.flatnonzero(of_split == part), photos) for part in parts}
         tested = "the test split"

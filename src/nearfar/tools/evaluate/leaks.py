@@ -44,9 +44,9 @@ def describe_leaks(
     if not leaks:
         return ""
     first, rows = leaks[0], {leak.second for leak in leaks}
-    said = "" if complete else "at least "
-    said += f"{len(rows)} of {len(test)} test images have a copy among the training images, "
-    said += f"first {test.names[first.second]} (of {train.names[first.first]})"
+    line = "" if complete else "at least "
+    line += f"{len(rows)} of {len(test)} test images have a copy among the training images, "
+    line += f"first {test.names[first.second]} (of {train.names[first.first]})"
     others = [row for row in range(len(test)) if row not in rows]
     if others and complete:
         truth = predictions["truth"]
@@ -59,5 +59,5 @@ def describe_leaks(
             f"{name} {hits[others].mean():.3f} and not {hits.mean():.3f}"
             for name, hits in right.items()
         ]
-        said += f": without them {', '.join(without)}" if without else ""
-    return f"{said}; nearfar check lists them"
+        line += f": without them {', '.join(without)}" if without else ""
+    return f"{line}; nearfar check lists them"

@@ -73,7 +73,7 @@ def measure(
     for protocol in trainings:
         if protocol is not None:
             assert photos.encoder is not None
-            for name, found in finetuned(
+            for name, accuracies in finetuned(
                 {**others, row: photos.encoder},
                 train,
                 test,
@@ -82,7 +82,7 @@ def measure(
                 names=names,
                 seed=seed,
             ).items():
-                results[name] = results.get(name, {}) | found.named(protocol)
+                results[name] = results.get(name, {}) | accuracies.named(protocol)
         if baselines:
             results["largest_class"] = largest_class(train.labels, test.labels, results[row])
         measured = measurement(on, results, options)

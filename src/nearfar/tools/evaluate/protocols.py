@@ -34,15 +34,15 @@ class Protocols:
         together.
         """
         names = given["protocol"]
-        found = cls(
+        protocols = cls(
             [names] if isinstance(names, str) else list(names),
             given["probe"],
             given["probe_lr"],
             given["knn_temperature"],
             given["labels"],
         )
-        found.check()
-        return found
+        protocols.check()
+        return protocols
 
     @property
     def tuned(self) -> dict[str, float]:

@@ -135,11 +135,11 @@ def finetuned(
         rows = rows[train.labels[rows] >= 0]
     else:
         rows = draw_labels(train.labels, percent, seed)
-    found = {}
+    accuracies = {}
     for row, encoder in encoders.items():
         if isinstance(encoder, Encoder):
             with waiting(f"{row.replace('_', ' ')}: fine-tuning on {len(rows)} labels"):
-                found[row] = finetune_accuracies(
+                accuracies[row] = finetune_accuracies(
                     encoder,
                     train,
                     test,
@@ -149,4 +149,4 @@ def finetuned(
                     device=find_device(),
                     bfloat16=bfloat16,
                 )
-    return found
+    return accuracies

@@ -95,7 +95,7 @@ def _identity(images: Any) -> Iterator[bytes]:
     digests = images.table["digest"].take(images.table_rows).to_pylist()
     classes = images.class_names or []
     numbers = [-1] * len(images) if images.labels is None else images.labels.tolist()
-    labels = [classes[one] if 0 <= one < len(classes) else one for one in numbers]
+    labels = [classes[number] if 0 <= number < len(classes) else number for number in numbers]
     for name, known, label in zip(images.names, digests, labels, strict=True):
         yield f"{known or name}\t{label}\n".encode("utf-8", "surrogateescape")
 
@@ -105,30 +105,30 @@ def options_of(
 ) -> dict[str, str]:
     """Describe the options of each protocol's columns, as far as a user chooses them."""
     rates = ", ".join(f"{rate:g}" for rate in probe.lrs)
-    how: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name in protocols:
         percent = percent_of(name)
         listed = labels is not None and percent is not None and percent < 100
-        said = f"labels of {Path(labels or '').name}" if listed else ""
+        words = f"labels of {Path(labels or '').name}" if listed else ""
         if name.startswith("knn"):
-            said = f"temperature {knn_temperature:g}"
+            words = f"temperature {knn_temperature:g}"
         if name == "linear-sgd":
-            said = f"{probe.source}; learning rate {rates}"
+            words = f"{probe.source}; learning rate {rates}"
         columns = FEW if name == "few" else (name.replace("-", "_"),)
-        how |= dict.fromkeys(columns, said)
-    return how
+        options |= dict.fromkeys(columns, words)
+    return options
 
 
 def measurement(
-    on: MeasuredOn, results: Mapping[str, dict[str, float]], how: Mapping[str, str]
+    on: MeasuredOn, results: Mapping[str, dict[str, float]], options: Mapping[str, str]
 ) -> Measurement:
     """Return results with what they were measured on, its rows in their order.
 
-    how: the options of columns that have some.
+    options: those of columns that have some.
     """
     rows = {row: results[row] for row in ENCODERS if results.get(row)}
     columns = dict.fromkeys(map(column_of, rows[judged(rows)]))
-    return Measurement(on, rows, {column: how.get(column, "") for column in columns})
+    return Measurement(on, rows, {column: options.get(column, "") for column in columns})
 
 
 def add_to_results(run: Run, measured: Measurement) -> None:
@@ -164,9 +164,9 @@ def show_results(measured: Measurement) -> None:
     log.info(_table(measured, accuracies(measured), "accuracy"))
     if columns := accuracies(measured, balanced=True):
         log.info(_table(measured, columns, "balanced accuracy: the mean over the classes"))
-    said = sentence(measured)
+    verdict = sentence(measured)
     gray = gray_words(measured.on.gray, measured.on.image_size)
-    for line in (said, gray if gray and "`channels=1`" not in said else ""):
+    for line in (verdict, gray if gray and "`channels=1`" not in verdict else ""):
         if line:
             log.info(line)
 

@@ -101,5 +101,5 @@ def map(
     table = None if columns is None else read_table(columns)
     if add_to is not None:
         return add_to_map(photos.sampled(limit, seed), add_to, table, show_channels)
-    how = Drawing(layout, num_views, epochs, seed, approximate, views)
-    return draw(photos, photos.sampled(limit, seed), how, table, show_channels)
+    drawing = Drawing(layout, num_views, epochs, seed, approximate, views)
+    return draw(photos, photos.sampled(limit, seed), drawing, table, show_channels)

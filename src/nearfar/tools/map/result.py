@@ -102,7 +102,7 @@ class DrawnMap(Result):
 def draw(
     whole: Embeddings,
     photos: Embeddings,
-    how: Drawing,
+    drawing: Drawing,
     table: pyarrow.Table | None,
     show_channels: Sequence[int] | None,
 ) -> DrawnMap:
@@ -113,23 +113,23 @@ def draw(
     if show_channels is not None:
         images = copy(images)
         images.shown = shown_positions(list(show_channels), images.channels)
-    plan = _views(photos, how.views)
-    near, found = _neighbours(photos, images, plan, how)
+    plan = _views(photos, drawing.views)
+    near, measured_columns = _neighbours(photos, images, plan, drawing)
     with use_threads(fastest_threads()):
         made = fit_layout(
-            how.layout,
+            drawing.layout,
             photos.encoder if photos.run is not None else None,
             images,
             photos.features,
             plan,
             neighbours=near,
-            num_views=how.num_views,
-            epochs=how.epochs,
-            seed=how.seed,
+            num_views=drawing.num_views,
+            epochs=drawing.epochs,
+            seed=drawing.seed,
         )
     index = None if near is None else near.index
     quality = map_quality(
-        photos.features, made.coordinates, images.labels, near=index, seed=how.seed
+        photos.features, made.coordinates, images.labels, near=index, seed=drawing.seed
     )
     labelled = images.labels is not None
     colours = columns_of(images.columns, table, images.names, labelled, photos.paths)
@@ -137,13 +137,13 @@ def draw(
         images=images,
         coordinates=made.coordinates,
         quality=quality,
-        columns=colours | found,
+        columns=colours | measured_columns,
         near=index,
         note="" if quality is None else f"The map {quality.words}",
     )
-    about = {**made.about, **_about(whole, photos, how)}
+    about = {**made.about, **_about(whole, photos, drawing)}
     saved = replace(made, about=about, digests=digests_of(images))
-    return DrawnMap(photos, plane, {"layout": how.layout}, saved)
+    return DrawnMap(photos, plane, {"layout": drawing.layout}, saved)
 
 
 def _views(photos: Embeddings, views: Any) -> Views | None:
@@ -155,27 +155,27 @@ def _views(photos: Embeddings, views: Any) -> Views | None:
 
 
 def _neighbours(
-    photos: Embeddings, images: Images, plan: Views | None, how: Drawing
+    photos: Embeddings, images: Images, plan: Views | None, drawing: Drawing
 ) -> tuple[Nearest | None, dict[str, Any]]:
     """Return the nearest images of each, and what these say of it, as columns of the page."""
     if len(images) < 2:
         return None, {}
     k = min(ATTRACTING, len(images) - 1)
-    near = find_nearest(photos.features, k=k, approximate=how.approximate)
-    found: dict[str, Any] = dict(neighbour_columns(near))
+    near = find_nearest(photos.features, k=k, approximate=drawing.approximate)
+    measured_columns: dict[str, Any] = dict(neighbour_columns(near))
     if photos.run is not None and photos.encoder is not None and plan is not None:
-        found["positive-pair retrieval"] = retrieval_column(
+        measured_columns["positive-pair retrieval"] = retrieval_column(
             photos.encoder,
             images,
             plan,
-            how.seed,
-            partial(find_nearest, approximate=how.approximate),
+            drawing.seed,
+            partial(find_nearest, approximate=drawing.approximate),
             device=find_device(),
         )
-    return near, found
+    return near, measured_columns
 
 
-def _about(whole: Embeddings, photos: Embeddings, how: Drawing) -> dict[str, Any]:
+def _about(whole: Embeddings, photos: Embeddings, drawing: Drawing) -> dict[str, Any]:
     """Return what the map as a function notes of its images."""
     known = serializable_source(photos.source)
     about: dict[str, Any] = {
@@ -184,4 +184,4 @@ def _about(whole: Embeddings, photos: Embeddings, how: Drawing) -> dict[str, Any
     }
     if photos.run is not None:
         about |= map_fingerprint(photos.run.path, photos.images)
-    return about | ({"sample": how.seed} if len(photos) < len(whole) else {})
+    return about | ({"sample": drawing.seed} if len(photos) < len(whole) else {})

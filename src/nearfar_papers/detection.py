@@ -429,7 +429,7 @@ def _sets(
     read = len(learned) + len(test)
     say_read(Count(str(source), read, [(name, NO_OBJECT) for name in empty]))
     if limit is not None and limit < len(learned):
-        drawn = "--limit: %d of %d images, a random sample (seed %d)"
+        drawn = "`limit`: %d of %d images, a random sample (seed %d)"
         log.info(drawn, limit, len(learned), seed)
     return train.subset(learned).sampled(limit or len(learned), seed), test
 

@@ -63,16 +63,14 @@ def write_outcome(
     }
     values: Values = {
         place: {
-            seed: statistics.fmean(number["value"])
-            if isinstance(number["value"], list)
-            else number["value"]
-            for seed, number in each.items()
+            seed: statistics.fmean(value) if isinstance(value, list) else value
+            for seed, value in ((seed, number["value"]) for seed, number in each.items())
         }
         for place, each in seeds.items()
         if table.measure != "curve"
     }
     claims = _claims(paper, table, seeds, values) if values else []
-    facts = {
+    facts: dict[str, Any] = {
         "paper": paper.title,
         "table": table.name,
         "title": table.title,
@@ -80,10 +78,8 @@ def write_outcome(
         "unit": table.unit,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(
-        path.with_suffix(".json"),
-        json.dumps({**facts, "cells": results, "claims": claims}, indent=1) + "\n",
-    )
+    facts |= {"cells": results, "claims": claims}
+    write_file(path.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
     picture = path.with_suffix(".png")
     if lists:
         draw_table(picture, table, lists, out)

@@ -262,7 +262,7 @@ def name_and_arguments(encoder: str) -> tuple[str, dict[str, Any]]:
         call = ast.parse(f"net{encoder[len(name) :]}", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError("arguments are written name=value")
-        arguments = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+        arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     if decided := sorted(arguments.keys() & OF_IMAGES):
         raise ValueError(
             f"encoder {name!r}: {decided[0]} is that of the images: use `image_size`, `crop_size` "

@@ -70,7 +70,7 @@ LOGGED = ("loss", "lr", "images_per_second", "data_wait")
 HEALTH = (
     *("images", "feature_dim", "embedding_dim", "effective_rank", "embedding_rank"),
     *("feature_spread", "embedding_spread", "alignment", "uniformity", "view_retrieval"),
-    *("rankme", "lidar"),
+    *("rankme", "lidar", "knn"),
 )
 """Keys of the health in metrics.jsonl."""
 MOST_PREDICTED = 2**30  # bytes of predictions.npz

@@ -286,7 +286,7 @@ def pretrain_app(
     hints, choices = get_type_hints(Settings), choices or {}
     names = [Settings.method] if methods is None else methods
     data, *others = settings_fields()
-    given = {
+    own = {
         one.name: _word(
             str if hints[one.name] is Any else hints[one.name],
             one.default,
@@ -296,16 +296,19 @@ def pretrain_app(
         )
         for one in others
     }
-    given |= _hyperparameters(names, recipe or Settings.recipe, full or bool(methods))
-    quiet = Parameter(show_default=False)
+    of_methods = _hyperparameters(names, recipe or Settings.recipe, full or bool(methods))
+    # dictionaries hold what is given; a dataclass would add its defaults
+    given = TypedDict("Settings", own, total=False)  # type: ignore[misc]
+    numbers = TypedDict("Hyperparameters", of_methods, total=False)  # type: ignore[misc]
+    flat, quiet = Parameter(name="*"), Parameter(show_default=False)
+    flat_or_none = flat if of_methods else Parameter(parse=False)
     about = {name: Parameter(help=MEANINGS[name], **_place(name, full)) for name in MEANINGS}
     sources = Parameter(help=_in_words(data.metadata["meaning"]), **_place("data", full))
-    # no dataclass, which has its defaults where nothing is given
-    settings_of_words = TypedDict("Given", given, total=False)  # type: ignore[misc]
 
     def pretrain(
         *data: Annotated[_word(str | Path), sources],
-        settings: Annotated[settings_of_words | None, Parameter(name="*")] = None,
+        settings: Annotated[given | None, flat] = None,
+        hyperparameters: Annotated[numbers | None, flat_or_none] = None,
         resume: Annotated[str | Path | None, about["resume"]] = None,
         data_changed: Annotated[bool, quiet, about["data_changed"]] = False,
         config: Annotated[str | Path | None, about["config"]] = None,

@@ -193,7 +193,7 @@ def _parsed(verb: str, words: list[str]) -> dict[str, Any] | None:
         command(*bound.args, **bound.kwargs)
         return None
     values |= bound.arguments
-    values |= values.pop("settings", {})
+    values |= values.pop("settings", {}) | values.pop("hyperparameters", {})
     if isinstance(values.get("images"), tuple):
         values["images"] = list(values["images"])
     if isinstance(values.get("data"), list | tuple):

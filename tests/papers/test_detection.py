@@ -21,6 +21,8 @@ from nearfar_papers.annotations import AnnotatedImage, AnnotatedImages, open_ann
 from nearfar_papers.detection import average_precision, read_detection
 from nearfar_papers.detector import DETECTORS
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 TASKS = ("detect", "segment", "keypoints")
 
 

@@ -13,6 +13,8 @@ from nearfar.training.run_folder import CHECKPOINT
 from nearfar_papers import measures
 from nearfar_papers.measures import IMAGES, MEASURES, main
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -24,6 +24,8 @@ from nearfar.training.fabric import build_fabric
 from tests.standin import device as device_module
 from tests.standin.device import DEVICE, NAME, available, synchronisations
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 CPU = torch.device("cpu")
 
 

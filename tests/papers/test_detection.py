@@ -98,7 +98,7 @@ def test_mistakes_are_one_line_and_change_nothing(
     run, coco_folder, voc_folder, images_file, complaint
 ):
     before = sorted(run.path.rglob("*"))
-    for words, said in (
+    for words, message in (
         ([coco_folder, "--protocol", "detect", "knn"], "there is no protocol 'knn'"),
         ([coco_folder, "--protocol", "detect", "transfer"], "run transfer by itself"),
         ([coco_folder / "images", "--protocol", "detect"], "no annotations in"),
@@ -106,15 +106,15 @@ def test_mistakes_are_one_line_and_change_nothing(
         ([coco_folder, "--protocol", "detect", "--detector", "smal"], "did you mean 'small'"),
         (
             [coco_folder, "--protocol", "detect", "--epochs", "0"],
-            "`epochs` must be a finite number above 0",
+            "--epochs must be a finite number above 0",
         ),
         ([voc_folder, "--protocol", "segment"], "boxes without segmentations"),
         ([voc_folder, "--protocol", "keypoints"], "no keypoints"),
         ([voc_folder, "--protocol", "detect"], "6.jpg"),
     ):
-        if said == "6.jpg":
+        if message == "6.jpg":
             Image.new("RGB", (40, 64)).save(voc_folder / "JPEGImages/6.jpg")
-        assert said in complaint("transfer", run.path, *words)
+        assert message in complaint("transfer", run.path, *words)
     assert sorted(run.path.rglob("*")) == before
 
 

@@ -61,7 +61,7 @@ class Nothing(dict):
             "true",
         ),  # a flag takes no word: here it is a source
         (["pretrain", "-rf.png"], "Unknown option: -rf.png"),
-        (["pretrain", "--resume", "run", "--epochs", "3"], "--resume takes everything but"),
+        (["pretrain", "--resume", "run", "--limit", "3"], "--resume takes everything but"),
         (["pretrain", "DATA", "--data-changed"], "--data-changed goes with --resume"),
         (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to 1000000000, not 0"),
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),

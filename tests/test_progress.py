@@ -88,7 +88,7 @@ def test_another_process_shows_what_this_one_does(capsys):
     assert shown_here() is None
     with shown_on(Console(soft_wrap=True, stderr=True)):
         told = shown_here()
-    assert told == (True, logging.INFO)
+    assert told == (True, logging.INFO, frozenset())
     with shown_as(told):
         log.info("from there")
     with shown_as(None):

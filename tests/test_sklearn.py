@@ -191,7 +191,7 @@ def test_a_map_without_views_or_epochs_is_refused_before_training(
 ):
     monkeypatch.setattr(nearfar, "pretrain", None)
     with pytest.raises(
-        ValueError, match=f"{next(iter(numbers))} must be at least {least}, not {least - 1}"
+        ValueError, match=f"`{next(iter(numbers))}` must be at least {least}, not {least - 1}"
     ):
         ContrastiveMap(**numbers).fit(digits)
 

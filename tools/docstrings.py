@@ -53,12 +53,16 @@ def take_settings(function: griffe.Function, settings: Any) -> None:
         lines.append(
             f"    {name}: {meaning}." + ("" if default is None else f" Default: {default!r}.")
         )
+    _, *own = function.parameters
+    parameters += own
     others = griffe.ParameterKind.var_keyword
     parameters.append(griffe.Parameter("hyperparameters", annotation="Any", kind=others))
     lines.append("    hyperparameters: the method's own numbers.")
     function.parameters = griffe.Parameters(*parameters)
     assert function.docstring is not None
     before, after = function.docstring.value.split("Returns:\n", 1)
+    before, _, further = before.partition("Args:\n")
+    lines += further.rstrip().splitlines()
     function.docstring.value = "\n".join([before + "Args:", *lines, "", "Returns:", after])
 
 

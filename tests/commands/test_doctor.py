@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
 
     monkeypatch.setattr(doctor, "check_folder", refused)
     here, cache = nearfar.doctor()["problems"]
-    assert "Read-only" in here and "--out" in here and "XDG_CACHE_HOME" in cache
+    assert "Read-only" in here and "`out`" in here and "XDG_CACHE_HOME" in cache
 
 
 def test_limits_of_a_container_count(monkeypatch, tmp_path):

@@ -302,7 +302,7 @@ def test_after_few_epochs_the_advice_is_to_train_on_first(changes, request):
     bad = replace(GOOD, **changes)
     assert verdict(bad).state == request.node.callspec.id
     early, late, unknown = (verdict(bad, None, epochs).words for epochs in (3.0, 100.0, None))
-    assert early.index("train on first") < early.index("--lr") and "after 3 epochs" in early
+    assert early.index("train on first") < early.index("`lr`") and "after 3 epochs" in early
     assert "train on first" not in late and late == unknown
 
 

@@ -239,9 +239,7 @@ def entropic_affinities(
     k; at k all neighbours weigh the same. Source: Hinton & Roweis 2002 (SNE), Eq. 1; entropic
     affinities: Vladymyrov & Carreira-Perpinan 2013.
     """
-    check_range(
-        f"the perplexity over {squared.shape[1]} neighbours", perplexity, 1, squared.shape[1]
-    )
+    check_range("perplexity", perplexity, 1, squared.shape[1])  # of as many neighbours
     return torch.cat(
         [_entropic(part.double(), np.log(perplexity)) for part in squared.split(CHUNK)]
     ).to(squared)

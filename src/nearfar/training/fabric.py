@@ -68,6 +68,7 @@ def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
     """Raise ValueError for devices that this machine does not have, and for a precision that they
     do not.
     """
+    find_device(accelerator)  # says which devices there are, in our words
     try:
         with without_hints():
             fabric = build_fabric(accelerator, precision, devices)

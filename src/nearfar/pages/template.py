@@ -51,7 +51,7 @@ def render_page(
     scripts that lie beside it. Values are escaped. A template may extend nearfar's own,
     such as "page.html". Raises jinja2.TemplateNotFound for a template that neither package has.
 
-    >>> "<title>1 &lt; 2</title>" in render_page("page.html", title="1 < 2")
+    >>> "<title>1 &lt; 2</title>" in render_page("page.html", title="1 < 2", about="")
     True
     """
     text = (
@@ -68,7 +68,7 @@ def write_page(path: Path, name: str, **shown: Any) -> None:
     """Write a page from a template, whole or not at all; see `render_page`.
 
     >>> from pathlib import Path
-    >>> write_page(Path("greeting.html"), "page.html", title="Hello")
+    >>> write_page(Path("greeting.html"), "page.html", title="Hello", about="")
     """
     write_file(path, render_page(name, **shown))
 

@@ -1,6 +1,8 @@
 """A run used as a library: a hook on its metrics, a run that trains longer, encoders on the way."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -86,6 +88,35 @@ def test_an_error_in_the_last_step_is_raised_and_the_run_is_whole(photos):
     same_runs(nearfar.resume("run"), nearfar.pretrain(photos, out="plain", **SETTINGS))
 
 
+def stop_at_six(line):
+    return line["step"] >= 6
+
+
+def test_a_hook_stops_all_processes_and_torchrun_ends_well(photos):
+    run = nearfar.pretrain(photos, out="run", devices=2, on_metrics=stop_at_six, **SETTINGS)
+    assert run.metrics[-1]["step"] == 6 and (run.path / "report.html").is_file()
+    script = (
+        "import nearfar\n"
+        f"run = nearfar.pretrain('photos', out='other', on_metrics=lambda line: line['step'] >= 6,"
+        f" **{SETTINGS!r})\n"
+        "print('ended', run.path)\n"
+    )
+    (photos.parent / "script.py").write_text(script)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    words = [*torchrun, "--nproc-per-node", "2", "script.py"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("ended other") == 2
+    assert nearfar.Run("other").metrics[-1]["step"] == 6
+
+
+def test_a_model_is_read_and_nothing_is_written(photos):
+    run = nearfar.pretrain(photos, out="run", **SETTINGS)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    assert not run.model().training
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+
+
 def test_a_hook_for_several_processes_is_a_function_of_a_module(photos):
     with pytest.raises(ValueError, match="on_metrics is called in another process"):
         nearfar.pretrain(photos, out="run", devices=2, on_metrics=lambda line: None, **SETTINGS)
@@ -149,8 +180,12 @@ def test_encoders_are_kept_on_the_way(photos):
     last, middle = nearfar.load(run), nearfar.load("run/encoders/epoch-0002")
     same = extract(nearfar.load("run/encoders/epoch-0004"), torch.zeros(2, 3, 32, 32))
     assert torch.equal(same, extract(last, torch.zeros(2, 3, 32, 32)))
-    short = nearfar.pretrain(photos, out="short", **SETTINGS | {"final_lr": 1.0, "epochs": 2})
-    assert middle.num_features == nearfar.load(short).num_features
+    stopped = nearfar.pretrain(
+        photos, out="stopped", on_metrics=lambda line: line["step"] == 8, **SETTINGS
+    )
+    pixels = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(extract(middle, pixels), extract(nearfar.load(stopped), pixels))
+    assert not torch.equal(extract(middle, pixels), extract(last, pixels))
     named = nearfar.embed(photos, encoder="run/encoders/epoch-0002")
     assert named.features.shape == (40, middle.num_features)
 

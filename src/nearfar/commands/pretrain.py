@@ -38,9 +38,9 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
     Args:
         on_metrics: function that is called with each line of metrics.jsonl, a dictionary with
             "step", "epoch" and either "loss", "lr", "images_per_second" or "health". Where it
-            returns True the run stops after that step, saved, and is returned; where it raises an
-            error the run is saved and the error raised. For trackers and searches
-            (examples/trackers.py).
+            returns True the run stops after that step (on several GPUs up to ten steps later),
+            saved, and is returned; where it raises an error the run is saved and the error raised.
+            For trackers and searches (examples/trackers.py).
 
     Returns:
         The run: its path, encoder, metrics and verdict.
@@ -98,8 +98,7 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
             write_views(folder, job)
             write_run_header(folder, job, model)
             write_report(folder)
-            with _stopped_by_hook():
-                launch(job, model=model, on_metrics=on_metrics)
+            launch(job, model=model, on_metrics=on_metrics)
             return _finish(folder, job)
 
 
@@ -150,8 +149,8 @@ def resume(
     from nearfar.threads import use_threads
     from nearfar.training.job import follow, launch
     from nearfar.training.processes import check_hook, interrupt_on_sigterm, is_follower
-    from nearfar.training.run_folder import CONFIG, lock_run_folder
-    from nearfar.training.run_header import resume_plan
+    from nearfar.training.run_folder import lock_run_folder
+    from nearfar.training.run_header import note_resumed, resume_plan
 
     reuse_memory()
     run = Run.of(run)
@@ -161,37 +160,24 @@ def resume(
     check_hook(on_metrics, devices or settings.devices)
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with interrupt_on_sigterm(), lock_run_folder(run.path), _resumable(run.path):
-        if epochs is not None:
-            settings = _longer(run, epochs)
-        job = resume_plan(settings, objects, data_changed, accelerator, devices, threads)
-        if epochs is not None:  # all has been checked: a run that is killed goes on to as many
-            replace(run.settings, epochs=epochs).save(run.path / CONFIG)
+        longer = settings if epochs is None else _longer(run, settings, epochs)
+        job = resume_plan(longer, objects, data_changed, accelerator, devices, threads)
+        note_resumed(run.path, job, settings)
         with use_threads(job.settings.threads):
-            with _stopped_by_hook():
-                launch(job, resume=True, on_metrics=on_metrics)
+            launch(job, resume=True, on_metrics=on_metrics)
             return _finish(run.path, job)
 
 
-def _longer(run: Run, epochs: float) -> Settings:
+def _longer(run: Run, settings: Settings, epochs: float) -> Settings:
     """Return the settings of a run that trains to so many epochs; raises ValueError for fewer than
     it has trained.
     """
+    settings = replace(settings, epochs=epochs)  # which checks the number
     trained = max((line["epoch"] for line in run.metrics if "epoch" in line), default=0)
     if epochs < trained:
         raise ValueError(f"`epochs={epochs:g}`: {run.path} has trained {trained:g} already")
     log.info("going on to %g epochs: the learning rate goes on as in a run of so many", epochs)
-    return replace(run.settings, epochs=epochs)
-
-
-@contextmanager
-def _stopped_by_hook() -> Iterator[None]:
-    """Go on where `on_metrics` stopped the run, and say so."""
-    from nearfar.training.loop import StoppedByHook
-
-    try:
-        yield
-    except StoppedByHook as ending:
-        log.info("%s", ending)
+    return settings
 
 
 @contextmanager

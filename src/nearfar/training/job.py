@@ -16,12 +16,19 @@ from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, whiten_stem
 from nearfar.networks.backbone import with_grid
+from nearfar.progress import log
 from nearfar.rendering import Shown, shown_as, shown_here, shown_nowhere
 from nearfar.threads import use_threads
 from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
 from nearfar.training.fabric import build_fabric, without_hints
-from nearfar.training.loop import TrainingDiverged, TrainingStopped, fit, write_encoder
+from nearfar.training.loop import (
+    StoppedByHook,
+    TrainingDiverged,
+    TrainingStopped,
+    fit,
+    write_encoder,
+)
 from nearfar.training.run_folder import CONFIG, STARTING, OnMetrics
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
@@ -221,18 +228,22 @@ def _run(
     if settings.sync_batch_norm and fabric.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model, settings.batch_size)
-    epochs = fit(
-        fabric,
-        model,
-        images,
-        validation,
-        job.views,
-        settings,
-        job.recipe,
-        resume,
-        job.seconds,
-        on_metrics if fabric.is_global_zero else None,
-    )
+    try:
+        epochs = fit(
+            fabric,
+            model,
+            images,
+            validation,
+            job.views,
+            settings,
+            job.recipe,
+            resume,
+            job.seconds,
+            on_metrics if fabric.is_global_zero else None,
+        )
+    except StoppedByHook as ending:  # in all processes, and the run is as it is after Ctrl-C
+        log.info("%s", ending)
+        return
     if fabric.is_global_zero:
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)

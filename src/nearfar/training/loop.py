@@ -49,7 +49,7 @@ class TrainingStopped(RuntimeError):
 
 
 class StoppedByHook(TrainingStopped):
-    """The run was stopped by `on_metrics`."""
+    """The run was stopped by `on_metrics`; raised in all processes."""
 
 
 def fit(
@@ -244,7 +244,7 @@ def fit(
                 save()
                 if fabric.is_global_zero:
                     write_encoder(folder, model, images, settings)
-                ending = StoppedByHook if metrics.stop else TrainingStopped
+                ending = StoppedByHook if fabric.broadcast(metrics.stop) else TrainingStopped
                 raise metrics.error or ending(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: "
                     f"`nearfar.resume({str(folder)!r})`"

@@ -120,9 +120,10 @@ def resume_plan(
     """Resolve the settings of a run folder, with the user's own objects given again where a file
     cannot hold them.
 
-    data_changed: accept other data than the run began with, if the method keeps nothing for each
-    image. accelerator, devices, threads: others than those of the run. Raises ValueError for a
-    finished run without its checkpoint, and for changed data, in one line that says how.
+    Nothing is written; see `note_resumed`. data_changed: accept other data than the run began with,
+    if the method keeps nothing for each image. accelerator, devices, threads: others than those of
+    the run. Raises ValueError for a finished run without its checkpoint, and for changed data, in
+    one line that says how.
     """
     folder = Path(settings.out)
     if (folder / WEIGHTS).is_file() and not (folder / CHECKPOINT).is_file():
@@ -144,16 +145,32 @@ def resume_plan(
         raise ValueError(
             f"{total} images are too few for {needed}: restore the data, or start a new run"
         )
-    noted = replace(settings, data=serializable_source(whole.data), threads=whole.threads)
-    if noted != settings:
-        noted.save(folder / CONFIG)
-    here = replace(noted, accelerator=whole.accelerator, devices=whole.devices)
+    here = replace(
+        settings,
+        data=serializable_source(whole.data),
+        threads=whole.threads,
+        accelerator=whole.accelerator,
+        devices=whole.devices,
+    )
     job = Job(here, method, recipe, whole.given("encoder"), views, images)
     if settings.teacher is not None:
         train, _ = job.sets
         assert isinstance(train, Images)
         load_teacher(folder, train)  # what is missing, damaged or of other images is said here
     return job
+
+
+def note_resumed(folder: Path, job: Job, before: Settings) -> None:
+    """Write what a run is from now on into its folder: its data, threads and epochs; the devices
+    are those of this time alone.
+
+    before: the settings that the folder holds.
+    """
+    noted = replace(job.settings, accelerator=before.accelerator, devices=before.devices)
+    if noted != before:
+        noted.save(folder / CONFIG)
+    assert job.images is not None
+    save_table(job.images.table, folder / TABLE)
 
 
 def _going_on(
@@ -194,7 +211,7 @@ def _going_on(
 def _same_data(
     folder: Path, settings: Settings, method: Method, data_changed: bool
 ) -> Images | Stream:
-    """Open the data of a run and note what it is now; raises ValueError where it has changed."""
+    """Open the data of a run; raises ValueError where it has changed."""
     data, table = settings.given("data"), None
     try:
         if not settings.stream:
@@ -213,7 +230,6 @@ def _same_data(
         ) from error
     if table is None:
         _must_be_same(folder, images.table, method, data_changed)
-    save_table(images.table, folder / TABLE)
     return images
 
 

@@ -33,6 +33,7 @@ from nearfar.networks import SmallNet, build_backbone, first_encoder
 from nearfar.progress import READ, say_read
 from nearfar.training.budget import training_speed
 from nearfar.training.plan import resolve_method, views_at
+from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 from nearfar_papers.runs import PLANE
 
@@ -130,10 +131,10 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     images = open_images(settings.data, split="test", **reading)
     say_read(images)
     images = images.subset(range(min(VIEWS_OF, len(images))))
-    view, generator = trained.view_plan.pick([0]), torch.Generator().manual_seed(settings.seed)
+    view, device = trained.view_plan.pick([0]), find_device()
     features = [
-        extract_view(encoder, images, view, generator, device=find_device())
-        for _ in range(NUM_VIEWS)
+        extract_view(encoder, images, view, stream(settings.seed, "map", number), device=device)
+        for number in range(NUM_VIEWS)
     ]
     with torch.no_grad():
         rows = F.normalize(torch.stack([projector(h) for h in features], 1), dim=2)

@@ -33,6 +33,7 @@ EXCEPTIONS = {
     "tables say what they were made with, and how many images were for validation": """
         training.environment.software training.plan.default_validation
     """,
+    "figures are drawn from the same random views as before": "training.seeding.stream",
     "training steps without a run, to measure their time and memory": """
         training.budget.training_speed training.plan.views_at
     """,

@@ -209,7 +209,7 @@ def open_rows(
         parts.append((replace(part, rows=rows), replace(part, rows=kept_rows)))
         stored += [pixels(kept_rows)] if len(kept_rows) else []
     whole, kept = (Concatenated(list(every)) for every in zip(*parts, strict=True))
-    if not len(kept.table):
+    if not stored:
         raise ValueError(_nothing(name, [entry for out in left for entry in out]))
     if request.value_range is None and form.value_range is None:
         for part in kept.parts:

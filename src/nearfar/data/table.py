@@ -266,11 +266,12 @@ def concat_tables(tables: Sequence[pyarrow.Table], short: Sequence[str]) -> pyar
     """
     parts, several = [], len(set(short)) > 1
     for table, before in zip(tables, short, strict=True):
-        names = table["name"].to_pylist()
+        names: Any = table["name"]
         if several:
-            names = [inside_source(before, name) for name in names]
+            inside = [inside_source(before, name) for name in names.to_pylist()]
+            names = pyarrow.array(inside, pyarrow.string())
         others = table.select([name for name in table.column_names if name in COMMON])
-        parts.append(others.append_column("name", pyarrow.array(names, pyarrow.string())))
+        parts.append(others.append_column("name", names))
     return pyarrow.concat_tables(parts, promote_options="permissive")
 
 

@@ -202,10 +202,10 @@ def build_backbone(
     encoder: "tiny", "small", "medium", any timm backbone, perhaps with arguments of its constructor
     behind, as in "vit_tiny_patch16_224(patch_size=4, drop_path_rate=0.1)", or a module that takes
     normalised float images [batch, channels, size, size] and returns features [batch, dim]: it is
-    copied with the
-    weights that it has, and otherwise left alone. image_size: pixels; below 64 px a named
-    ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR, Appendix B.9), as one
-    called "NAME-small-stem" does at any size, and a named vision transformer is built for the size.
+    copied with the weights that it has, and otherwise left alone. image_size: pixels; below 64 px a
+    named ResNet-like net gets a 3x3 stem with stride 1 and no max-pool (SimCLR, Appendix B.9), as
+    one called "NAME-small-stem" does at any size, and a named vision transformer is built for the
+    size.
     The choice is logged. channels: of the images. init: starting weights, see `find_weights`: a net
     that they name is built as theirs was. Nothing touches the network unless it is named so. Raises
     ValueError for an unknown name, an image size that the backbone cannot take, or a module that

@@ -98,7 +98,6 @@ class Tool:
         self.split, self.labels, self.copies = split, labels, copies
         self.fewest, self.lists, self.saves, self.before = fewest, lists, saves, before
         self.ranges: dict[str, Between] = {}
-        self.parameters: Mapping[str, Parameter] = {}
         self.command = self._command()
 
     @property
@@ -173,7 +172,6 @@ class Tool:
             [*shared[:1], *placed, *shared[1:], *options], key=lambda parameter: parameter.kind
         )
         signature = inspect.Signature(ordered)
-        self.parameters = signature.parameters
 
         @functools.wraps(self.function)
         def command(*given: Any, **named: Any) -> Any:
@@ -250,7 +248,7 @@ class Tool:
         """
         placed: list[Any] = []
         options: dict[str, Any] = {}
-        for name, parameter in self.parameters.items():
+        for name, parameter in inspect.signature(self.command).parameters.items():
             value = given.get(name)
             if name in ("target", "out", *without) or _same(value, parameter.default):
                 continue

@@ -467,7 +467,6 @@ def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
 
 def check_value(field: Field[Any], hint: Any, value: Any) -> None:
     """Raise ValueError for a value that is not of the setting's type or out of its range."""
-
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if not any(_is(value, kind) for kind in kinds):
         expected = " or ".join(filter(None, map(_words, kinds)))
@@ -543,7 +542,8 @@ def arguments_of(
         numbers = inspect.Parameter(
             "hyperparameters", inspect.Parameter.VAR_KEYWORD, annotation=Any
         )
-        call.__signature__ = inspect.Signature([*own, *others, numbers])  # type: ignore[attr-defined]
+        signature = inspect.Signature([*own, *others, numbers])
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return cast("WithSettings[P, R]", call)
 
     return decorate

@@ -117,13 +117,13 @@ class _Recorder:
 
 @pytest.fixture
 def bars():
-    """How bars move during a test: a list of (title, done, total)."""
+    """The moves of bars during a test: a list of (title, done, total)."""
     recorder = _Recorder()
     with drawn_by(recorder):
         yield recorder.moves
 
 
-class Said:
+class Log:
     """The lines of the log "nearfar", as a program that listens to it gets them."""
 
     def __init__(self, caplog):
@@ -146,28 +146,26 @@ class Said:
 
 
 @pytest.fixture
-def said(caplog):
-    """What nearfar logs while a test runs: `.text`, `.lines`."""
+def log(caplog):
+    """The lines that nearfar logs while a test runs: `.text`, `.lines`."""
     caplog.set_level(logging.INFO, "nearfar")
-    return Said(caplog)
+    return Log(caplog)
 
 
 @pytest.fixture
 def complaint(capsys):
-    """Runs words as a command line that is a mistake, and returns the one line that is said of
-    it.
-    """
+    """A function that runs words as a mistaken command line and returns its one-line message."""
 
-    def said(*words):
+    def run(*words):
         from nearfar.cli import main
 
         assert main([str(word) for word in words]) == 2
         err = capsys.readouterr().err
-        read, _, said = err.rpartition("nearfar: ")  # which images were read may be said before
-        assert said.count("\n") == 1 and read.count("\n") == read.count(" read"), err
-        return f"nearfar: {said}"
+        read, _, message = err.rpartition("nearfar: ")  # lines on the images read may precede it
+        assert message.count("\n") == 1 and read.count("\n") == read.count(" read"), err
+        return f"nearfar: {message}"
 
-    return said
+    return run
 
 
 @pytest.fixture

@@ -149,18 +149,18 @@ def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digi
     assert len(list(digits.rglob("*.*"))) == 4 * 52 + 3 + 3 + 1 + 6 + 2  # all are still there
 
 
-def test_without_labels_and_without_problems_it_says_so(run, tmp_path, said):
+def test_without_labels_and_without_problems_it_says_so(run, tmp_path, log):
     pixels = np.stack([np.asarray(digit(number, 32)) for number in range(30)])
     found = run.check(pixels, out=tmp_path / "page.html")
     assert found.classes == {"label": [""], "images": [30]}
     assert found.next == "Nothing was found, use the data as it is."
-    assert "the images have no labels" in said.text
+    assert "the images have no labels" in log.text
     assert "no labels" in (tmp_path / "page.html").read_text()
 
 
-def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path, said):
+def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path, log):
     results = run.evaluate(protocol=("knn",), baselines=False)
-    text = said.text
+    text = log.text
     assert "3 of 51 test images have a copy among the training images" in text
     assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in text
     chance = np.random.default_rng(0)
@@ -169,9 +169,9 @@ def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path, said):
         images=chance.integers(0, 256, (60, 32, 32), dtype=np.uint8),
         labels=np.arange(60) % 2,
     )
-    said.clear()
+    log.clear()
     run.evaluate(tmp_path / "apart.npz", protocol=("knn",), baselines=False)
-    assert "copy among" not in said.text
+    assert "copy among" not in log.text
 
 
 @pytest.fixture(scope="module")
@@ -208,9 +208,9 @@ def test_leaks_whose_proportions_changed_are_found_and_nothing_else(squashed, tm
     assert sorted(listed) == sorted(leaks.path)
 
 
-def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, said):
+def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, log):
     run.evaluate(squashed, protocol=("knn",), baselines=False)
-    [line] = [one for one in said.text.splitlines() if "have a copy" in one]
+    [line] = [one for one in log.text.splitlines() if "have a copy" in one]
     assert line.startswith("8 of 24 test images have a copy among the training images")
     predicted = np.load(run.path / "predictions.npz")
     names = nearfar.data.open_images(squashed, split="test").names
@@ -219,13 +219,13 @@ def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, said
     assert f"without them knn {right.mean():.3f} and not" in line
 
 
-def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, said):
+def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, log):
     monkeypatch.setattr(duplicates, "CHUNK", 1)
     for most, count in ((10_000, "3 of 51"), (1, "at least 1 of 51")):
-        said.clear()
+        log.clear()
         monkeypatch.setattr(duplicates, "CONFIRMED", most)
         run.evaluate(protocol=("knn",), baselines=False)
-        [line] = [one for one in said.text.splitlines() if "have a copy" in one]
+        [line] = [one for one in log.text.splitlines() if "have a copy" in one]
         assert line.startswith(f"{count} test images")
         assert ("without them" in line) == (most > 1)
 
@@ -276,7 +276,7 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
         ]
 
 
-def test_what_many_images_have_is_one_line_and_no_list(tmp_path, said):
+def test_what_many_images_have_is_one_line_and_no_list(tmp_path, log):
     """White ground: 24 of 60 images are nearly white, which is no anomaly; one dark image still
     is.
     """
@@ -289,7 +289,7 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path, said):
     assert "overexposed" not in found["problem"]
     assert "dark" in found["problem"]
     line = "24 of 60 images, which is usual here, so none is listed"
-    assert f"overexposed: {line}" in said.text
+    assert f"overexposed: {line}" in log.text
     assert line in (tmp_path / "page.html").read_text()
 
 
@@ -301,12 +301,12 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path, said):
         (3, ["2 of 40 images repeat another one"]),
     ],
 )
-def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path, said):
+def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path, log):
     """Where half of a set showed nothing, check found nothing and said to use the data as it is."""
     pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32), dtype=np.uint8)
     pixels[:plain] = 128
     found = nearfar.check(pixels, out=tmp_path / "page.html")
-    text = said.text
+    text = log.text
     assert all(line in text for line in lines)
     if plain == 3:
         assert found["problem"] == ["nearly uniform"] * 3
@@ -316,14 +316,14 @@ def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, t
         assert all(line in (tmp_path / "page.html").read_text() for line in lines)
 
 
-def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path, said):
+def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path, log):
     """Labels that the pixels do not show: nothing is listed, and the line names what would help."""
     chance = np.random.default_rng(0)
     pixels, labels = chance.integers(0, 256, (300, 16, 16), dtype=np.uint8), np.arange(300) % 4
     labels[:100] = 0
     np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
     found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html")
-    text = said.text
+    text = log.text
     assert "label issue" not in found["problem"]
     assert f"(the largest class has {150 / 300:.1%})" in text and "balanced accuracy" in text
     assert "too few to tell wrong labels from hard images, so none is listed" in text

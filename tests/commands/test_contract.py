@@ -107,9 +107,9 @@ def test_every_tool_has_a_contract():
 
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_columns_and_page_on_every_target(tool, kind, home, own_features, here, capfd, said):
+def test_columns_and_page_on_every_target(tool, kind, home, own_features, here, capfd, log):
     target, further = target_of(home, kind, own_features)
-    said.clear()
+    log.clear()
     result = getattr(nearfar, tool)(target, **further, **OPTIONS[tool], out="page.html")
 
     assert len({len(column) for column in result.values()}) == 1
@@ -135,9 +135,9 @@ def test_columns_and_page_on_every_target(tool, kind, home, own_features, here, 
         assert listed == result.files and set(listed) <= set(result["path"])
     assert result.path == Path("page.html")
     asks_for_nothing(result.path.read_text(encoding="utf-8"))
-    assert any("page.html" in line for line in said.lines)
+    assert any("page.html" in line for line in log.lines)
 
-    heard = [record for record in said.records if record.levelno >= logging.WARNING]
+    heard = [record for record in log.records if record.levelno >= logging.WARNING]
     alone = kind == "vectors" and tool == "duplicates"  # nothing is confirmed by pixels
     assert len(heard) == alone and capfd.readouterr() == ("", "")
 
@@ -202,7 +202,7 @@ def test_an_unknown_split_is_refused(tool, home, here, own_features):
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_exists_is_refused_before_any_work(tool, home, here, said):
+def test_what_exists_is_refused_before_any_work(tool, home, here, log):
     call, beside = getattr(nearfar, tool), find_tool(tool).beside
     for ending in (".html", *beside):
         mine = here / f"mine{ending}"
@@ -214,7 +214,7 @@ def test_what_exists_is_refused_before_any_work(tool, home, here, said):
         call(home / "photos", **OPTIONS[tool], out=here / "page.xyz")
     with pytest.raises(OSError, match=r"cannot write into .*nowhere: No such file or directory"):
         call(home / "photos", **OPTIONS[tool], out=here / "nowhere" / "page.html")
-    assert not list(here.iterdir()) and said.text == ""  # it is said at once what was read
+    assert not list(here.iterdir()) and log.text == ""  # it is said at once what was read
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -254,11 +254,11 @@ def test_a_full_disk_leaves_nothing(tool, own_features, here, monkeypatch):
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_an_unreadable_image_is_one_line_and_the_rest_goes_on(tool, home, here, said):
+def test_an_unreadable_image_is_one_line_and_the_rest_goes_on(tool, home, here, log):
     photos = shutil.copytree(home / "photos", here / "photos")
     (photos / "train" / "a" / "broken.png").write_bytes(b"no image")
     result = getattr(nearfar, tool)(photos, split="train", **OPTIONS[tool])
-    [line] = [record for record in said.records if record.levelno >= logging.WARNING]
+    [line] = [record for record in log.records if record.levelno >= logging.WARNING]
     says = f"{TRAIN} images read, 1 left out: 1 not images"
     assert line.getMessage().endswith(says) and "split train of train, test" in line.getMessage()
     assert len(result.photos) == TRAIN

@@ -196,9 +196,7 @@ def archived(tmp_path):
 
 
 @pytest.mark.parametrize("orientations", [False, True])
-def test_an_archive_has_what_was_planted_and_is_never_listed(
-    orientations, archived, tmp_path, said
-):
+def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archived, tmp_path, log):
     archive, new = archived
     before = {path.name: path.read_bytes() for path in archive.iterdir()}
     options = dict(orientations=orientations, out=tmp_path / "had.html")
@@ -221,7 +219,7 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(
     assert (
         pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
     )
-    text = said.text
+    text = log.text
     assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in text
     listed = (tmp_path / "had.list").read_bytes().decode().split("\0")[:-1]
     assert sorted(listed) == [str(new / "0.png"), str(new / "same.png")]
@@ -231,7 +229,7 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(
     assert len(list(new.iterdir())) == 8
 
 
-def test_a_file_is_no_copy_of_itself(archived, tmp_path, said):
+def test_a_file_is_no_copy_of_itself(archived, tmp_path, log):
     """New images inside the archive, or linked from it, would be listed as copies of themselves,
     and then be lost.
     """
@@ -243,7 +241,7 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path, said):
     (archive / "link.png").symlink_to(archive / "new" / "12.png")
     options = dict(out=tmp_path / "had.html")
     found = nearfar.duplicates(archive / "new", against=archive, **options)
-    assert "12 files of" in said.text
+    assert "12 files of" in log.text
     names = {
         name
         for name, kind in zip(found["name"], found["kind"], strict=True)
@@ -259,7 +257,7 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path, said):
         nearfar.duplicates(archive, against=archive, out=tmp_path / "all.html")
 
 
-def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path, said):
+def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path, log):
     """It would be listed for removal as the copy of itself, and be lost."""
     archive, _ = archived
     (archive / "link.png").symlink_to("2.png")
@@ -276,7 +274,7 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path, sai
         found = nearfar.duplicates(source, out=tmp_path / "sub" / "twice.html")
         listed = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
         assert sorted(map(os.path.basename, listed)) == expected
-        assert "named more than once" in said.text
+        assert "named more than once" in log.text
         shutil.rmtree(tmp_path / "sub")
 
 
@@ -314,7 +312,7 @@ def test_vectors_alone_have_neither(options, says, tmp_path):
         nearfar.duplicates(vectors, out=tmp_path / "page.html", **options)
 
 
-def test_every_name_of_a_file_counts_once(archived, tmp_path, said):
+def test_every_name_of_a_file_counts_once(archived, tmp_path, log):
     """Hard links, links and folders that are linked name one file: removing "the copy" would lose
     it.
     """
@@ -325,7 +323,7 @@ def test_every_name_of_a_file_counts_once(archived, tmp_path, said):
     for path in archive.iterdir():
         (tmp_path / "seen twice" / path.name).symlink_to(path)
     found = nearfar.duplicates([archive, tmp_path / "seen twice"], out=tmp_path / "twice.html")
-    assert "named more than once" in said.text
+    assert "named more than once" in log.text
     listed = (tmp_path / "twice.list").read_bytes().split(b"\0")[:-1]
     assert [os.path.basename(path) for path in listed] == [b"9 again.png"]
     kept = [path for path, keep in zip(found["path"], found["kept"], strict=True) if keep]

@@ -59,14 +59,14 @@ def test_it_tells_what_a_run_would_take(home):
     )
 
 
-def test_it_times_convolutions(monkeypatch, said):
+def test_it_times_convolutions(monkeypatch, log):
     monkeypatch.setattr(timeit, "repeat", lambda run, **_: run() is not None and [0.002, 0.001])
     found = nearfar.doctor()
     assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
     assert not [note for note in found["notes"] if "convolution" in note]
     assert (
         "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms"
-        in said.text
+        in log.text
     )
 
 

@@ -74,7 +74,7 @@ def test_vectors_with_labels_are_evaluated_as_by_scikit_learn(here):
     assert "given vectors" in sentence(measured).lower()
 
 
-def test_vectors_with_images_have_baselines_beside_them(photos, said):
+def test_vectors_with_images_have_baselines_beside_them(photos, log):
     np.savez("clip.npz", name=NAMES, embedding=vectors())
     measured = nearfar.evaluate("clip.npz", photos, protocol=("knn_5", "few"))
     rows = ["largest_class", "raw_pixels", "colour_histogram", "hog", "given"]
@@ -83,20 +83,20 @@ def test_vectors_with_images_have_baselines_beside_them(photos, said):
     assert measured["given"] == pytest.approx(alone["given"])  # of the same vectors and images
     assert measured["raw_pixels"]["knn_5"] < 0.75 < measured["given"]["knn_5"]
     assert "The given vectors beat" in sentence(measured)
-    assert "copy among" not in said.text
+    assert "copy among" not in log.text
     assert list(nearfar.evaluate("clip.npz", photos, protocol="knn_5", baselines=False)) == [
         "given"
     ]
 
 
-def test_copies_across_the_sets_are_found_by_pixels(photos, here, said):
+def test_copies_across_the_sets_are_found_by_pixels(photos, here, log):
     for number in range(10):
         shutil.copy(f"photos/dark/{NAMES[number]}", f"photos/dark/{NAMES[number + 10]}")
     given = vectors()
     given[10:20] = given[:10]  # as any encoder has it
     np.savez("clip.npz", name=NAMES, embedding=given)
     nearfar.evaluate("clip.npz", photos, protocol=("knn_5",), baselines=False, test_share=0.5)
-    assert "test images have a copy among the training images" in said.text
+    assert "test images have a copy among the training images" in log.text
 
 
 def test_the_frozen_pretrained_net_stands_beside_vectors(photos, monkeypatch):
@@ -121,17 +121,17 @@ def test_a_method_of_embeddings_measures_what_the_function_does(divided, trained
     assert list(of_run)[-1] == "trained"
 
 
-def test_other_splits_are_left_out_with_a_line_and_lone_training_images_are_divided(divided, said):
+def test_other_splits_are_left_out_with_a_line_and_lone_training_images_are_divided(divided, log):
     measured = nearfar.evaluate(divided, protocol="knn_3", baselines=False)
     assert measured.on.test == "the test split" and measured["at_hand"]["knn_3"] == 1.0
-    assert "not evaluated: the images of validation" in said.text
-    said.clear()
+    assert "not evaluated: the images of validation" in log.text
+    log.clear()
     alone = nearfar.embed(divided).evaluate(protocol="knn_3", baselines=False)
     assert (alone.on.train_images, alone.on.test_images) == (32, 8)
-    assert "split='all') opens it too" in said.text
+    assert "split='all') opens it too" in log.text
 
 
-def test_features_of_a_run_come_from_its_store(divided, tmp_path, said):
+def test_features_of_a_run_come_from_its_store(divided, tmp_path):
     how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
     run = nearfar.pretrain(divided, out=tmp_path / "run", image_size=16, **how)
     nearfar.embed(run, split="all").features  # noqa: B018  # are kept
@@ -175,15 +175,15 @@ def test_features_do_not_depend_on_the_test_images(divided):
     np.testing.assert_allclose(both.features[:40], train.features, atol=1e-5)
 
 
-def test_embeddings_of_one_split_say_what_they_do_not_compare(divided, said):
+def test_embeddings_of_one_split_say_what_they_do_not_compare(divided, log):
     photos = nearfar.embed(divided, split="train")
     photos.check()
     photos.duplicates()
-    assert said.text.count(f"this compares the images of {photos.images.where} alone: ") == 2
-    said.clear()
+    assert log.text.count(f"this compares the images of {photos.images.where} alone: ") == 2
+    log.clear()
     nearfar.embed(divided, split="all").check()
     photos.search(photos.images.names[0], k=1)
-    assert "compares the images" not in said.text
+    assert "compares the images" not in log.text
 
 
 def test_embeddings_have_a_short_name_and_are_themselves(divided):

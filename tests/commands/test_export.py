@@ -54,10 +54,10 @@ def test_a_run_folder_is_a_timm_model_and_holds_its_weights_once(run, images, ex
 
 
 @pytest.mark.parametrize("to", ["onnx", "torch", "safetensors", "timm"])
-def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, said):
+def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, log):
     path = nearfar.export(run, to=to)
     assert path.parent == run.path / "export"
-    assert "largest difference" in said.text
+    assert "largest difference" in log.text
     if to == "onnx":
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(path)

@@ -51,7 +51,7 @@ def test_an_image_that_was_replaced_gets_a_new_place_and_the_others_keep_theirs(
     assert moved == ["cat/03.png"]
 
 
-def test_few_other_images_push_out_no_features_of_many(photos, said):
+def test_few_other_images_push_out_no_features_of_many(photos, log):
     photos.search(str(photos.path.parent / "photos/cat/00.png"), k=2)
     path = photos.path / "features.safetensors"
     assert len(load_file(path)["features"]) == 30
@@ -61,9 +61,9 @@ def test_few_other_images_push_out_no_features_of_many(photos, said):
         (few / f"{number}.png").write_bytes(png(200 + number, 16))
     nearfar.check(photos, str(few), out=photos.path.parent / "few.html")
     assert len(load_file(path)["features"]) == 30
-    said.clear()
+    log.clear()
     nearfar.select(photos, n=3)
-    assert "4 of 30 images are new" in said.text
+    assert "4 of 30 images are new" in log.text
 
 
 DAMAGE = {

@@ -131,7 +131,7 @@ def drawn(number):
 
 
 @pytest.mark.parametrize("kind", ["invoices", "digits"])
-def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, said):
+def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, log):
     folder, chance = tmp_path / kind, np.random.default_rng(0)
     folder.mkdir()
     for number in range(60 if kind == "invoices" else 15):
@@ -147,7 +147,7 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, said):
         if kind != "near-duplicate"
     }
     assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(found["kept"])
-    text = said.text
+    text = log.text
     assert "2 of" in text and "0 the same file" in text and "nothing was removed" in text
     assert "rm --" not in text and (tmp_path / "page.list").read_bytes() == b""
 
@@ -193,14 +193,14 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path):
 
 
 def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
-    run, pictures, tmp_path, said
+    run, pictures, tmp_path, log
 ):
     folder = shutil.copytree(pictures, tmp_path / "it's")
     (folder / "0.png").symlink_to("000.png")  # another name of one file, which counts once
     before = {path.name for path in folder.iterdir()}
     found = nearfar.duplicates(run, folder, out=tmp_path / "the list.html")
     assert {path.name for path in folder.iterdir()} == before
-    command = re.search(r"byte for byte: (.*)", said.text)[1]
+    command = re.search(r"byte for byte: (.*)", log.text)[1]
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     gone = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
     left = {path.name for path in folder.iterdir()}
@@ -252,13 +252,13 @@ def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_p
     assert near_duplicates[0] == 0 <= near_duplicates[1] < near_duplicates[2]
 
 
-def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, said):
+def test_by_default_alike_are_images_a_tenth_as_far_apart_as_any_two(run, tmp_path, log):
     embedded = np.load(nearfar.embed(run, out=tmp_path / "rows.npz").path)["embedding"]
     rows = embedded / np.linalg.norm(embedded, axis=1, keepdims=True)
     usual = np.median((1 - rows @ rows.T)[np.triu_indices(len(rows), 1)])
     run.duplicates(out=tmp_path / "page.html")
-    said = float(re.search(r"distance of up to (\S+)", said.text)[1])
-    assert said == pytest.approx(usual / 10, rel=0.1)
+    distance = float(re.search(r"distance of up to (\S+)", log.text)[1])
+    assert distance == pytest.approx(usual / 10, rel=0.1)
 
 
 def test_search_finds_what_all_pairs_find(run, pictures, tmp_path):
@@ -294,7 +294,7 @@ def test_verbs_decode_nothing_that_pretraining_has_decoded(pictures, tmp_path, m
 
 
 def test_only_new_images_are_computed_and_removed_ones_disappear(
-    run, pictures, tmp_path, monkeypatch, said
+    run, pictures, tmp_path, monkeypatch, log
 ):
     """A folder that grows and shrinks gets the features and results of a run folder that has none
     yet.
@@ -318,7 +318,7 @@ def test_only_new_images_are_computed_and_removed_ones_disappear(
     removed.unlink()
     nearfar.embed(own, folder, out=tmp_path / "grown.npz")
     assert computed == [[file.name for file in moved[:7]]]
-    assert re.search(r"7 of \d+ images are new; the features of the others are known", said.text)
+    assert re.search(r"7 of \d+ images are new; the features of the others are known", log.text)
     own.search(moved[0].name, data=folder, k=3)
     own.map(folder, out=tmp_path / "m.html", epochs=5)
     assert len(computed) == 1
@@ -357,13 +357,13 @@ def test_features_are_computed_once_for_an_encoder_and_data(run, pictures, tmp_p
 
 
 @pytest.mark.parametrize("by", ["diverse", "typical", "outlier"])
-def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path, said):
+def test_a_selection_is_written_and_the_command_packs_it(by, run, tmp_path, log):
     page = tmp_path / "to label.html"
     chosen = run.select(n=7, by=by, out=page)
     assert len(set(chosen["name"])) == 7 and chosen["rank"] == list(range(1, 8))
     assert (tmp_path / "to label.list").read_bytes().decode().split("\0")[:-1] == chosen["path"]
     subprocess.run(
-        ["sh", "-c", re.search(r"archive: (.*)", said.text)[1]],
+        ["sh", "-c", re.search(r"archive: (.*)", log.text)[1]],
         check=True,
         capture_output=True,
     )

@@ -62,9 +62,9 @@ def test_grayscale_images_get_whole_edges_and_a_quarter_of_the_colours(installed
         assert torch.allclose(length, torch.full((12,), weight), atol=1e-4)
 
 
-def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes, tmp_path, said):
+def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes, tmp_path, log):
     nearfar.embed(shapes, out=tmp_path / "shapes.npz")
-    assert "tf_efficientnet_lite0, trained on ImageNet" in said.text
+    assert "tf_efficientnet_lite0, trained on ImageNet" in log.text
     expected = resolve(shapes).open(Opening()).features
     written = np.load(tmp_path / "shapes.npz")
     assert np.allclose(written["embedding"], expected.numpy(), atol=1e-6)
@@ -73,14 +73,14 @@ def test_embed_writes_the_best_features_at_hand_without_a_run(installed, shapes,
 
 
 def test_copies_are_found_by_colours_and_edges_and_labels_by_the_net(
-    installed, shapes, tmp_path, said
+    installed, shapes, tmp_path, log
 ):
     nearfar.check(shapes, out=tmp_path / "check.html")
-    text = said.text
+    text = log.text
     assert "colours and edges, which find the most copies" in text
     assert "tf_efficientnet_lite0, trained on ImageNet, beside edges and colours" in text
     nearfar.duplicates(shapes, out=tmp_path / "copies.html")
-    assert "ImageNet" not in said.text.replace(text, "")
+    assert "ImageNet" not in log.text.replace(text, "")
 
 
 def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, shapes, tmp_path):
@@ -105,9 +105,7 @@ def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, s
     assert list(alone) == ["trained"]
 
 
-def test_labelled_images_are_evaluated_without_a_run(
-    installed, shapes, tmp_path, monkeypatch, said
-):
+def test_labelled_images_are_evaluated_without_a_run(installed, shapes, tmp_path, monkeypatch, log):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     measured = nearfar.evaluate("shapes", protocol=["knn_3"], test_share=0.5)
@@ -115,15 +113,15 @@ def test_labelled_images_are_evaluated_without_a_run(
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "at_hand")
     ]
     assert measured["at_hand"]["knn_3"] == 1.0 and measured.on.image_size == 46
-    text = said.text
+    text = log.text
     assert "at hand" in text and "beside edges and colours" in text
     assert sorted(tmp_path.rglob("*")) == before
     named = nearfar.evaluate("shapes", protocol=["knn_3"], encoder="nearfar")
-    assert "nearfar, which has not seen" in said.text and "at_hand" in named
+    assert "nearfar, which has not seen" in log.text and "at_hand" in named
 
 
-def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, said):
+def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, log):
     found = nearfar.search(shapes, "disc/0.png", k=3)
     assert [name.partition("/")[0] for name in found["name"]] == ["disc"] * 3
     nearfar.cluster(shapes, out=tmp_path / "clusters.html")
-    assert "tf_efficientnet_lite0, trained on ImageNet" in said.text
+    assert "tf_efficientnet_lite0, trained on ImageNet" in log.text

@@ -70,7 +70,7 @@ def test_vectors_without_names_are_numbered(here):
         assert nearfar.search(given, "000030", k=1)["name"] == ["000029"]
 
 
-def test_every_verb_takes_vectors_alone(sources, here, said):
+def test_every_verb_takes_vectors_alone(sources, here, log):
     chosen = nearfar.select("named.npz", n=2, by="diverse")
     ends = sorted(int(re.findall(r"\d+", name)[0]) for name in chosen["name"])
     assert (
@@ -80,7 +80,7 @@ def test_every_verb_takes_vectors_alone(sources, here, said):
     assert len(groups) == COUNT and set(groups.cluster) == {1, 2}
     alike = nearfar.duplicates("named.npz", distance=0.0003)
     assert set(alike["kind"]) == {"near-duplicate"} and {"p00.png", "p01.png"} <= set(alike["name"])
-    assert "copies are confirmed by pixels" in said.text
+    assert "copies are confirmed by pixels" in log.text
     assert {path.name for path in here.glob("*.html")} == {
         f"named-{verb}.html" for verb in ("selection", "clusters", "duplicates")
     }
@@ -127,14 +127,14 @@ def photos(here):
     return here / "photos"
 
 
-def test_images_beside_vectors_are_found_by_their_names(photos, here, said):
+def test_images_beside_vectors_are_found_by_their_names(photos, here, log):
     given = np.random.default_rng(1).permutation(COUNT)  # in another order than the files
     names = [f"/data/{LABELS[row]}/{NAMES[row]}" for row in given]
     np.savez("clip.npz", name=names, embedding=rows()[given])
     found = nearfar.search("clip.npz", "left/p20.png", data=photos, k=2)
     assert found["name"] == ["left/p19.png", "left/p21.png"]
     assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
-    assert "58 of 58 images have one of the 60 vectors; the others are left out" in said.text
+    assert "58 of 58 images have one of the 60 vectors; the others are left out" in log.text
     copies = pandas.DataFrame(nearfar.duplicates("clip.npz", photos))
     assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
     assert nearfar.check("clip.npz", photos).classes["label"] == [
@@ -202,12 +202,12 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert len(names["name"]) == 2
 
 
-def test_named_weights_give_the_features(photos, here, trained, said):
+def test_named_weights_give_the_features(photos, here, trained, log):
     """A run's folder is a folder with weights: the same features come out as by its own verbs, on
     its own data.
     """
     found = nearfar.search(photos, "left/p10.png", k=3, encoder=str(trained.path))
-    assert len(found["name"]) == 3 and "which has not seen these images" in said.text
+    assert len(found["name"]) == 3 and "which has not seen these images" in log.text
     with pytest.raises(ValueError, match="is for data without a run"):
         nearfar.search(trained, "000001", encoder="resnet18")
 
@@ -333,7 +333,7 @@ def test_a_vector_of_another_folder_or_of_two_images_is_no_match(here):
     assert known.images.names == ["dog/3.png"]  # and not cat/1.png; which 2.png, which dog/4.png?
 
 
-def test_texts_of_no_usual_name_are_no_order(photos, here, complaint, said):
+def test_texts_of_no_usual_name_are_no_order(photos, here, complaint, log):
     shuffled("whatever", lambda row: NAMES[row])
     for form in ("clip.parquet", "clip.npz"):
         line = complaint("cluster", form, "photos", "--clusters", "2")
@@ -342,7 +342,7 @@ def test_texts_of_no_usual_name_are_no_order(photos, here, complaint, said):
     np.save("rows.npy", rows()[: COUNT - 2])
     nearfar.cluster("rows.npy", "photos", clusters=2)
     assert "the vectors have no names: they are taken in the order of photos" in " ".join(
-        said.text.split()
+        log.text.split()
     )
 
 

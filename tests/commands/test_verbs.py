@@ -291,14 +291,14 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
 
 
 @pytest.mark.parametrize("channels", [None, 1, 3])
-def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels, said):
+def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels, log):
     photos = tmp_path / "photos"
     photos.mkdir()
     for number in range(16):
         Image.fromarray(noise(number)[..., :1].repeat(3, 2)).save(photos / f"{number}.jpg")
     short = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", channels=channels)
     nearfar.pretrain(photos, out=tmp_path / "run", **short)
-    lines = said.lines
+    lines = log.lines
     gray = [line for line in lines if line.startswith("the images are gray, stored in three")]
     assert len(gray) == (channels is None)
     if gray:

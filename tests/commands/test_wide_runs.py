@@ -40,7 +40,7 @@ def embedded(run, data, path):
         }
 
 
-def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, said):
+def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, log):
     """A darker folder gives the features that the encoder gives its raw numbers, not those of a
     range of its own.
     """
@@ -51,7 +51,7 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, said):
     run = trained(tmp_path / "bright", tmp_path)
     value_range = run.settings.value_range
     assert value_range == run.encoder.value_range == nearfar.load(run).value_range
-    assert f"values from {value_range[0]:g} to {value_range[1]:g} are black to white" in said.text
+    assert f"values from {value_range[0]:g} to {value_range[1]:g} are black to white" in log.text
     assert 1500 < value_range[1] < 4096
     raw = torch.from_numpy(np.stack([planes(i, 1, 400) for i in range(40)]))
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, said):
     assert len(rows["name"]) == 1
 
 
-def test_thirteen_channels_from_files_to_every_page(tmp_path, said):
+def test_thirteen_channels_from_files_to_every_page(tmp_path, log):
     (tmp_path / "bands").mkdir()
     for i in range(40):
         tifffile.imwrite(
@@ -76,7 +76,7 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path, said):
         )
     run = trained(tmp_path / "bands", tmp_path, show_channels=[3, 2, 1])
     assert run.settings.channels == 13 and len(run.settings.value_range) == 26
-    assert "13 channels (views: channels" in said.text
+    assert "13 channels (views: channels" in log.text
     assert run.encoder.num_features == len(
         next(iter(embedded(run, tmp_path / "bands", tmp_path / "e.npz").values()))
     )

@@ -511,7 +511,7 @@ def test_images_of_several_sizes_are_cut_in_the_centre(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SINGLY)
-def test_a_damaged_image_is_left_out_and_the_others_keep_what_is_theirs(name, tmp_path, said):
+def test_a_damaged_image_is_left_out_and_the_others_keep_what_is_theirs(name, tmp_path):
     items = made()
     items[5] = replace(items[5], content=items[5].content[:60])
     source = KINDS[name].make(tmp_path, items)
@@ -626,13 +626,13 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_is_the_same_on_every_source(name, tmp_path, reference, said):
+def test_a_run_is_the_same_on_every_source(name, tmp_path, reference, log):
     """Images in the same order give the same loss, and a run finds its images again."""
     items = made()
     source = KINDS[name].make(tmp_path, items)
     run = trained(source, tmp_path)
     loss, features = reference
-    assert "simclr on 10 images (a random sample of 12, seed 0) of 16 px" in said.text
+    assert "simclr on 10 images (a random sample of 12, seed 0) of 16 px" in log.text
     photos = nearfar.embed(run) if KINDS[name].path else nearfar.embed(run, source)
     numbers = numbers_of(photos.images, items)
     assert sorted(numbers) == list(range(len(items)))

@@ -161,15 +161,15 @@ def test_every_verb_says_what_was_left_out(tmp_path, monkeypatch, capsys):
     assert rows["problem"].count("unreadable") == 3 and rows["problem"].count("left out") == 31
 
 
-def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, said, monkeypatch):
+def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, log, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in range(6):
         paint(tmp_path / "in" / "train" / f"{number}.png", number, 32)
         paint(tmp_path / "in" / "test" / f"{number}.png", 3 + number, 32)
     found = nearfar.duplicates("in")
     assert found["kind"].count("same file") == 3
-    assert "in, the splits train, test: 12 images read" in said.text
-    assert "3 of 12 images of the splits train, test are copies" in said.text
+    assert "in, the splits train, test: 12 images read" in log.text
+    assert "3 of 12 images of the splits train, test are copies" in log.text
 
 
 @pytest.mark.parametrize(

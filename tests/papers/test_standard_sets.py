@@ -136,7 +136,7 @@ def means(pixels):
     return pixels.float().mean((2, 3))
 
 
-def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, said, monkeypatch):
+def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, log, monkeypatch):
     monkeypatch.setattr(standard_sets, "CHUNK", 4)
     write_voc(tmp_path, train=6, test=6)
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/test001.jpg").write_bytes(b"no image")
@@ -144,7 +144,7 @@ def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, sai
     twice = {"once": means, "again": lambda pixels: 2 * means(pixels)}
     sets = LabelledSets(splits, "torchvision:voc2007")
     found = dict(features_in_pieces(sets, FITTED, twice))
-    lines = [line for line in said.lines if line.startswith("torchvision:")]
+    lines = [line for line in log.lines if line.startswith("torchvision:")]
     assert [line.partition(" of ")[0] for line in lines] == [
         f"torchvision:voc2007, the split {name}" for name in splits
     ]

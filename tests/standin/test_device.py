@@ -138,12 +138,12 @@ def test_how_a_run_computes_on_a_device():
     assert taken["cuda", "16-mixed"] == ["channels_last", "pinned"]
 
 
-def test_doctor_tells_the_device_and_why(said):
+def test_doctor_tells_the_device_and_why(log):
     found = nearfar.doctor()
     assert found["device"] == NAME and found["precision"] == "32-true" and found["problems"] == []
     assert found["gpus"] == [{"name": NAME, "memory": None, "bfloat16": True, "float64": True}]
     assert found["setup"]["fused"]["value"] and not found["setup"]["compiled"]["value"]
-    told = said.text
+    told = log.text
     assert f"device     {NAME}\n" in told and "fused: yes, one kernel in place of many" in told
 
 

@@ -222,12 +222,12 @@ def test_what_is_the_same_data_goes_on(name, stopped):
     assert (nearfar.resume(run).path / "encoder.safetensors").is_file()
 
 
-def test_a_run_that_has_lost_its_table_says_that_nothing_is_compared(stopped, said):
+def test_a_run_that_has_lost_its_table_says_that_nothing_is_compared(stopped, log):
     _, run = stopped(as_folder, method="simclr")
     (run / "data.arrow").unlink()
     resumed = nearfar.resume(run)
     line = f"there is no {run / 'data.arrow'}: whether the data has changed is not checked"
-    assert line in said.text
+    assert line in log.text
     assert (resumed.path / "data.arrow").is_file()  # for the next time
 
 

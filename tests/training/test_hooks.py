@@ -52,11 +52,11 @@ def test_a_hook_sees_every_line_of_metrics(photos):
     assert {"loss", "health"} <= {name for line in seen for name in line}
 
 
-def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(photos, said):
+def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(photos, log):
     run = nearfar.pretrain(
         photos, out="run", on_metrics=lambda line: line["step"] >= 6 and "loss" in line, **SETTINGS
     )
-    assert lines_of(run)[-1]["step"] == 6 and "stopped after step 6 of 16, saved" in said.text
+    assert lines_of(run)[-1]["step"] == 6 and "stopped after step 6 of 16, saved" in log.text
     assert (run.path / "report.html").is_file() and run.verdict is not None
     assert len(nearfar.embed(run).features) == 40
     whole = nearfar.resume(run)
@@ -133,14 +133,14 @@ def test_the_encoder_of_a_run_that_was_stopped_by_a_signal_loads(photos):
     assert nearfar.embed("run").features.isfinite().all()
 
 
-def test_a_run_trains_longer_with_its_whole_state(photos, said):
+def test_a_run_trains_longer_with_its_whole_state(photos, log):
     short = nearfar.pretrain(photos, out="run", **SETTINGS)
     before = torch.load("run/checkpoints/last.ckpt", weights_only=True)
     first = lines_of(short)
     longer = nearfar.resume(short, epochs=8)
     after = torch.load("run/checkpoints/last.ckpt", weights_only=True)
     assert (before["step"], after["step"]) == (16, 32) and longer.settings.epochs == 8
-    assert "going on to 8 epochs" in said.text
+    assert "going on to 8 epochs" in log.text
     lines = lines_of(longer)
     assert lines[: len(first)] == first
     rates = {line["step"]: line["lr"] for line in lines if "lr" in line}

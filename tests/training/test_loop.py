@@ -247,7 +247,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
 
 
 def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
-    images_file, tmp_path, monkeypatch, said
+    images_file, tmp_path, monkeypatch, log
 ):
     """A machine ten times as slow as measured: the run takes its time, and says what it left
     out.
@@ -276,17 +276,17 @@ def test_the_time_is_kept_whatever_the_lines_of_metrics_are(
     assert 10 <= now[0] <= 33  # seconds
     assert made.settings.epochs == pytest.approx(now[0] / 4, abs=0.5)  # steps in an epoch
     assert made.planned_epochs > 100 > made.settings.epochs
-    line = next(line for line in said.lines if "planned epochs" in line)
+    line = next(line for line in log.lines if "planned epochs" in line)
     assert f"of {made.planned_epochs:g} planned epochs" in line
     assert f"init={str(made.path)!r}, minutes=60)`" in line
     assert "planned epochs, as the time was over" in (made.path / "report.html").read_text()
 
 
 def test_resuming_a_compiled_run_says_that_its_last_digits_may_differ(
-    images_file, tmp_path, monkeypatch, said
+    images_file, tmp_path, monkeypatch, log
 ):
     monkeypatch.setattr(torch, "compile", lambda network: network)
     with at_step(3), pytest.raises(nearfar.TrainingStopped):
         run(images_file, tmp_path / "run", compile=True)
     nearfar.resume(tmp_path / "run")
-    assert "this run is compiled (`compile`)" in said.text
+    assert "this run is compiled (`compile`)" in log.text

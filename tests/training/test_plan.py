@@ -47,13 +47,13 @@ def begun(data, tmp_path, monkeypatch, **options):
 @pytest.mark.parametrize(
     ("count", "batch", "held_out"), [(2, 2, 0), (19, 8, 0), (20, 8, 2), (285, 256, 28)]
 )
-def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch, said):
+def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, monkeypatch, log):
     settings = begun(some(count), tmp_path, monkeypatch)
     assert (settings.batch_size, settings.held_out) == (batch, held_out)
-    assert (f"`batch_size={batch}`, for {count - held_out} training images" in said.text) == (
+    assert (f"`batch_size={batch}`, for {count - held_out} training images" in log.text) == (
         batch < 256
     )
-    assert ("too few for a validation set" in said.text) == (held_out == 0)
+    assert ("too few for a validation set" in log.text) == (held_out == 0)
 
 
 def test_ten_images_train(tmp_path):
@@ -62,14 +62,14 @@ def test_ten_images_train(tmp_path):
     assert "No images were held out" in (run.path / "report.html").read_text()
 
 
-def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatch, said):
+def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatch, log):
     settings = begun(
         some(110), tmp_path / "a", monkeypatch, method="wmse"
     )  # 99 to train on, 64 features
     assert settings.batch_size == 99 and settings.hyperparameters["projector"] == (512, 64)
     settings = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
     assert settings.batch_size == 36 and settings.hyperparameters["projector"] == (512, 32)
-    assert "`batch_size=36` and `projector=(512, 32)`, for 36 training images" in said.text
+    assert "`batch_size=36` and `projector=(512, 32)`, for 36 training images" in log.text
     settings = begun(some(300), tmp_path / "c", monkeypatch, method="wmse", batch_size=32)
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
@@ -94,11 +94,11 @@ def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
     assert tried == [64, 256]
 
 
-def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, said):
+def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, log):
     images = some(40, channels=3)
     images[..., 2] = 0
     settings = begun(images, tmp_path, monkeypatch)
-    assert settings.std[2] == 1.0 and settings.mean[2] == 0.0 and "not scaled" in said.text
+    assert settings.std[2] == 1.0 and settings.mean[2] == 0.0 and "not scaled" in log.text
     np.testing.assert_allclose(settings.std[:2], (images / 255).std((0, 1, 2))[:2], rtol=1e-6)
 
 

@@ -92,11 +92,11 @@ def test_a_bar_moves_on_a_terminal_and_in_a_notebook_with_widgets(notebook, monk
 @pytest.mark.parametrize(
     ("left_out", "level"), [({}, "INFO"), ({"no image": 2}, "WARNING")], ids=["all", "some"]
 )
-def test_what_was_read_is_a_line_and_a_warning_where_some_was_left_out(left_out, level, said):
+def test_what_was_read_is_a_line_and_a_warning_where_some_was_left_out(left_out, level, log):
     images = SimpleNamespace(line="3 images read", left_out=left_out)
     say_read(images)
-    assert [record.levelname for record in said.records] == [level]
-    assert said.lines == ["3 images read"]
+    assert [record.levelname for record in log.records] == [level]
+    assert log.lines == ["3 images read"]
 
 
 class Clock:

@@ -37,7 +37,7 @@ FAST = ["--epochs", "1", "--batch-size", "16", "--held-out", "16", "--encoder", 
 
 
 class Nothing(dict):
-    """What a tool returns that found nothing."""
+    """The result of a tool that found nothing."""
 
     def piped(self):
         return []

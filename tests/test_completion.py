@@ -27,7 +27,7 @@ def scripts(tmp_path_factory):
 
 
 def completed(script, *words):
-    """What bash offers for the last of the words."""
+    """The completions that bash offers for the last of the words."""
     function = "complete -p nearfar | sed 's/.*-F //; s/ .*//'"
     lines = f"""
         source {script}

@@ -1,4 +1,4 @@
-"""What torch says of CUDA's tools on a machine without a GPU does not reach the user."""
+"""Warnings of torch on CUDA's tools, on a machine without a GPU, do not reach the user."""
 
 import pytest
 import torch

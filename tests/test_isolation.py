@@ -1,5 +1,5 @@
-"""What nearfar draws does not move the random numbers of the program that calls it, whose modes do
-not reach nearfar.
+"""Random draws of nearfar do not move the random numbers of the program that calls it, whose modes
+do not reach nearfar.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What is published agrees: one version, one list of requirements, four papers, and no address that
+"""Published files agree: one version, one list of requirements, four papers, and no address that
 nobody has.
 """
 

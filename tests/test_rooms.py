@@ -120,7 +120,7 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
 
 @pytest.mark.parametrize("path", [p for p in FILES if room_of(p) == "commands"], ids=id_of)
 def test_a_command_imports_no_verb(path):
-    """What two verbs have in common lives in a room below."""
+    """Code that two verbs share lives in a room below."""
     assert not [name for name in imported(path) if name.startswith("nearfar.commands")]
 
 
@@ -131,7 +131,7 @@ TOOLS = sorted(path for path in (SOURCE / "tools").iterdir() if path.is_dir())
     "path", [p for tool in TOOLS for p in tool.rglob("*.py")], ids=lambda path: str(id_of(path))
 )
 def test_no_tool_imports_another(path):
-    """What two tools have in common lies in a room below, or beside their folders."""
+    """Code that two tools share lies in a room below, or beside their folders."""
     own = path.relative_to(SOURCE / "tools").parts[0]
     others = {f"nearfar.tools.{tool.name}" for tool in TOOLS if tool.name != own}
     assert not {".".join(name.split(".")[:3]) for name in imported(path)} & others
@@ -351,7 +351,7 @@ MANY = {
 
 
 def test_functions_below_the_edge_have_few_parameters():
-    """What belongs together is a small dataclass; the exceptions have a reason."""
+    """Parameters that belong together are a small dataclass; the exceptions have a reason."""
     found = set()
     for path in FILES:
         tree = ast.parse(path.read_text())

@@ -105,7 +105,7 @@ def run(places, tmp_path_factory):
 
 
 def said(capsys, *words):
-    """What a command prints with --json, and its lines beside that."""
+    """The output of a command with --json, and its lines on the other stream."""
     capsys.readouterr()
     code = main([*map(str, words), "--json"])
     out, err = capsys.readouterr()

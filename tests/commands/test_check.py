@@ -302,7 +302,9 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path, log):
     ],
 )
 def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, tmp_path, log):
-    """Where half of a set showed nothing, check found nothing and said to use the data as it is."""
+    """A set of which half showed nothing once had no problems and the advice to use the
+    data as it is.
+    """
     pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32), dtype=np.uint8)
     pixels[:plain] = 128
     found = nearfar.check(pixels, out=tmp_path / "page.html")

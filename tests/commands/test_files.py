@@ -1,5 +1,5 @@
-"""What a run, an export and a map write from the command line, and nothing else; test_contract.py
-has the tools.
+"""The files that a run, an export and a map write from the command line, and no others;
+test_contract.py has the tools.
 """
 
 from pathlib import Path

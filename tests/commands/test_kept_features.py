@@ -1,4 +1,4 @@
-"""What a run folder holds is checked before it is believed; a map knows its images by their
+"""Files of a run folder are checked before they are believed; a map knows its images by their
 content.
 """
 

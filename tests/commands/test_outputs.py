@@ -1,5 +1,5 @@
-"""What is written never replaces what is not ours, and what cannot be written is noticed before the
-work.
+"""An output never replaces a file that is not ours, and one that cannot be written is noticed
+before the work.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which images words mean: through links, in lists of any encoding, of several folders, and how
+"""The images that words mean: through links, in lists of any encoding, of several folders, and how
 many are listed.
 """
 

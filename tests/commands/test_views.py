@@ -215,7 +215,7 @@ def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path):
 
 
 def in_words(view, size, channels):
-    """What the page says of a view, by operation."""
+    """The words of the page on a view, by operation."""
     shown = section(
         "operations",
         view={**vars(view), "name": "a", "numbers": [1], "size": size},

@@ -152,11 +152,13 @@ def test_one_colour_image_is_not_taken_for_many_strips_of_grayscale(shape, kind)
     """A photograph as Pillow gives it was read as a stack of images of three pixels."""
     image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     height, width, channels = shape
-    said = f"one image of {channels} channels, or {height} grayscale ones of {width} x {channels}"
-    with pytest.raises(ValueError, match=said):
+    message = (
+        f"one image of {channels} channels, or {height} grayscale ones of {width} x {channels}"
+    )
+    with pytest.raises(ValueError, match=message):
         open_images(kind(image))
-    one = open_images(kind(image[None]))
-    assert (len(one), one.channels) == (1, channels)
+    image_set = open_images(kind(image[None]))
+    assert (len(image_set), image_set.channels) == (1, channels)
     many = open_images(kind(image[:, None]))
     assert (len(many), many.channels) == (height, 1)
 

@@ -283,12 +283,12 @@ def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, deco
     monkeypatch.setattr(cache, "used", set())  # what other processes did is not in use here
     for size in (40, 41, 42):
         open_images(folder, image_size=size, channels=3)
-    one = bytes_held() / 3
+    entry = bytes_held() / 3
     open_images(folder, image_size=40, channels=3)
     cache.used.clear()
-    monkeypatch.setenv("NEARFAR_CACHE_BYTES", str(int(3.5 * one)))
+    monkeypatch.setenv("NEARFAR_CACHE_BYTES", str(int(3.5 * entry)))
     open_images(folder, image_size=43, channels=3)
-    assert bytes_held() < 3.5 * one
+    assert bytes_held() < 3.5 * entry
     count = len(decodes)
     for size in (40, 42, 43):
         open_images(folder, image_size=size, channels=3)
@@ -326,9 +326,9 @@ def data_set(folder, name, **files):
 
 
 def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
-    one, two, killed = cache.key(1), cache.key(2), f".{cache.key(3)}.123.partial"
-    data_set(tmp_path, one, entry_json=10, pixels_u8=100)
-    data_set(tmp_path, two, entry_json=5)
+    first, second, killed = cache.key(1), cache.key(2), f".{cache.key(3)}.123.partial"
+    data_set(tmp_path, first, entry_json=10, pixels_u8=100)
+    data_set(tmp_path, second, entry_json=5)
     data_set(tmp_path, killed, pixels_u8=1000)
     others = [
         data_set(tmp_path, "runs", entry_json=1),
@@ -336,8 +336,8 @@ def test_only_data_sets_of_the_cache_are_counted_and_removed(tmp_path):
     ]
     (tmp_path / cache.key(6)).symlink_to(others[0])
     assert cache.sizes(tmp_path) == {
-        tmp_path / one: 110,
-        tmp_path / two: 5,
+        tmp_path / first: 110,
+        tmp_path / second: 5,
         tmp_path / killed: 1000,
     }
     assert cache.empty(tmp_path) == 1115

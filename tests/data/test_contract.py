@@ -365,7 +365,7 @@ def opened(name, source, **options):
 
 
 def numbers_of(images, items, **fitted):
-    """Which item each image is, by its pixels alone."""
+    """The number of each image's item, by its pixels alone."""
     number_of = {item.fitted(**fitted).tobytes(): item.number for item in items}
     return [number_of[np.ascontiguousarray(image).tobytes()] for image in images.pixels.numpy()]
 

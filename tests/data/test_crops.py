@@ -29,10 +29,10 @@ def everything(images, epoch=0, start=0, **options):
     return list(batches.epoch(epoch, start))
 
 
-def same(one, two):
-    return len(one) == len(two) and all(
+def same(first, second):
+    return len(first) == len(second) and all(
         (i == j).all() and all((a == b).all() for a, b in zip(x, y, strict=True))
-        for (x, i), (y, j) in zip(one, two, strict=True)
+        for (x, i), (y, j) in zip(first, second, strict=True)
     )
 
 
@@ -49,11 +49,11 @@ def test_workers_processes_and_start_change_nothing(images):
     assert same(whole, everything(images, workers=2))
     assert same(whole[1:], everything(images, start=1))
     halves = [everything(images, rank=rank, world_size=2) for rank in range(2)]
-    for (views, index), one, two in zip(whole, *halves, strict=True):
-        assert (torch.cat([one[1], two[1]]) == index).all()
+    for (views, index), first, second in zip(whole, *halves, strict=True):
+        assert (torch.cat([first[1], second[1]]) == index).all()
         assert all(
             (torch.cat([a, b]) == view).all()
-            for a, b, view in zip(one[0], two[0], views, strict=True)
+            for a, b, view in zip(first[0], second[0], views, strict=True)
         )
     assert not same(whole, everything(images, epoch=1))
 

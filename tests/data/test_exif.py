@@ -1,4 +1,4 @@
-"""What cameras note of pictures, and pictures of phones: HEIC and AVIF."""
+"""Notes of cameras in their pictures, and pictures of phones: HEIC and AVIF."""
 
 from datetime import datetime
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_pictures_of_phones(ending, form, tmp_path):
 
 
 def test_heic_without_its_reader_says_what_to_install(tmp_path, monkeypatch):
-    without = tuple(one for one in formats() if one != "HEIF")
+    without = tuple(name for name in formats() if name != "HEIF")
     monkeypatch.setattr(readers, "formats", lambda: without)
     picture().save(tmp_path / "a.png")
     Path(tmp_path / "b.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(200))

@@ -9,8 +9,8 @@ from tests.pictures import png
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What is asked of a Hub that cannot be reached."""
+def hub_requests(monkeypatch):
+    """The names that were requested of a Hub that cannot be reached."""
     import datasets
     import huggingface_hub
 
@@ -26,7 +26,7 @@ def asked(monkeypatch):
     return requests
 
 
-def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, asked):
+def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, hub_requests):
     monkeypatch.chdir(tmp_path)
     paint(tmp_path / "photos" / "cats" / "0.png", 0)
     assert len(open_images("photos/cats")) == 1
@@ -38,15 +38,15 @@ def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, asked):
         FileNotFoundError, match=r"on the Hugging Face Hub is called 'hf:owner/name'"
     ):
         open_images("owner/name")
-    assert asked == []
+    assert hub_requests == []
 
 
-def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(asked):
+def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(hub_requests):
     with pytest.raises(
         ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: .*not known"
     ) as error:
         open_images("hf:owner/name")
-    assert asked == ["owner/name"] and "\n" not in str(error.value)
+    assert hub_requests == ["owner/name"] and "\n" not in str(error.value)
 
 
 def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
@@ -69,7 +69,7 @@ def test_hub_tables_are_read_without_decoding_by_datasets(monkeypatch):
     "name",
     ["", "../../etc", "/etc", "own/set/part", "..", "a/..", ".", "own", "imagefolder", "~/x"],
 )
-def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
+def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, hub_requests):
     monkeypatch.chdir(tmp_path)
     for ask in (open_images, list_splits, open_stream):
         with pytest.raises(
@@ -77,4 +77,4 @@ def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, asked):
             match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own",
         ):
             ask(f"hf:{name}")
-    assert asked == []
+    assert hub_requests == []

@@ -38,7 +38,10 @@ def classes_of(images):
     if images.labels is None:
         return None
     names = images.class_names
-    return ["" if one < 0 else str(one) if names is None else names[one] for one in images.labels]
+    return [
+        "" if label < 0 else str(label) if names is None else names[label]
+        for label in images.labels
+    ]
 
 
 STORED = {
@@ -127,7 +130,7 @@ def test_measurements_and_boxes_are_no_labels_and_a_line_says_so(column, tmp_pat
     with caplog.at_level("INFO", "nearfar"):
         assert as_parquet(tmp_path, column).labels is None
     assert "are used: labels must be " in caplog.text
-    items = [(np.zeros((8, 8), np.uint8) + n, np.array(one)) for n, one in enumerate(column)]
+    items = [(np.zeros((8, 8), np.uint8) + n, np.array(value)) for n, value in enumerate(column)]
     assert open_images(items).labels is None
     with pytest.raises(ValueError, match="labels must be"):
         open_images(tmp_path / "x.parquet", label_column="label")
@@ -164,8 +167,8 @@ def test_numbers_in_one_split_and_texts_in_the_other_are_refused(tmp_path, compl
     for name, labels in {"train": [0, 1, 2], "test": ["ant", "bee", "ant"]}.items():
         table = pa.table({"image": [png(n) for n in range(3)], "label": labels})
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    said = complaint("check", tmp_path)
-    assert "numbers in train int64, such as 0, and texts in test string, such as 'ant'" in said
+    message = complaint("check", tmp_path)
+    assert "numbers in train int64, such as 0, and texts in test string, such as 'ant'" in message
     np.savez(
         tmp_path / "x.npz",
         x_train=np.zeros((2, 8, 8), np.uint8),
@@ -223,8 +226,8 @@ def test_labels_of_any_type_of_parquet_are_labels(tmp_path, values, classes):
 def test_a_column_of_labels_that_are_none_is_said(tmp_path, values, kind, caplog):
     with caplog.at_level("INFO", logger="nearfar"):
         assert as_parquet(tmp_path, values).labels is None
-    [said] = [line for line in caplog.messages if "no labels" in line]
-    assert "'label'" in said and kind in said
+    [line] = [line for line in caplog.messages if "no labels" in line]
+    assert "'label'" in line and kind in line
 
 
 @pytest.mark.parametrize("other", [{"target": ["x", "y"]}, {}])
@@ -234,8 +237,8 @@ def test_tables_that_lack_the_column_of_labels_are_said(tmp_path, other, caplog)
     pq.write_table(pa.table(rows | other), tmp_path / "1.parquet")
     with caplog.at_level("INFO", logger="nearfar"):
         assert classes_of(open_images(tmp_path)) == ["x", "y", "", ""]
-    said = "1 of 2 tables of '%s' have no column 'label', and their images no labels: first %s"
-    assert said % (tmp_path, "1.parquet") in caplog.messages
+    message = "1 of 2 tables of '%s' have no column 'label', and their images no labels: first %s"
+    assert message % (tmp_path, "1.parquet") in caplog.messages
     assert any("`label_column` takes another one: target" in m for m in caplog.messages) == bool(
         other
     )

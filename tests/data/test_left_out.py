@@ -58,7 +58,7 @@ def test_labels_are_found_wherever_they_lie(tmp_path, ending, order):
     pictures = [(f"{i}.png", png(i)) for i in range(6)]
     labels = [(f"{i}.{ending}", str(i % 2).encode()) for i in range(6)]
     members = {
-        "beside": [one for pair in zip(pictures, labels, strict=True) for one in pair],
+        "beside": [part for pair in zip(pictures, labels, strict=True) for part in pair],
         "behind": pictures + labels,
         "first": labels + pictures,
         "reversed": pictures + labels[::-1],
@@ -127,7 +127,7 @@ def test_what_is_left_out_is_counted_by_kinds_and_endings(tmp_path):
     images = open_images(mixed(tmp_path / "in"))
     assert images.names == ["IM0001", "a.png", "b.jpg_large"]
     assert "3 images read, 34 left out: " in images.line
-    for said in (
+    for words in (
         "20 .dng and 9 .cr2 (raw photographs are not read)",
         "1 cut off",
         "1 empty",
@@ -135,7 +135,7 @@ def test_what_is_left_out_is_counted_by_kinds_and_endings(tmp_path):
         "1 .zip (archives are not unpacked)",
         "1 without an ending (unknown files)",
     ):
-        assert said in images.line
+        assert words in images.line
     assert sum(images.left_out.values()) == 34 == len(images.skipped)
 
 
@@ -166,8 +166,8 @@ def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, log, monkeypa
     for number in range(6):
         paint(tmp_path / "in" / "train" / f"{number}.png", number, 32)
         paint(tmp_path / "in" / "test" / f"{number}.png", 3 + number, 32)
-    found = nearfar.duplicates("in")
-    assert found["kind"].count("same file") == 3
+    duplicates = nearfar.duplicates("in")
+    assert duplicates["kind"].count("same file") == 3
     assert "in, the splits train, test: 12 images read" in log.text
     assert "3 of 12 images of the splits train, test are copies" in log.text
 
@@ -275,9 +275,9 @@ def test_colour_of_sixteen_bits_is_turned_upright_too(tmp_path, channels, orient
     chunk = narrow.getvalue()[chunk_at : chunk_at + size]
     wide = png16(pixels.astype(np.uint16) * 257)
     for place in (33, len(wide) - 12):  # before the pixels, and behind them
-        found = raw(wide[:place] + chunk + wide[place:])
-        planes = found.read() // 257
-        assert found.native == planes.shape[:0:-1]
+        opened = raw(wide[:place] + chunk + wide[place:])
+        planes = opened.read() // 257
+        assert opened.native == planes.shape[:0:-1]
         expected = decode(narrow.getvalue(), PixelFormat(6, len(planes)))
         top = (planes.shape[1] - 6) // 2
         left = (planes.shape[2] - 6) // 2

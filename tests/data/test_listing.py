@@ -1,4 +1,4 @@
-"""What lies in a folder besides good images: pipes, unreadable folders, odd names."""
+"""Things in a folder besides good images: pipes, unreadable folders, odd names."""
 
 import os
 import socket
@@ -19,8 +19,8 @@ def test_pipes_sockets_and_devices_are_listed_and_not_opened(tmp_path, paint):
     os.mkfifo(tmp_path / "metadata.csv")
     (tmp_path / "link.png").symlink_to(tmp_path / "a" / "pipe.png")
     (tmp_path / "zeros.png").symlink_to("/dev/zero")
-    with socket.socket(socket.AF_UNIX) as there:
-        there.bind(os.path.relpath(tmp_path / "s.png"))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(os.path.relpath(tmp_path / "s.png"))
         images = open_images(tmp_path)
     assert images.names == ["a/good.png"]
     assert images.skipped == [

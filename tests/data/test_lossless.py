@@ -1,4 +1,4 @@
-"""Which files hold their pixels exactly."""
+"""Files that hold their pixels exactly."""
 
 import io
 

@@ -84,8 +84,8 @@ def test_sizes_and_channels_are_those_that_files_would_get(tmp_path):
         assert (ours.pixels.int() - files.pixels.int()).abs().max() <= 1
         assert len(data.asked) == count  # nothing is read twice
     assert (files.image_size, files.channels) == (20, 3)  # that of most
-    asked = open_images(Items(pictures), image_size=16, channels=1)
-    assert tuple(asked.pixels.shape) == (4, 1, 16, 16)
+    converted = open_images(Items(pictures), image_size=16, channels=1)
+    assert tuple(converted.pixels.shape) == (4, 1, 16, 16)
 
 
 def test_unreadable_items_are_skipped_and_listed(tmp_path, bars):

@@ -1,4 +1,4 @@
-"""What the encoder sees of full-size images is what the cache and arrays give for training."""
+"""The encoder sees full-size images as the cache and arrays give them for training."""
 
 import numpy as np
 import pytest

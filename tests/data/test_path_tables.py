@@ -169,7 +169,7 @@ def test_paths_in_other_spellings_lead_to_their_files(tmp_path, paint):
         paint(tmp_path / name, n)
     address = (tmp_path / "a b/1.png").as_uri()
     written = ["a b\\1.png", "a b/\u00fc.png", address, "a b/e\u0301.png"]
-    (tmp_path / "t.csv").write_text("uri\n" + "".join(f"{one}\n" for one in written))
+    (tmp_path / "t.csv").write_text("uri\n" + "".join(f"{path}\n" for path in written))
     images = open_images(tmp_path / "t.csv")
     assert images.names == written and images.skipped == []
 

@@ -1,4 +1,4 @@
-"""What decoding takes at once: shared by all threads, and little for each pixel."""
+"""Memory of decoding: shared by all threads, and little for each pixel."""
 
 import os
 import threading
@@ -50,10 +50,12 @@ def test_a_forked_process_has_all_of_it():
 def test_all_decoding_asks_for_memory(tmp_path, monkeypatch):
     for i in range(6):
         Image.fromarray(np.full((50, 40 + i), i, np.uint16)).save(tmp_path / f"{i}.png")
-    asked, real = [], decode._MEMORY.lent
-    monkeypatch.setattr(decode._MEMORY, "lent", lambda wanted: asked.append(wanted) or real(wanted))
+    requests, real = [], decode._MEMORY.lent
+    monkeypatch.setattr(
+        decode._MEMORY, "lent", lambda wanted: requests.append(wanted) or real(wanted)
+    )
     open_images(tmp_path, workers=1)
-    assert asked[-6:] == [16 * 50 * (40 + i) for i in range(6)]
+    assert requests[-6:] == [16 * 50 * (40 + i) for i in range(6)]
 
 
 @pytest.mark.parametrize("size", [0, -1, LARGEST + 1, 10**21])

@@ -1,5 +1,5 @@
-"""Which images a source gives to train on: splits by the names of folders, files and rows, and what
-is in none.
+"""Images that a source gives to train on: splits by the names of folders, files and rows, and
+images of no split.
 """
 
 import logging
@@ -166,7 +166,7 @@ def test_a_column_of_splits_divides_tables_of_encoded_images(make, tmp_path):
         for split, rows in ROWS.items():
             images = open_images(source, split=split, cache_dir=tmp_path / "cache")
             assert values(images) == rows
-            assert [images.class_names[one] for one in images.labels] == [
+            assert [images.class_names[label] for label in images.labels] == [
                 f"class {row % 2}" for row in rows
             ]
             assert all(name.startswith(f"{split or 'train'}/") for name in images.names)
@@ -236,8 +236,8 @@ def test_splits_stand_in_a_column_of_any_usual_name(column, make, tmp_path, line
     images = open_images(source, cache_dir=tmp_path / "cache")
     assert values(images) == train
     assert images.label_names == [f"class {row % 2}" for row in train]
-    said = f"'{source}' is divided by its column '{column}'"
-    assert (said in lines()) == (column != "Split")
+    line = f"'{source}' is divided by its column '{column}'"
+    assert (line in lines()) == (column != "Split")
 
 
 @pytest.mark.parametrize("make", [table_of_paths, table_of_images])
@@ -245,8 +245,8 @@ def test_splits_stand_in_a_column_of_any_usual_name(column, make, tmp_path, line
 def test_a_column_of_splits_that_names_none_is_said(words, make, tmp_path, lines):
     source = make(tmp_path, "split", words)
     assert len(open_images(source, cache_dir=tmp_path / "cache")) == len(words)
-    [said] = [line for line in lines() if "column 'split'" in line]
-    assert "all rows are read" in said and all(str(word) in said for word in words[:2])
+    [line] = [line for line in lines() if "column 'split'" in line]
+    assert "all rows are read" in line and all(str(word) in line for word in words[:2])
 
 
 @pytest.mark.parametrize(

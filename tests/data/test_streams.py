@@ -69,8 +69,8 @@ def test_two_processes_see_every_image_of_a_pass_once(shards, workers):
     orders = []
     for epoch in range(2):
         both = [seen(batches, epoch) for batches in ranks]
-        assert [len(one) for one in both] == [6, 6] == [len(batches) for batches in ranks]
-        numbers = [number for one in both for index, _ in one for number in index]
+        assert [len(batches) for batches in both] == [6, 6] == [len(batches) for batches in ranks]
+        numbers = [number for batches in both for index, _ in batches for number in index]
         assert len(set(numbers)) == 36 and set(numbers) <= set(
             range(5, 44)
         )  # 39 but for an incomplete batch
@@ -89,7 +89,10 @@ def test_a_stream_goes_on_from_any_step_as_if_it_had_not_stopped(shards):
             rest = seen(StreamBatches(stream, 5, 1, 1, 2, **options), 2, start)
             assert [index for index, _ in rest] == [index for index, _ in whole[start:]]
             for (_, views), (_, before) in zip(rest, whole[start:], strict=True):
-                assert all(torch.equal(one, two) for one, two in zip(views, before, strict=True))
+                assert all(
+                    torch.equal(view, expected)
+                    for view, expected in zip(views, before, strict=True)
+                )
     assert [tuple(view.shape) for view in whole[0][1]] == [(2, 3, 8, 8), (2, 3, 4, 4)]
 
 
@@ -170,12 +173,12 @@ def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
     stream, local = open_stream("hf:owner/set"), open_stream(shards)
     assert len(stream) == len(local) and stream.split == "train"
     assert stream.table["digest"].to_pylist()[1] == "7 data/train-1.tar"
-    for (one, views), (two, others) in zip(
+    for (index, views), (other, others) in zip(
         seen(StreamBatches(stream, 8, 0, workers=0)),
         seen(StreamBatches(local, 8, 0, workers=0)),
         strict=True,
     ):
-        assert one == two and torch.equal(views, others)
+        assert index == other and torch.equal(views, others)
     monkeypatch.setattr(Hub, "find", lambda *given, **named: {})
     with pytest.raises(ValueError, match="and hf:owner/set is none"):
         open_stream("hf:owner/set")

@@ -42,7 +42,7 @@ def looked(monkeypatch):
     monkeypatch.setattr(headers, "SETTLED", -(10**12))
     seen, real = [], headers.scan_image
     monkeypatch.setattr(
-        headers, "scan_image", lambda one: seen.append(os.path.basename(one.data)) or real(one)
+        headers, "scan_image", lambda file: seen.append(os.path.basename(file.data)) or real(file)
     )
     return seen
 
@@ -55,9 +55,9 @@ def test_a_row_holds_what_the_header_says(tmp_path, decodes):
     Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "train" / "b" / "1.png")
     (tmp_path / "train" / "b" / "2.png").write_text("broken")
     picture(0).save(tmp_path / "test" / "3.png")
-    found = scan(tmp_path)
+    table = scan(tmp_path)
     content = (tmp_path / "train" / "a" / "0.png").read_bytes()
-    first, second, third = found.drop_columns(["mtime", "ctime", "inode", *TYPES]).to_pylist()
+    first, second, third = table.drop_columns(["mtime", "ctime", "inode", *TYPES]).to_pylist()
     assert first == {
         "ref": b"train/a/0.png",
         "place": -1,
@@ -158,13 +158,13 @@ def test_a_file_is_looked_at_once_until_it_changes(folder, looked):
     (folder / "cats" / "0.bmp").touch()
     (folder / "dogs" / "3.bmp").unlink()
     picture(9).save(folder / "dogs" / "9.bmp")
-    found = scan(folder)
-    assert sorted(looked[7:]) == ["0.bmp", "9.bmp"] and len(found) == 6
-    assert found.filter(pyarrow.compute.not_equal(found["name"], "dogs/9.bmp"))[
+    table = scan(folder)
+    assert sorted(looked[7:]) == ["0.bmp", "9.bmp"] and len(table) == 6
+    assert table.filter(pyarrow.compute.not_equal(table["name"], "dogs/9.bmp"))[
         "digest"
     ].to_pylist() == [
-        one
-        for one, name in zip(after["digest"].to_pylist(), after["name"].to_pylist(), strict=True)
+        digest
+        for digest, name in zip(after["digest"].to_pylist(), after["name"].to_pylist(), strict=True)
         if "3" not in name
     ]
 
@@ -191,10 +191,10 @@ def test_without_a_kept_table_all_files_are_looked_at(wrong, folder, looked):
 
 
 def swap(folder):
-    one, two = folder / "cats/0.bmp", folder / "cats/1.bmp"
-    bytes_of_one = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(bytes_of_one)
+    first, second = folder / "cats/0.bmp", folder / "cats/1.bmp"
+    bytes_of_one = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(bytes_of_one)
 
 
 def several(folder):
@@ -232,7 +232,9 @@ def offsets_gone_astray(column):
     """A column of two texts, of which the first ends far outside."""
     buffers = [None, np.array([0, 2**30, 2], np.int32), np.frombuffer(b"ab", np.uint8)]
     wrong = pyarrow.Array.from_buffers(
-        pyarrow.string(), 2, [one if one is None else pyarrow.py_buffer(one) for one in buffers]
+        pyarrow.string(),
+        2,
+        [buffer if buffer is None else pyarrow.py_buffer(buffer) for buffer in buffers],
     )
     return pyarrow.table({"name": ["a", "b"], "digest": ["a", "b"], column: wrong})
 

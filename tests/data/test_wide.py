@@ -32,13 +32,13 @@ def scans(tmp_path):
     folder = tmp_path / "scans"
     folder.mkdir()
     numbers = np.stack([scan(i) for i in range(8)])
-    for i, one in enumerate(numbers):
-        Image.fromarray(one).save(folder / f"{i}.png")
+    for i, plane in enumerate(numbers):
+        Image.fromarray(plane).save(folder / f"{i}.png")
     return folder, numbers
 
 
 def as_read(numbers, low, high):
-    """What a value range makes of numbers, in float64."""
+    """Numbers after a value range, in float64."""
     return ((np.asarray(numbers, np.float64) - low) / (high - low)).clip(0, 1)
 
 
@@ -113,13 +113,13 @@ def test_alpha_of_sixteen_bits_lies_on_white(tmp_path):
 @pytest.mark.parametrize("layout", ["pages", "contig", "separate"])
 def test_a_tiff_has_a_channel_for_each_page_or_sample(tmp_path, kind, layout):
     planes = np.random.default_rng(0).integers(0, 250, (3, 5, 16, 16)).astype(kind)
-    for i, one in enumerate(planes):
+    for i, plane in enumerate(planes):
         if layout == "pages":
-            tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
+            tifffile.imwrite(tmp_path / f"{i}.tif", plane, photometric="minisblack")
         else:
-            one = one.transpose(1, 2, 0) if layout == "contig" else one
+            plane = plane.transpose(1, 2, 0) if layout == "contig" else plane
             tifffile.imwrite(
-                tmp_path / f"{i}.tif", one, photometric="minisblack", planarconfig=layout
+                tmp_path / f"{i}.tif", plane, photometric="minisblack", planarconfig=layout
             )
     images = open_images(tmp_path, value_range=None if kind == np.uint8 else (0, 250))
     assert images.channels == 5 and images.shown == [0, 1, 2]
@@ -134,8 +134,8 @@ def test_every_channel_has_a_range_of_its_own(tmp_path):
     planes = np.stack(
         [np.stack([scan(5 * i + c, high=200) for c in range(5)]) * scale for i in range(4)]
     )
-    for i, one in enumerate(planes):
-        tifffile.imwrite(tmp_path / f"{i}.tif", one, photometric="minisblack")
+    for i, plane in enumerate(planes):
+        tifffile.imwrite(tmp_path / f"{i}.tif", plane, photometric="minisblack")
     images = open_images(tmp_path)
     expected = np.percentile(planes.transpose(1, 0, 2, 3).reshape(5, -1), [0.5, 99.5], axis=1).T
     np.testing.assert_allclose(images.value_range, expected.reshape(-1))

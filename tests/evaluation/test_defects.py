@@ -35,11 +35,11 @@ def test_measures_are_those_of_the_definitions():
 
 def test_blur_grows_with_the_radius():
     image = Image.fromarray(texture(0))
-    found = [
+    blur = [
         measures(np.asarray(image.filter(ImageFilter.GaussianBlur(radius))))[3]
         for radius in (0, 1, 2, 4)
     ]
-    assert found == sorted(found) and found[-1] > found[0] + 0.3
+    assert blur == sorted(blur) and blur[-1] > blur[0] + 0.3
 
 
 def test_only_what_differs_from_the_set_is_a_defect(tmp_path):
@@ -48,22 +48,22 @@ def test_only_what_differs_from_the_set_is_a_defect(tmp_path):
             tmp_path / f"{number:02d}.png"
         )  # all of them dark
     Image.fromarray(texture(99)).filter(ImageFilter.GaussianBlur(6)).save(tmp_path / "blurred.png")
-    found = find_image_issues(open_images(tmp_path))
-    assert found["dark"] == [] and found["odd size"] == [] and found["nearly uniform"] == []
-    assert [row for row, _ in found["blurred"]] == [40]
+    issues = find_image_issues(open_images(tmp_path))
+    assert issues["dark"] == [] and issues["odd size"] == [] and issues["nearly uniform"] == []
+    assert [row for row, _ in issues["blurred"]] == [40]
 
 
 def test_arrays_have_no_files_and_are_measured_all_the_same():
     pixels = np.stack([texture(number, 32) for number in range(30)])
     pixels[4], pixels[9] = 77, pixels[9] // 10
-    found = find_image_issues(open_images(pixels))
-    assert found["nearly uniform"] == [(4, 0.0)] and [row for row, _ in found["dark"]] == [9]
-    assert "odd size" not in found
+    issues = find_image_issues(open_images(pixels))
+    assert issues["nearly uniform"] == [(4, 0.0)] and [row for row, _ in issues["dark"]] == [9]
+    assert "odd size" not in issues
 
 
 def test_images_that_pillow_does_not_read_are_measured(tmp_path):
     pytest.importorskip("pydicom")
     for number in range(12):
         write_dicom(tmp_path / f"{number:02d}.dcm", texture(number) // (5 if number == 7 else 1))
-    found = find_image_issues(open_images(tmp_path))
-    assert [row for row, _ in found["dark"]] == [7]
+    issues = find_image_issues(open_images(tmp_path))
+    assert [row for row, _ in issues["dark"]] == [7]

@@ -94,8 +94,8 @@ def test_top_5_accuracy_from_100_classes_on():
     train_x, test_x = (
         centres[y] + 0.7 * generator.normal(size=(len(y), 16)) for y in (train_y, test_y)
     )
-    found = evaluate_features(train_x, train_y, test_x, test_y, ("linear-sgd",), probe="sce")
-    assert 0.2 < found["linear_sgd"] < found["linear_sgd_top5"] < 1
+    accuracies = evaluate_features(train_x, train_y, test_x, test_y, ("linear-sgd",), probe="sce")
+    assert 0.2 < accuracies["linear_sgd"] < accuracies["linear_sgd_top5"] < 1
     scores = generator.normal(size=(600, 120))
     right = top_accuracies(torch.from_numpy(scores), np.arange(120), test_y)
     assert right.top1 == pytest.approx(

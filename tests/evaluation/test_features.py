@@ -38,7 +38,7 @@ def images(count=11, side=8):
 def test_features_are_those_of_the_eval_mode_in_order(bars):
     net, x = Net(), images()
     with torch.no_grad():
-        expected = torch.stack([net.eval()(one[None])[0] for one in x])
+        expected = torch.stack([net.eval()(image[None])[0] for image in x])
     net.train()
     net.norm.eval()  # a frozen norm must stay frozen afterwards
     before = net.norm.running_mean.clone()
@@ -62,13 +62,13 @@ def test_modes_come_back_after_an_error():
 
 
 def test_bad_input_is_named():
-    for encoder, given, said in (
+    for encoder, given, message in (
         (Net(), images(0), "at least one"),
         (nn.Identity(), images(), r"must return \[\d+, dim\]"),
         (Net(), open_images(images()).subset([]), "at least one, got 0 images"),
         (Net(), images().flatten(1), r"got \[11, 192\]"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             extract(encoder, given)
 
 

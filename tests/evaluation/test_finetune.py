@@ -102,7 +102,11 @@ def test_a_share_of_every_class_is_drawn():
     assert (
         len(draw_labels(labels, 100)) == 253 and len(draw_labels(labels, 1)) == 4
     )  # 2, and 1 of each of the others
-    assert [percent_of(one) for one in ("finetune", "finetune-0.5", "knn")] == [100, 0.5, None]
+    assert [percent_of(protocol) for protocol in ("finetune", "finetune-0.5", "knn")] == [
+        100,
+        0.5,
+        None,
+    ]
     for wrong in ("finetune-101", "finetune-0", "finetune-all"):
         with pytest.raises(ValueError, match="above 0 and up to 100"):
             percent_of(wrong)

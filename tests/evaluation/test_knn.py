@@ -40,7 +40,7 @@ def test_unseen_test_classes_count_as_wrong(clouds):
 
 def test_bad_input_is_named(clouds):
     train_x, train_y, test_x, test_y = clouds
-    for given, said in (
+    for given, message in (
         (
             (train_x[:20], train_y[:20], test_x, test_y, 21),
             "21 neighbours cannot be taken from 20 rows",
@@ -51,7 +51,7 @@ def test_bad_input_is_named(clouds):
         ((train_x[:, :5], train_y, test_x, test_y), "rows of 5 and queries of"),
         ((train_x / 0, train_y, test_x, test_y), "not finite"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             knn_accuracy(*given)
     with pytest.raises(ValueError, match="temperature"):
         vote(torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64), 1, temperature=0.0)

@@ -27,11 +27,11 @@ def test_planted_errors_are_found_with_the_right_label_and_nothing_else(clusters
     rows, truth = clusters
     labels, wrong = truth.copy(), np.array([3, 50, 77, 121, 200, 299])
     labels[wrong] = (labels[wrong] + 2) % 6
-    found = find_label_issues(rows, labels)
-    assert sorted(found.row.tolist()) == wrong.tolist()
-    assert (found.suggested == truth[found.row]).all()
-    assert (np.diff(found.own / found.probability) >= 0).all() and (
-        found.probability > 3 * found.own
+    issues = find_label_issues(rows, labels)
+    assert sorted(issues.row.tolist()) == wrong.tolist()
+    assert (issues.suggested == truth[issues.row]).all()
+    assert (np.diff(issues.own / issues.probability) >= 0).all() and (
+        issues.probability > 3 * issues.own
     ).all()
 
 
@@ -46,10 +46,10 @@ def test_errors_are_found_between_two_classes_that_are_easy_to_tell_apart():
 
 def test_labels_of_any_kind_and_rare_classes(clusters):
     rows, truth = clusters
-    labels = np.array(["abcdef"[one] for one in truth])
+    labels = np.array(["abcdef"[label] for label in truth])
     labels[7], labels[20:23] = "c", "rare"
-    found = find_label_issues(rows, labels)
-    assert found.row.tolist() == [7] and found.suggested.tolist() == ["b"]
+    issues = find_label_issues(rows, labels)
+    assert issues.row.tolist() == [7] and issues.suggested.tolist() == ["b"]
     assert len(find_label_issues(rows, np.zeros(300, int)).row) == 0
     assert len(find_label_issues(rows[:8], np.arange(8)).row) == 0
 
@@ -98,9 +98,9 @@ def test_most_of_what_is_listed_is_wrong_whether_classes_are_easy_or_hard(spread
     assert len(find_label_issues(rows, truth).row) <= 0.01 * len(truth)
     for share, least in ((0.05, 0.5), (0.1, 0.6), (0.2, 0.65)):
         labels, wrong = planted(truth, share, 1)
-        found = find_label_issues(rows, labels).row
-        hits = np.isin(found, wrong).sum()
-        assert hits >= least * len(found)
+        rows_listed = find_label_issues(rows, labels).row
+        hits = np.isin(rows_listed, wrong).sum()
+        assert hits >= least * len(rows_listed)
         assert hits >= (0.8 if spread == 0.2 else 0.25) * len(wrong)
 
 
@@ -108,8 +108,8 @@ def test_most_of_what_is_listed_is_wrong_whether_classes_are_easy_or_hard(spread
 def test_features_that_cannot_tell_the_classes_apart_list_next_to_nothing(spread, most):
     """As clothing by colours and edges: half of the labels are contradicted, and all are right."""
     rows, truth = overlapping(0, spread)
-    found = find_label_issues(rows, truth)
-    assert found.predicted.skill < 0.5 and len(found.row) <= most * len(truth)
+    issues = find_label_issues(rows, truth)
+    assert issues.predicted.skill < 0.5 and len(issues.row) <= most * len(truth)
     noise = torch.randn(600, 16, generator=torch.Generator().manual_seed(0))
     assert len(find_label_issues(noise, np.arange(600) % 3).row) == 0
 
@@ -117,8 +117,8 @@ def test_features_that_cannot_tell_the_classes_apart_list_next_to_nothing(spread
 def test_how_well_labels_are_predicted_stands_beside_the_largest_class():
     rows, truth = overlapping(0, 0.2)
     keep = (truth != 3) | (np.arange(len(truth)) % 5 == 0)
-    found = find_label_issues(rows[torch.from_numpy(keep)], truth[keep]).predicted
-    assert found.largest == pytest.approx(150 / keep.sum()) and found.skill > 0.8
-    assert 0.9 < found.accuracy <= 1 and found.balanced != found.accuracy
+    accuracy = find_label_issues(rows[torch.from_numpy(keep)], truth[keep]).predicted
+    assert accuracy.largest == pytest.approx(150 / keep.sum()) and accuracy.skill > 0.8
+    assert 0.9 < accuracy.accuracy <= 1 and accuracy.balanced != accuracy.accuracy
     one_class = find_label_issues(rows, np.zeros(len(truth), int))
     assert one_class.predicted is None

@@ -165,7 +165,7 @@ def test_the_recipe_chooses_the_settings():
     protocols = [
         recipe.protocol for name in method_names() for recipe in method_class(name).recipes.values()
     ]
-    named = {one.split("linear-sgd ")[1] for one in protocols if "linear-sgd" in one}
+    named = {protocol.split("linear-sgd ")[1] for protocol in protocols if "linear-sgd" in protocol}
     assert len(named) >= 6 and named <= set(PROBES)
 
 

@@ -43,7 +43,7 @@ LONGER = "pretrain longer, with more `minutes`."
 
 
 @pytest.mark.parametrize(
-    ("trained", "said"),
+    ("trained", "expected"),
     [
         ((0.6, 0.7), f"The encoder beats {ALL} in every column."),
         ((0.6, 0.46), f"The encoder beats {ALL} in kNN, but not clearly in linear probe."),
@@ -73,14 +73,14 @@ LONGER = "pretrain longer, with more `minutes`."
         ),
     ],
 )
-def test_one_sentence_names_all_that_win_and_one_thing_to_do(trained, said):
-    assert sentence(measured(trained, **BASELINES)) == said
+def test_one_sentence_names_all_that_win_and_one_thing_to_do(trained, expected):
+    assert sentence(measured(trained, **BASELINES)) == expected
 
 
 @pytest.mark.parametrize("on", [{"channels": 1}, {"keep_colour": 1.0}, {"gray": True}])
 def test_colours_are_only_advised_where_there_are_some_to_keep(on):
-    said = sentence(measured((0.33, 0.4), on, **BASELINES))
-    assert "A colour histogram and HOG do better" in said and "--keep-colour" not in said
+    text = sentence(measured((0.33, 0.4), on, **BASELINES))
+    assert "A colour histogram and HOG do better" in text and "--keep-colour" not in text
 
 
 def test_gray_images_in_three_channels_have_one_line():
@@ -90,8 +90,8 @@ def test_gray_images_in_three_channels_have_one_line():
 
 
 def test_a_frozen_pretrained_net_that_is_better_is_named_and_taken():
-    said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
-    assert said == (
+    text = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), pretrained_frozen=(0.8, 0.8)))
+    assert text == (
         "The frozen pretrained net does better in kNN (0.800 against 0.500): take that net as it "
         "is, by the data in the place of the run and `encoder='pretrained'`."
     )
@@ -112,8 +112,8 @@ def test_without_a_run_the_features_at_hand_are_judged():
 
 
 def test_starting_weights_that_were_better_are_kept():
-    said = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
-    assert said == (
+    text = sentence(measured((0.5, 0.5), hog=(0.4, 0.4), starting_weights=(0.61, 0.6)))
+    assert text == (
         "The starting weights do better in kNN (0.610 against 0.500): keep the weights "
         "that you started from."
     )

@@ -49,17 +49,19 @@ def recorded(name: str, folder: Path) -> dict[str, Any]:
 
 
 def differences(now: Any, then: Any, path: str = "") -> list[str]:
-    """Where two trees of plain values differ by more than rounding."""
+    """Paths at which two trees of plain values differ by more than rounding."""
     if isinstance(now, dict) and isinstance(then, dict):
         keys = sorted({*now, *then})
         return [
-            one for key in keys for one in differences(now.get(key), then.get(key), f"{path}/{key}")
+            difference
+            for key in keys
+            for difference in differences(now.get(key), then.get(key), f"{path}/{key}")
         ]
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
         return [
-            one
+            difference
             for place, pair in enumerate(zip(now, then, strict=True))
-            for one in differences(*pair, f"{path}/{place}")
+            for difference in differences(*pair, f"{path}/{place}")
         ]
     if (
         isinstance(now, float)
@@ -83,6 +85,8 @@ def test_a_method_plans_and_trains_as_it_did(name, tmp_path):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        found = {name: recorded(name, Path(scratch, name)) for name in method_names()}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
+        recordings = {name: recorded(name, Path(scratch, name)) for name in method_names()}
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(recording)}" for name, recording in recordings.items()
+    )
     KEPT.write_text(f"{{\n{lines}\n}}\n")

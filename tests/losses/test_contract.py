@@ -1,4 +1,6 @@
-"""What every loss keeps: the contract of `nearfar.testing`, clear errors, learned temperatures."""
+"""Properties of every loss: the contract of `nearfar.testing`, clear errors, learned
+temperatures.
+"""
 
 import inspect
 import math
@@ -129,7 +131,7 @@ def small_tiles():
 
 
 def case_of(name, loss, kinds):
-    """What `check_losses` takes: a loss that gathers the rows of all processes."""
+    """The form that `check_losses` takes: a loss that gathers the rows of all processes."""
     loss.gather = True
     return testing.Case(
         loss,
@@ -165,7 +167,7 @@ def test_the_order_of_the_views_does_not_matter(name):
 
 
 def numbers_of(loss):
-    """What a loss keeps beside weights: running averages, temperatures, a bias."""
+    """Values that a loss keeps beside weights: running averages, temperatures, a bias."""
     return {
         key: one for key, one in loss.state_dict().items() if one.ndim < 2 and "_extra" not in key
     }

@@ -54,7 +54,7 @@ def test_without_gathering_every_process_has_another_loss():
 
 
 def draws(name, rank):
-    """Whether a call moves this process's generator."""
+    """True if a call moves this process's generator."""
     loss = make(name)
     loss.gather = True
     torch.manual_seed(100 + rank)

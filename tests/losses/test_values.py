@@ -25,7 +25,7 @@ CORRELATED = rows(13, 4) @ rows(4, 4, seed=5) + 2
 
 
 def drawn_directions(count, dim):
-    """What a loss draws next, from torch's global generator, which stays as it is."""
+    """The next draws of a loss from torch's global generator, which stays as it is."""
     with torch.random.fork_rng(devices=[]):
         return torch.randn(count, dim)
 

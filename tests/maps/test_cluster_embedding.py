@@ -82,17 +82,17 @@ def test_the_map_is_a_minimum_of_the_divergence_of_t_sne():
     assert made.partition_ == pytest.approx(total / (300 * 299), rel=0.02)
     noise = np.random.default_rng(0).normal(size=(4, 300, 2))
     others = [factor * made.embedding_ for factor in (0.9, 1.1)] + [
-        made.embedding_ + 0.3 * one for one in noise
+        made.embedding_ + 0.3 * shift for shift in noise
     ]
-    assert all(divergence(one)[0] > value for one in others)
+    assert all(divergence(coordinates)[0] > value for coordinates in others)
 
 
 def test_neighbours_that_are_known_are_not_searched_again():
     rows = load_digits().data[:200].astype(np.float32)
     near = nearest_rows(torch.from_numpy(rows), k=40, metric="cosine")
-    found = ClusterEmbedding(metric="cosine", max_iter=30).fit(rows)
+    embedding = ClusterEmbedding(metric="cosine", max_iter=30).fit(rows)
     same = ClusterEmbedding(metric="cosine", max_iter=30).fit(rows, neighbours=near)
-    assert np.array_equal(same.embedding_, found.embedding_)
+    assert np.array_equal(same.embedding_, embedding.embedding_)
 
 
 @pytest.fixture(scope="module")

@@ -33,9 +33,9 @@ def test_text_is_classes_the_most_frequent_first_and_missing_last():
     (column,) = described(
         {"camera": np.array(["B", None, "A", "A", "", "A", "B", "C"], dtype=object)}, 8
     )
-    assert [one.name for one in column.classes] == ["A", "B", "C", "none"]
+    assert [group.name for group in column.classes] == ["A", "B", "C", "none"]
     assert named(column) == ["B", "none", "A", "A", "none", "A", "B", "C"]
-    assert len({one.colour for one in column.classes}) == 4
+    assert len({group.colour for group in column.classes}) == 4
 
 
 def test_numbers_are_a_scale_and_few_whole_ones_classes():
@@ -108,12 +108,12 @@ def test_colours_differ_well_beyond_what_the_eye_just_notices_and_stand_out_on_l
 
 def test_classes_of_labels_are_those_that_occur_and_none_comes_last():
     column = label_column(np.array([7, 2, 7, 30]), list("abcdefgh"))
-    assert [(one.name, one.colour) for one in column.classes] == list(
+    assert [(group.name, group.colour) for group in column.classes] == list(
         zip(["c", "h", "30"], PALETTE, strict=False)
     )
     assert column.values.tolist() == [1, 0, 1, 2]
     gaps = label_column(np.array([-1, 0, 1, -1]), ["a", "b"])
-    assert [(one.name, one.colour) for one in gaps.classes][1:] == [
+    assert [(group.name, group.colour) for group in gaps.classes][1:] == [
         ("b", PALETTE[1]),
         ("no label", GREY),
     ]

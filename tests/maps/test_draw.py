@@ -53,8 +53,8 @@ def test_names_of_classes_are_drawn_as_they_are(tmp_path, points, monkeypatch):
     )
     draw_map(tmp_path / "map.png", points, np.arange(300) % 3, ["$x_$", "_background", "$1-$5"])
     texts = drawn[0].get_texts()
-    assert [one.get_text() for one in texts] == ["$x_$", "_background", "$1-$5"]
-    assert not any(one.get_parse_math() for one in texts)
+    assert [text.get_text() for text in texts] == ["$x_$", "_background", "$1-$5"]
+    assert not any(text.get_parse_math() for text in texts)
 
 
 def test_with_more_than_twenty_classes_all_is_gray(tmp_path, points):

@@ -30,11 +30,11 @@ def test_a_projector_places_alike_after_it_was_saved(groups, tmp_path):
         tmp_path / "map.safetensors",
         Map(projector, coordinates, {"layout": "projector", "images": 60}, weights),
     )
-    found = load_map(tmp_path / "map.safetensors")
-    assert torch.equal(found.function(groups[1]), projector(groups[1]))
-    assert torch.equal(found.coordinates, coordinates)
-    assert found.about == {"layout": "projector", "images": 60}
-    assert torch.equal(found.backbone["conv.weight"], weights["conv.weight"])
+    loaded = load_map(tmp_path / "map.safetensors")
+    assert torch.equal(loaded.function(groups[1]), projector(groups[1]))
+    assert torch.equal(loaded.coordinates, coordinates)
+    assert loaded.about == {"layout": "projector", "images": 60}
+    assert torch.equal(loaded.backbone["conv.weight"], weights["conv.weight"])
 
 
 def test_a_placement_places_alike_after_it_was_saved(groups, tmp_path):
@@ -43,11 +43,11 @@ def test_a_placement_places_alike_after_it_was_saved(groups, tmp_path):
     )
     placement = NeighborInterpolation(groups[0], coordinates)
     save_map(tmp_path / "map.safetensors", Map(placement, coordinates, {}))
-    found = load_map(tmp_path / "map.safetensors").function(groups[1])
+    loaded = load_map(tmp_path / "map.safetensors").function(groups[1])
     assert (
-        found - placement(groups[1])
+        loaded - placement(groups[1])
     ).abs().max() < 0.02 * coordinates.std()  # the features are kept in half precision
-    nearest = torch.cdist(found, coordinates).argmin(1)
+    nearest = torch.cdist(loaded, coordinates).argmin(1)
     assert (nearest % 3 == torch.arange(60) % 3).float().mean() > 0.95
 
 

@@ -34,14 +34,14 @@ def test_numbers_are_those_of_scikit_learn(clusters):
     assert quality.kept == pytest.approx(
         np.array(kept)
     ) and quality.neighbours_kept == pytest.approx(np.mean(kept))
-    for rows, metric, found in (
+    for rows, metric, accuracy in (
         (y, "euclidean", quality.knn_map),
         (x, "cosine", quality.knn_features),
     ):
         predicted = cross_val_predict(
             KNeighborsClassifier(15, metric=metric), rows, labels, cv=LeaveOneOut()
         )
-        assert found == pytest.approx((predicted == labels).mean())
+        assert accuracy == pytest.approx((predicted == labels).mean())
 
 
 def test_the_features_themselves_are_a_perfect_map_and_noise_is_none():
@@ -69,9 +69,9 @@ def test_images_without_a_label_neither_vote_nor_count(clusters):
     features, coordinates, labels = clusters
     with_gaps = np.where(np.arange(240) < 120, -1, labels)
     quality = map_quality(features, coordinates, with_gaps)
-    one = map_quality(features, coordinates, np.where(np.arange(240) == 0, 2, -1))
+    single_class = map_quality(features, coordinates, np.where(np.arange(240) == 0, 2, -1))
     assert 0.4 < quality.knn_map < 1
-    assert one.knn_map == 1.0  # of one class all labelled images are right
+    assert single_class.knn_map == 1.0  # of one class all labelled images are right
     assert map_quality(features, coordinates, np.full(240, -1)).knn_map is None
 
 

@@ -115,7 +115,7 @@ class SixteenImages:
         noise[:, :, :2] = self.patterns + noise[:, :, :2] / 10
         return noise
 
-    def found(self, model):
+    def recognised(self, model):
         """Count the images whose other view is nearer than every other image."""
         with torch.no_grad():
             first, second = (F.normalize(model.online(self.view()), dim=1) for _ in range(2))

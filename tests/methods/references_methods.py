@@ -1,5 +1,5 @@
-"""What every method computes, by the plain forms in `references`: which embeddings meet, and what
-stays between steps.
+"""Losses of every method by the plain forms in `references`: which embeddings meet, and what stays
+between steps.
 
 Every entry of REFERENCES takes (method, state at the start, epoch, epochs) and returns a function
 (embeddings, index) -> loss, to be called once for each step.

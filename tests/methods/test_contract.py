@@ -1,4 +1,4 @@
-"""What holds for every method that is listed; one without a naive reference fails."""
+"""Properties of every method that is listed; one without a naive reference fails."""
 
 import copy
 from contextlib import nullcontext
@@ -108,7 +108,7 @@ def test_saved_and_loaded_it_goes_on_exactly(name, build):
 def test_sixteen_images_are_overfitted(name, build, sixteen_images):
     """After training, the other view of every image is nearer to it than any other image's."""
     model = build(name, num_images=16, queue_size=64)
-    assert sixteen_images.found(model) < 10
+    assert sixteen_images.recognised(model) < 10
     steps, lr = (300, 0.01) if name == "simsiam" else (100, 0.03)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
     for step in range(steps):
@@ -119,7 +119,7 @@ def test_sixteen_images_are_overfitted(name, build, sixteen_images):
         loss.backward()
         optimizer.step()
         model.after_step(embeddings, step / 20, steps // 20)
-    assert sixteen_images.found(model) == 16
+    assert sixteen_images.recognised(model) == 16
 
 
 def test_a_method_says_whether_it_needs_an_index(name, variant, build, fake_embeddings):

@@ -49,7 +49,7 @@ def test_every_hyperparameter_is_documented(name):
 
 
 def test_needs_are_told(name):
-    told = set(describe(method_class(name))["needs"])
+    needs = set(describe(method_class(name))["needs"])
     momentum_encoders = {
         "byol",
         "jcl",
@@ -62,10 +62,10 @@ def test_needs_are_told(name):
         "ressl",
         "sce",
     }
-    assert ("momentum encoder" in told) == (name in momentum_encoders)
-    assert ("queue" in told) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
-    assert ("predictor" in told) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
-    assert ("index" in told) == (name in {"sogclr", "isogclr"})
+    assert ("momentum encoder" in needs) == (name in momentum_encoders)
+    assert ("queue" in needs) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
+    assert ("predictor" in needs) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
+    assert ("index" in needs) == (name in {"sogclr", "isogclr"})
 
 
 @pytest.mark.parametrize(

@@ -138,12 +138,12 @@ def test_only_the_momentum_encoder_has_split_statistics():
         if isinstance(module, SplitBatchNorm)
     ] == [2]
     views = [torch.randn(8, 1, 4, 4) for _ in range(2)]
-    one, other = whole(views), split(views)
-    assert torch.equal(one["projection"], other["projection"])
+    first, second = whole(views), split(views)
+    assert torch.equal(first["projection"], second["projection"])
     # Each half of the shuffled batch is centred on its own: over the batch the mean is that of the
     # whole again.
-    torch.testing.assert_close(one["key"].mean(1), other["key"].mean(1))
-    assert (one["key"] - other["key"]).abs().max() > 0.01
+    torch.testing.assert_close(first["key"].mean(1), second["key"].mean(1))
+    assert (first["key"] - second["key"]).abs().max() > 0.01
 
 
 LINEAR, NORM, FIXED, RELU = "linear", "norm", "norm without affine", "relu"

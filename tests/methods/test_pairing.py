@@ -62,8 +62,8 @@ def test_views_are_found_by_their_number_and_not_by_their_place():
     assert (pairing.online_views, pairing.momentum_views) == ((1, 4), (2, 3))
     loss = Recorder()
     pairing(loss, embeddings_of(pairing))
-    (four, keys), (one, key) = (rows for rows, _ in loss.calls)
-    assert [int(rows[0, 0]) for rows in (four, one, key)] == [4, 1, 203]
+    (four, keys), (query, key) = (rows for rows, _ in loss.calls)
+    assert [int(rows[0, 0]) for rows in (four, query, key)] == [4, 1, 203]
     assert keys[:, 0, 0].tolist() == [203, 202]
 
 

@@ -59,10 +59,10 @@ def test_refused(method, number, value, build):
         (ValueError, TypeCheckError) if isinstance(value, str) else ValueError
     ) as error:
         build(method, **{number: value})
-    said = str(error.value)
-    assert isinstance(error.value, TypeCheckError) or ("\n" not in said and len(said) < 160)
+    message = str(error.value)
+    assert isinstance(error.value, TypeCheckError) or ("\n" not in message and len(message) < 160)
     words = {"lowest": "temperature", "highest": "temperature", "final_momentum": "momentum"}
-    assert words.get(number, number) in said
+    assert words.get(number, number) in message
 
 
 def test_every_number_has_a_wrong_value(name):

@@ -200,10 +200,10 @@ def test_numbers_are_those_that_were_read(method, kind):
     recipe = method_class(method).recipe(kind)
     built = method_class(method).from_recipe(kind)
     for key, value in FACTS[method, kind].items():
-        found = (
+        number = (
             getattr(built, key) if hasattr(built, key) and key != "views" else getattr(recipe, key)
         )
-        assert found == pytest.approx(value) if isinstance(value, float) else found == value, key
+        assert number == pytest.approx(value) if isinstance(value, float) else number == value, key
 
 
 def test_every_paper_recipe_is_whole(name):

@@ -139,7 +139,7 @@ class NoSmall(Triplets):
 
 
 @pytest.mark.parametrize(
-    ("word", "thing", "said"),
+    ("word", "thing", "message"),
     [
         ("mine", nn.Linear, "is not a subclass of nearfar.methods.Method"),
         ("mine", Triplets(), "is not a subclass"),
@@ -150,8 +150,8 @@ class NoSmall(Triplets):
         ("", Triplets, "got ''"),
     ],
 )
-def test_what_is_no_method_is_refused(own, word, thing, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_method_is_refused(own, word, thing, message):
+    with pytest.raises(ValueError, match=message):
         register_method(word)(thing)
     assert method_names() == LISTED.split()
 

@@ -1,4 +1,4 @@
-"""What confirms a copy by its pixels."""
+"""Confirmation of copies by their pixels."""
 
 import io
 import warnings
@@ -56,12 +56,12 @@ def test_the_difference_is_none_for_the_same_and_root_two_for_unrelated_images()
 def test_altered_images_are_copies_and_other_crops_are_not(photographs, channels):
     pixels = photographs.gather(torch.arange(40))[:, :channels]
     shrunk = [
-        small_images(open_images(one.clone()), torch.arange(40))
-        for one in (pixels, *perturb(pixels))
+        small_images(open_images(altered.clone()), torch.arange(40))
+        for altered in (pixels, *perturb(pixels))
     ]
-    assert not any(torch.equal(pixels, one) for one in perturb(pixels))
-    for one in shrunk[1:]:
-        assert pixel_difference(shrunk[0], one).max() < COPY
+    assert not any(torch.equal(pixels, altered) for altered in perturb(pixels))
+    for other in shrunk[1:]:
+        assert pixel_difference(shrunk[0], other).max() < COPY
     first, second = torch.triu_indices(40, 40, 1)
     assert pixel_difference(shrunk[0][first], shrunk[0][second]).min() > COPY
 
@@ -260,8 +260,10 @@ def test_a_stretched_form_with_another_digit_is_no_copy():
     """At a quarter of the size a digit is lost, and not even a copy of the form is confirmed."""
     form, other = numbered(381506), numbered(381508)
     for width, height in ((128, 96), (160, 70), (128, 128), (96, 96)):
-        copies = [one.resize((width, height), Image.Resampling.BICUBIC) for one in (form, other)]
-        for encoded in (copies, [saved(one, "JPEG", quality=90) for one in copies]):
+        copies = [
+            image.resize((width, height), Image.Resampling.BICUBIC) for image in (form, other)
+        ]
+        for encoded in (copies, [saved(image, "JPEG", quality=90) for image in copies]):
             assert local_difference(planes(form), planes(encoded[0])) <= LOCAL
             assert local_difference(planes(form), planes(encoded[1])) > LOCAL
     tiny = form.resize((40, 40), Image.Resampling.BICUBIC)

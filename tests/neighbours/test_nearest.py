@@ -24,12 +24,12 @@ def test_they_are_those_of_all_pairs(metric, count, k, chunk):
     rows = torch.randn(count, 16, generator=torch.Generator().manual_seed(count)) + 3
     distances = all_pairs(rows, rows, metric).fill_diagonal_(torch.inf)
     expected = distances.sort(1)
-    found = nearest_rows(rows, k=k, metric=metric, chunk=chunk)
+    nearest = nearest_rows(rows, k=k, metric=metric, chunk=chunk)
     torch.testing.assert_close(
-        found.distance.double(), expected.values[:, :k], rtol=1e-5, atol=1e-7
+        nearest.distance.double(), expected.values[:, :k], rtol=1e-5, atol=1e-7
     )
-    assert (found.index == expected.indices[:, :k]).double().mean() > 0.999
-    assert not (found.index == torch.arange(count)[:, None]).any()
+    assert (nearest.index == expected.indices[:, :k]).double().mean() > 0.999
+    assert not (nearest.index == torch.arange(count)[:, None]).any()
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -39,10 +39,10 @@ def test_of_equal_distances_the_first_rows_come_first(metric, chunk):
     far.
     """
     rows = 2 * torch.eye(4)[torch.arange(700) % 4]
-    found = nearest_rows(rows, k=9, metric=metric, chunk=chunk)
+    nearest = nearest_rows(rows, k=9, metric=metric, chunk=chunk)
     for i in (0, 5, 398, 699):
-        assert found.index[i].tolist() == [j for j in range(i % 4, 700, 4) if j != i][:9]
-    assert (found.distance == 0).all()
+        assert nearest.index[i].tolist() == [j for j in range(i % 4, 700, 4) if j != i][:9]
+    assert (nearest.distance == 0).all()
     others = nearest_rows(rows, torch.tensor([[1.0, 1, 0, 0]]), 8, metric=metric, chunk=chunk)
     assert others.index.tolist() == [[0, 1, 4, 5, 8, 9, 12, 13]]
 
@@ -65,8 +65,8 @@ def test_a_copy_is_at_distance_zero_and_small_distances_have_all_their_digits():
 
 def test_a_query_that_is_a_row_does_not_find_itself():
     rows = torch.tensor([[1.0, 0], [1, 0.1], [0, 1]])
-    found = nearest_rows(rows, rows[[0, 0]], 2, own=torch.tensor([0, -1]))
-    assert found.index.tolist() == [[1, 2], [0, 1]]
+    nearest = nearest_rows(rows, rows[[0, 0]], 2, own=torch.tensor([0, -1]))
+    assert nearest.index.tolist() == [[1, 2], [0, 1]]
 
 
 def test_a_row_of_zeros_is_at_distance_one():
@@ -83,9 +83,9 @@ class LargestTensor(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        for one in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(one, torch.Tensor):
-                self.largest = max(self.largest, one.numel())
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.numel())
         return out
 
 

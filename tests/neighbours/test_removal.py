@@ -30,10 +30,10 @@ def listed(folder, tmp_path, **options):
     folder.
     """
     out = tmp_path / "page.html"
-    found = pandas.DataFrame(nearfar.duplicates(folder, out=out, **options))
+    duplicates = pandas.DataFrame(nearfar.duplicates(folder, out=out, **options))
     files = out.with_suffix(".list").read_bytes().decode().split("\0")[:-1]
-    assert sorted(files) == sorted(found.path[~found.kept])
-    return found, sorted(file.removeprefix(f"{folder}/") for file in files)
+    assert sorted(files) == sorted(duplicates.path[~duplicates.kept])
+    return duplicates, sorted(file.removeprefix(f"{folder}/") for file in files)
 
 
 def drawing(seed):
@@ -54,10 +54,10 @@ def test_of_77_empty_masks_none_is_listed_and_copies_are(masks, tmp_path):
         image.save(folder / f"{number:03d}.jpg")
         Image.new("L", (40, 40)).save(folder / masks.format(f"{number:03d}"))
     shutil.copy(folder / "005.jpg", folder / "holiday.jpg")
-    found, gone = listed(folder, tmp_path)
+    duplicates, gone = listed(folder, tmp_path)
     # 005.jpg has a mask, which its shorter name keeps
     assert gone == ["holiday.jpg"]
-    same = found[found.kind == "same file"]
+    same = duplicates[duplicates.kind == "same file"]
     assert set(same.why[same.kept]) == {"shows nothing"} and same.kept.sum() == 76
     assert set(same.why[~same.kept]) == {""}
 
@@ -77,9 +77,9 @@ def test_masks_that_show_something_and_sidecars_belong_to_their_images(tmp_path)
         (folder / f"{name}.png.json").write_text("{}")
     for name in ("third", "third copy"):
         image[9].save(folder / f"{name}.png")  # of one name, and copies of each other
-    found, gone = listed(folder, tmp_path)
+    duplicates, gone = listed(folder, tmp_path)
     assert gone == ["third copy.png"]
-    assert found.why.value_counts()["belongs to another file of that name"] == 5 + 1 + 1
+    assert duplicates.why.value_counts()["belongs to another file of that name"] == 5 + 1 + 1
 
 
 def test_a_file_in_another_class_or_split_than_the_first_is_not_listed(tmp_path):
@@ -92,9 +92,9 @@ def test_a_file_in_another_class_or_split_than_the_first_is_not_listed(tmp_path)
     for name in ("train/cat/again.png", "train/dog/other.png", "test/cat/tested.png"):
         shutil.copy(folder / "train/cat/image0.png", folder / name)
     shutil.copy(folder / "train/cat/image0.png", folder / "train/cat/i.png")  # the first
-    found, gone = listed(folder, tmp_path)
+    duplicates, gone = listed(folder, tmp_path)
     assert gone == ["train/cat/again.png", "train/cat/image0.png"]
-    why = dict(zip(found.name, found.why, strict=True))
+    why = dict(zip(duplicates.name, duplicates.why, strict=True))
     assert why["train/dog/other.png"] == "in another class"
     assert why["test/cat/tested.png"] == "in another split"
 
@@ -114,8 +114,8 @@ def test_different_white_drawings_on_transparent_ground_are_no_copies(tmp_path):
         palette.save(folder / f"p{number}.png", transparency=0)
     drawing(0).save(folder / "again.png", compress_level=0)
     drawing(1).save(folder / "again.webp", lossless=True, exact=True)
-    found, gone = listed(folder, tmp_path)
-    copies = found[found.kind != "near-duplicate"]
+    duplicates, gone = listed(folder, tmp_path)
+    copies = duplicates[duplicates.kind != "near-duplicate"]
     groups = [sorted(group.name) for _, group in copies.groupby("group")]
     assert sorted(groups) == [["again.png", "rgba0.png"], ["again.webp", "rgba1.png"]]
     assert not gone and set(copies.kind) == {"first", "same pixels"}
@@ -163,8 +163,8 @@ def test_see_through_images_are_the_same_only_on_every_ground(tmp_path):
     assert compare_pixels(pixels["whole.png"], pixels["plain.png"]) == "same pixels"
     assert pixels["half.png"].shape == (6, 72, 96) and pixels["plain.png"].shape == (3, 72, 96)
     drawn, blank = (
-        np.concatenate([np.full((3, 9, 9), 255, np.uint8), one])
-        for one in (np.zeros((3, 9, 9), np.uint8), np.eye(9, dtype=np.uint8)[None].repeat(3, 0))
+        np.concatenate([np.full((3, 9, 9), 255, np.uint8), image])
+        for image in (np.zeros((3, 9, 9), np.uint8), np.eye(9, dtype=np.uint8)[None].repeat(3, 0))
     )
     for lossless in (False, True):
         assert compare_pixels(pixels["half.png"], pixels["white.png"], lossless) == "copy"
@@ -184,8 +184,8 @@ def test_animations_with_one_first_frame_are_copies_by_that_alone(ending, tmp_pa
     for number in (6, 7, 8):
         frames[number].save(folder / f"{number}.{ending}", **options)
     shutil.copy(folder / f"two.{ending}", folder / f"two again.{ending}")
-    found, gone = listed(folder, tmp_path)
-    copies = found[found.kind != "near-duplicate"]
+    duplicates, gone = listed(folder, tmp_path)
+    copies = duplicates[duplicates.kind != "near-duplicate"]
     assert sorted(copies.kind) == ["first", "first frame alone", "first frame alone", "same file"]
     assert gone == [f"two again.{ending}"]
 
@@ -220,15 +220,15 @@ def test_members_of_a_tar_are_not_read_where_the_table_knows_them(beside, tmp_pa
             return len(self.given)
 
         def __getitem__(self, row):
-            found = self.given[row]
-            reads.extend([row] if isinstance(found, bytes) else [])
-            return found
+            item = self.given[row]
+            reads.extend([row] if isinstance(item, bytes) else [])
+            return item
 
     images.originals = Counted(images.originals)
     rows = range(len(images))
     facts = image_stats(images, rows)
     assert [facts[row].width for row in rows][-40:] == [8 + number for number in range(40)]
-    assert len(set(facts)) == len(images) and all(one.bytes > 0 for one in facts.values())
+    assert len(set(facts)) == len(images) and all(fact.bytes > 0 for fact in facts.values())
     assert find_links(images, torch.eye(len(images)), most=0.0, has_pixels=False) == []
     assert [path is not None for path in paths_of(images)] == [True] * 3 * beside + [False] * 40
     assert reads == []
@@ -252,8 +252,8 @@ def test_groups_of_more_than_a_fifth_of_the_images_are_folded(distance, tmp_path
     folder.mkdir()
     for number, image in enumerate(photographs(12, 40, 40)):
         image.save(folder / f"{number}.png")
-    found, _ = listed(folder, tmp_path, distance=distance)
-    many = (found.kind == "near-duplicate").sum()
+    duplicates, _ = listed(folder, tmp_path, distance=distance)
+    many = (duplicates.kind == "near-duplicate").sum()
     page = (tmp_path / "page.html").read_text()
     assert page.index('id="copies"') < page.index('id="near-duplicates"')
     assert ('<details id="folded" open>' in page) == (many <= 0.2 * 12) == (distance == 0)

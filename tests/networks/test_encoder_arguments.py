@@ -62,8 +62,8 @@ def test_a_mistake_is_one_line_before_anything_is_written(name, says, tmp_path):
 
 def test_a_run_keeps_its_arguments(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
-    how = {"epochs": 1, "batch_size": 8, "workers": 0, "beside": "none", "held_out": 8}
-    run = nearfar.pretrain(images, encoder=SMALL_PATCHES, out=str(tmp_path / "run"), **how)
+    options = {"epochs": 1, "batch_size": 8, "workers": 0, "beside": "none", "held_out": 8}
+    run = nearfar.pretrain(images, encoder=SMALL_PATCHES, out=str(tmp_path / "run"), **options)
     assert run.settings.encoder == SMALL_PATCHES
     about = json.loads((run.path / "config.json").read_text())
     assert about["architecture"] == VIT and about["model_args"]["patch_size"] == 4
@@ -73,6 +73,6 @@ def test_a_run_keeps_its_arguments(tmp_path):
     resumed = nearfar.resume(run, data=images, epochs=2)
     assert not torch.equal(extract(nearfar.load(resumed), pixels), features)
     on = nearfar.pretrain(
-        images, encoder=SMALL_PATCHES, init=str(run.path), out=str(tmp_path / "on"), **how
+        images, encoder=SMALL_PATCHES, init=str(run.path), out=str(tmp_path / "on"), **options
     )
     assert nearfar.load(on).backbone.net.patch_embed.patch_size == (4, 4)

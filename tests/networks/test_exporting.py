@@ -35,7 +35,7 @@ def encoder_of(name: str, size: int, channels: int) -> tuple[Encoder, torch.Tens
 def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     encoder, images = encoder_of("test_vit", 64, 1)  # the small net: tests/commands
-    said = export_onnx(encoder, tmp_path / "net.onnx", images)
+    error = export_onnx(encoder, tmp_path / "net.onnx", images)
     session = onnxruntime.InferenceSession(
         tmp_path / "net.onnx", providers=["CPUExecutionProvider"]
     )
@@ -44,7 +44,7 @@ def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
         with torch.no_grad():
             expected = encoder(images[:count]).numpy()
         np.testing.assert_allclose(features, expected, atol=1e-4)
-        assert np.abs(features - expected).max() <= said + 1e-6 < 1e-4
+        assert np.abs(features - expected).max() <= error + 1e-6 < 1e-4
     assert session.get_inputs()[0].shape == ["batch", 1, 64, 64]
     about = json.loads(session.get_modelmeta().custom_metadata_map["preprocessing"])
     assert (about["size"], about["channels"], about["dtype"]) == (64, 1, "uint8")

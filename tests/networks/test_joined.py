@@ -82,7 +82,9 @@ def test_saved_loaded_and_built_by_timm_it_gives_the_same_features(tmp_path, mem
     torch.manual_seed(0)
     backbone = build_backbone("resnet18", image_size=32, channels=3)  # with a small stem
     nets["resnet18"] = Encoder(backbone, 32, 3, [0.5] * 3, [0.2] * 3).eval()
-    encoder = nearfar.join([nets.get(one, one) for one in members], [0.5, 1.5, 2.0][: len(members)])
+    encoder = nearfar.join(
+        [nets.get(member, member) for member in members], [0.5, 1.5, 2.0][: len(members)]
+    )
     images = torch.randint(0, 256, (3, 3, 50, 40), dtype=torch.uint8)
     save_encoder(tmp_path, encoder)
     again = nearfar.load(tmp_path)
@@ -125,7 +127,7 @@ def test_weights_of_the_package_are_a_member_by_their_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "weights", "said"),
+    ("members", "weights", "message"),
     [
         (["edges", "no such net"], None, "timm has no weights for the encoder 'no such net'"),
         (["edges"], [0.0], "must be above 0"),
@@ -136,8 +138,8 @@ def test_weights_of_the_package_are_a_member_by_their_name() -> None:
         ({"edges": 1.0}, [1.0], "leave weights out"),
     ],
 )
-def test_a_mistake_gets_one_line(members, weights, said) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_a_mistake_gets_one_line(members, weights, message) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         nearfar.join(members, weights)
     assert "\n" not in str(caught.value)
 
@@ -214,8 +216,8 @@ def test_nets_among_the_members_are_fine_tuned_and_stages_are_not_counted() -> N
     pixels[labels == 0, :, :4] += 120
     images = Images(torch.from_numpy(pixels), names=[str(i) for i in range(24)], labels=labels)
     encoder = nearfar.join([tiny(8), "edges"])
-    found = finetune_accuracies(encoder, images, images, np.arange(24), tuning(100))
-    assert found.top1 > 0.9
+    accuracies = finetune_accuracies(encoder, images, images, np.arange(24), tuning(100))
+    assert accuracies.top1 > 0.9
     scales = layer_scales(encoder.backbone.net, 0.5)
     assert scales.keys() == {id(weights) for weights in encoder.backbone.net.parameters()}
     with pytest.raises(ValueError, match="'joined' has no stages that timm knows"):

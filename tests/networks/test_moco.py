@@ -182,17 +182,17 @@ def test_keys_that_are_not_finite_do_not_enter_the_queue(size, bad):
     length.
     """
     torch.manual_seed(0)
-    found, wanted = Queue(size, 4), Queue(size, 4)
-    wanted.load_state_dict(found.state_dict())
+    queue, wanted = Queue(size, 4), Queue(size, 4)
+    wanted.load_state_dict(queue.state_dict())
     for places in ([], [0], [5], [1, 2, 5], range(6), []):
         keys = torch.randn(6, 4)
         good = keys[[row for row in range(6) if row not in places]]
         keys[list(places)] = bad
-        found.push(keys)
+        queue.push(keys)
         if len(good):
             wanted.push(good)
-        assert torch.equal(found.stored, wanted.stored)
-        assert torch.equal(found.pointer, wanted.pointer)
+        assert torch.equal(queue.stored, wanted.stored)
+        assert torch.equal(queue.pointer, wanted.pointer)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -81,7 +81,7 @@ def test_other_channels_get_an_adapted_first_convolution(
 
 
 class Payload:
-    """What an attacker would put into a pickle."""
+    """Code that an attacker would put into a pickle."""
 
     def __reduce__(self) -> tuple:
         return (Path.touch, (Path("touched"),))
@@ -270,17 +270,17 @@ def test_timms_weights_and_a_hub_name_go_through_timm(
     there.
     """
     net = pretrained(tmp_path, "resnet10t")
-    asked = []
+    names = []
 
     def download(repo_id: str, filename: str, **_) -> str:
-        asked.append(repo_id)
+        names.append(repo_id)
         return str(tmp_path / filename)
 
     monkeypatch.setattr(hub_module, "hf_hub_download", download)
     for init in ("timm", "hf:someone/net"):
         backbone = build_backbone("resnet10t", image_size=64, channels=3, init=init)
         assert torch.equal(backbone.net.layer4[0].conv2.weight, net.layer4[0].conv2.weight)
-    assert set(asked) == {"timm/resnet10t.c3_in1k", "someone/net"}
+    assert set(names) == {"timm/resnet10t.c3_in1k", "someone/net"}
     assert find_weights("timm", "resnet10t").moments(3)[0] == pytest.approx([0.485, 0.456, 0.406])
     hub = find_weights("hf:someone/net")
     assert hub.encoder == "resnet10t" and hub.moments(3) == (list(MEAN), list(STD))

@@ -67,9 +67,9 @@ def test_directions_of_the_patches_come_out_uncorrelated_and_equally_large(size,
         .transpose(0, 2, 4, 1, 3, 5)
         .reshape(-1, 3 * side**2)
     )
-    found = np.cov(patches @ filters[:count].T, rowvar=False)
+    covariance = np.cov(patches @ filters[:count].T, rowvar=False)
     values = np.sort(np.linalg.eigvalsh(np.cov(patches, rowvar=False)))[::-1][:count]
-    np.testing.assert_allclose(found, np.diag(values / (values + WHITENING_FLOOR)), atol=1e-5)
+    np.testing.assert_allclose(covariance, np.diag(values / (values + WHITENING_FLOOR)), atol=1e-5)
     np.testing.assert_array_equal(filters[count : 2 * count], -filters[:count])
     torch.testing.assert_close(net.conv.weight[2 * count :], before[2 * count :], rtol=0, atol=0)
 
@@ -98,9 +98,9 @@ def test_features_on_a_grid_tell_places_apart_that_the_mean_does_not():
     image = torch.zeros(1, 1, 32, 32)
     image[..., 4:12, 4:12] = 1
     with torch.no_grad():
-        here, there = net(image)[0], net(image.roll(16, 3))[0]
+        features, shifted = net(image)[0], net(image.roll(16, 3))[0]
     mean, cells = slice(None, 256), slice(256, None)
-    similar = [torch.cosine_similarity(here[part], there[part], 0) for part in (mean, cells)]
+    similar = [torch.cosine_similarity(features[part], shifted[part], 0) for part in (mean, cells)]
     assert similar[0] > similar[1] + 0.1
 
 

@@ -80,8 +80,8 @@ def test_maps_have_the_strides_that_timm_is_told(tmp_path: Path, name: str, size
     net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True).eval()
     with torch.no_grad():
         maps = net(torch.rand(1, 3, size, size))
-    assert [one.shape[1] for one in maps] == net.feature_info.channels()
-    assert [size // one.shape[-1] for one in maps] == net.feature_info.reduction()
+    assert [stage.shape[1] for stage in maps] == net.feature_info.channels()
+    assert [size // stage.shape[-1] for stage in maps] == net.feature_info.reduction()
 
 
 def test_timms_transform_makes_the_images_that_the_encoder_sees(tmp_path: Path) -> None:

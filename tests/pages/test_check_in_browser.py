@@ -15,8 +15,8 @@ def planted(classes):
     )
     words = np.array(
         [
-            f"a rather long label of many words {one} <and_no_space_at_its_end_{one}>"
-            for one in range(classes)
+            f"a rather long label of many words {number} <and_no_space_at_its_end_{number}>"
+            for number in range(classes)
         ]
     )
     of[5] = (of[5] + 1) % classes
@@ -27,7 +27,7 @@ def planted(classes):
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_page_fits_the_window_and_has_every_class(classes, width, browser, tmp_path):  # noqa: F811
     rows, labels = planted(max(classes, 1))
-    found = nearfar.check((rows, labels) if classes else rows, out=tmp_path / "page.html")
+    issues = nearfar.check((rows, labels) if classes else rows, out=tmp_path / "page.html")
     browser.call("window/rect", width=width, height=900)
     browser.console()
     browser.visit(tmp_path / "page.html")
@@ -35,7 +35,7 @@ def test_the_page_fits_the_window_and_has_every_class(classes, width, browser, t
     root = "document.documentElement"
     assert browser.run(f"{root}.scrollWidth <= {root}.clientWidth")
     count = browser.run("document.querySelectorAll('.classes tbody tr').length")
-    assert count == (len(found.classes["label"]) if classes else 0)
+    assert count == (len(issues.classes["label"]) if classes else 0)
     assert browser.run("document.querySelector('details')?.open ?? null") == {
         0: None,
         300: False,
@@ -43,5 +43,5 @@ def test_the_page_fits_the_window_and_has_every_class(classes, width, browser, t
     captions = browser.run(
         "[...document.querySelectorAll('figcaption')].map((one) => one.textContent)"
     )
-    assert len(captions) == found["name"].count("000005") == (classes > 1)
-    assert all("<and_no_space_at_its_end_1>" in one for one in captions)
+    assert len(captions) == issues["name"].count("000005") == (classes > 1)
+    assert all("<and_no_space_at_its_end_1>" in caption for caption in captions)

@@ -108,8 +108,8 @@ def copies(tmp_path):
 
 
 def test_click_and_keys_choose_what_is_kept_and_the_list_follows(copies, browser, tmp_path):  # noqa: F811
-    found = nearfar.duplicates(copies, orientations=True, out=tmp_path / "page.html")
-    kinds = dict(zip(map(os.path.basename, found["path"]), found["kind"], strict=True))
+    duplicates = nearfar.duplicates(copies, orientations=True, out=tmp_path / "page.html")
+    kinds = dict(zip(map(os.path.basename, duplicates["path"]), duplicates["kind"], strict=True))
     assert sum(kind in ("turned", "mirrored") for kind in kinds.values()) == 7
     browser.console()
     browser.visit(tmp_path / "page.html")

@@ -40,12 +40,12 @@ def labelled(count=COUNT, side=12):
 
 
 def data_of(page):
-    found = re.findall(
+    scripts = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>',
         page.read_text(encoding="utf-8"),
     )
-    assert len(found) == 1
-    return json.loads(found[0])
+    assert len(scripts) == 1
+    return json.loads(scripts[0])
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_hostile_names_come_back_as_they_are_and_end_no_script(tmp_path):
     write_map_page(tmp_path / "map.html", torch.randn(5, 2), images, note="</p><b>")
     assert part(tmp_path / "map.html", "names-0") == HOSTILE
     assert [
-        one["name"] for one in data_of(tmp_path / "map.html")["columns"][0]["classes"]
+        group["name"] for group in data_of(tmp_path / "map.html")["columns"][0]["classes"]
     ] == classes
     text = (tmp_path / "map.html").read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and "&lt;/p&gt;&lt;b&gt;</p>" in text
@@ -235,17 +235,17 @@ def test_keys_interleave_the_bits_of_both_coordinates(coordinates):
 
 def test_each_occupied_cell_has_one_of_its_points_which_stays_when_zooming_in(coordinates):
     square = square_around(coordinates)
-    found = levels(coordinates, square)
-    assert list(found) == list(range(2, 2 + len(found))) and len(found) > 2
-    for depth, (points, counts) in found.items():
+    pyramid = levels(coordinates, square)
+    assert list(pyramid) == list(range(2, 2 + len(pyramid))) and len(pyramid) > 2
+    for depth, (points, counts) in pyramid.items():
         cells = [cell_of(place, square, depth) for place in coordinates]
         assert {cells[i]: count for i, count in zip(points, counts, strict=True)} == {
             cell: cells.count(cell) for cell in set(cells)
         }
         assert len(points) == len(set(cells))
-    for (coarse, _), (fine, _) in itertools.pairwise(found.values()):
+    for (coarse, _), (fine, _) in itertools.pairwise(pyramid.values()):
         assert set(coarse.tolist()) < set(fine.tolist())
-    *_, (coarse, _), (fine, _) = found.values()
+    *_, (coarse, _), (fine, _) = pyramid.values()
     assert len(coordinates) / len(coarse) > 2 >= len(coordinates) / len(fine)
     for i in fine:  # nearest to the mean of its cell
         members = coordinates[[cell == cells[i] for cell in cells]]

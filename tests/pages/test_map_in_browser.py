@@ -1,4 +1,4 @@
-"""What a map's page does; a single file (plain canvas) and a folder (WebGL) do the same."""
+"""Behaviour of a map's page; a single file (plain canvas) and a folder (WebGL) behave alike."""
 
 import csv
 import io
@@ -341,10 +341,10 @@ def test_regions_and_images_are_drawn(page):
 
     def thumbnails():
         screen = page.screenshot()[60:, :740].reshape(-1, 3)
-        found, counts = np.unique(screen, axis=0, return_counts=True)
+        colours, counts = np.unique(screen, axis=0, return_counts=True)
         return {
             tuple(map(int, c)): n
-            for c, n in zip(found, counts, strict=True)
+            for c, n in zip(colours, counts, strict=True)
             if tuple(map(int, c)) in wanted
         }
 

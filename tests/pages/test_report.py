@@ -75,7 +75,7 @@ def report_of(folder):
 
 
 def text_of(page):
-    """What a reader sees: no style, no tags, no attributes."""
+    """The text that a reader sees: no style, no tags, no attributes."""
     without = re.sub(
         r"<style>.*?</style>|<iframe.*?</iframe>|<title>.*?</title>", " ", page, flags=re.DOTALL
     )
@@ -129,8 +129,8 @@ def test_the_badge_says_whether_training_was_healthy_and_whether_features_are_wo
     )
     page = report_of(folder)
     assert f'<section class="verdict {tone}"' in page
-    [said] = re.findall(r'<span class="badge">(.*?)</span>', page)
-    assert said.startswith(badge)
+    [shown] = re.findall(r'<span class="badge">(.*?)</span>', page)
+    assert shown.startswith(badge)
     assert ("do not keep this encoder" in text_of(page).split("Evaluation")[0]) == (tone == "bad")
     (folder / "results.json").write_text(written(rows))
     page = report_of(folder)
@@ -199,8 +199,8 @@ def test_higher_values_lie_higher_inside_the_axes_and_gaps_are_left_out(tmp_path
 def test_many_points_become_means(tmp_path):
     lines = [{"step": i, "epoch": i / 100, "loss": float(i % 2)} for i in range(4800)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said = re.findall(r"<title>loss: (.*?) at epoch", report_of(tmp_path))
-    assert len(said) == 240 and set(said) == {"0.5"}
+    titles = re.findall(r"<title>loss: (.*?) at epoch", report_of(tmp_path))
+    assert len(titles) == 240 and set(titles) == {"0.5"}
 
 
 def test_numbers_are_short():
@@ -306,14 +306,14 @@ def test_the_six_nearest_are_found_without_the_query_itself(encoder, pixels, tmp
     pixels[1] = pixels[0]  # a copy is a neighbour; the query is not
     images = open_images(pixels)
     report.write_neighbours(tmp_path, encoder, images, seed=3)
-    found = json.loads((tmp_path / "neighbours.json").read_text())
-    assert found["searched"] == found["images"] == 40 and len(found["queries"]) == 10
-    place = {picture["name"]: i for i, picture in found["pictures"].items()}
+    neighbours = json.loads((tmp_path / "neighbours.json").read_text())
+    assert neighbours["searched"] == neighbours["images"] == 40 and len(neighbours["queries"]) == 10
+    place = {picture["name"]: i for i, picture in neighbours["pictures"].items()}
     position = {int(i): images.names.index(name) for name, i in place.items()}
     batch = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     with torch.no_grad():
         features = {"encoder": encoder(batch), "raw_pixels": batch.flatten(1) / 255}
-    for query in found["queries"]:
+    for query in neighbours["queries"]:
         for kind, rows in features.items():
             near = [position[i] for i in query[kind]]
             expected = brute_force(rows, position[query["image"]], 6)
@@ -321,15 +321,15 @@ def test_the_six_nearest_are_found_without_the_query_itself(encoder, pixels, tmp
                 max(i, 1) for i in expected
             ]  # 0 and 1 are copies, equally near
     figures = re.findall(r'<figure class="near">.*?</figure>', report_of(tmp_path), re.DOTALL)
-    for query, figure in zip(found["queries"], figures, strict=True):
+    for query, figure in zip(neighbours["queries"], figures, strict=True):
         alts = re.findall(r'<img src="data:image/jpeg;base64,[^"]+" alt="([^"]+)"', figure)
-        shown = found["pictures"][str(query["image"])]["name"]
+        shown = neighbours["pictures"][str(query["image"])]["name"]
         assert (
             alts[0] == f"Query: {shown}"
             and len(alts) == 13
             and shown not in [alt[-len(shown) :] for alt in alts[1:]]
         )
-    shown = found["pictures"][str(found["queries"][0]["image"])]
+    shown = neighbours["pictures"][str(neighbours["queries"][0]["image"])]
     image = np.array(Image.open(io.BytesIO(base64.b64decode(shown["url"].split(",")[1]))))
     own = pixels[images.names.index(shown["name"])].astype(int)
     assert image.shape == (24, 24, 3) and np.abs(image.mean((0, 1)) - own.mean((0, 1))).max() < 3

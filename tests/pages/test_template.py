@@ -1,4 +1,4 @@
-"""What holds for every page: its policy, and that a value stays a value."""
+"""Properties of every page: its policy, and that a value stays a value."""
 
 import ast
 import base64

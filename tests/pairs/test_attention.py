@@ -70,7 +70,7 @@ CASES = {  # rows, keys (None: those of the batch), width
 def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dtype):
     query, keys = inputs(*shape, dtype=dtype)
     exact, in_batch = query.detach().double().requires_grad_(), shape[1] is None
-    found = (
+    results = (
         attend_in_batch(query, keys, temperature, 0.05)
         if in_batch
         else attend(query, keys, temperature)
@@ -80,17 +80,17 @@ def test_values_and_gradient_equal_the_full_matrix(tiles, shape, temperature, dt
     )
     # in float32 the logits themselves are rounded to about 1e-7 / temperature
     tolerance = 1e-11 if dtype == torch.float64 else max(2e-6, 4e-7 / temperature)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         assert ours.dtype == torch.promote_types(dtype, torch.float32)
         torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
-    (gradient,) = torch.autograd.grad(weighted(found), query, retain_graph=True)
-    (again,) = torch.autograd.grad(weighted(found), query)
+    (gradient,) = torch.autograd.grad(weighted(results), query, retain_graph=True)
+    (again,) = torch.autograd.grad(weighted(results), query)
     (wanted,) = torch.autograd.grad(weighted(expected if in_batch else expected[:1]), exact)
     rounding = torch.finfo(dtype).eps if dtype in (torch.bfloat16, torch.float16) else 0
     assert gradient.dtype == dtype and torch.equal(gradient, again)
     assert (gradient.double() - wanted).norm() <= (tolerance + rounding) * wanted.norm()
     if in_batch:
-        for two, three in zip(attend_in_batch(query, keys, temperature), found, strict=False):
+        for two, three in zip(attend_in_batch(query, keys, temperature), results, strict=False):
             assert torch.equal(two, three)
 
 

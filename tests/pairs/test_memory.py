@@ -77,7 +77,7 @@ def test_kept_tiles_fit_the_budget_too(batch, dim):
     assert extra_bytes(REDUCTIONS["cosine"], batch, dim) < 2**24 + 16 * 2 * batch
 
 
-WIDE = {name: one for name, one in REDUCTIONS.items() if name != "relations"}
+WIDE = {name: reduction for name, reduction in REDUCTIONS.items() if name != "relations"}
 """Relations take unit rows of the teacher besides: 26 MiB."""
 
 

@@ -37,7 +37,7 @@ def device():
 
 @pytest.fixture(scope="module")
 def tolerance():
-    """How far float32 may be apart: the stand-in computes on the CPU, a GPU adds up in another
+    """Tolerance of float32: the stand-in computes on the CPU, a GPU adds up in another
     order.
     """
     return dict(rtol=1e-2, atol=1e-3) if REAL else dict(rtol=1e-4, atol=1e-6)
@@ -55,7 +55,7 @@ def waits_for():
 
 @contextmanager
 def _warned():
-    """What torch's own debug mode says of waiting; CUDA's alone has one."""
+    """Warnings of torch's own debug mode on waiting; CUDA's alone has one."""
     notes = []
     if torch.accelerator.current_accelerator().type != "cuda":
         yield notes

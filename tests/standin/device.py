@@ -157,7 +157,7 @@ def _own_numbers(function: Any) -> Iterator[None]:
 
 
 def _is_sent(name: str, given: tuple, named: dict) -> bool:
-    """Whether values of the CPU are copied to the device, and the CPU waits until they are
+    """True if values of the CPU are copied to the device, and the CPU waits until they are
     there.
     """
     if name == "aten::copy_":
@@ -176,7 +176,7 @@ def _raw(values: Any) -> Any:
 
 
 def _by_mask(name: str, given: tuple) -> bool:
-    """Whether an indexing asks the device how many values a mask holds."""
+    """True if an indexing asks the device how many values a mask holds."""
     if name not in ("aten::index", "aten::index_put_", "aten::_index_put_impl_"):
         return False
     return any(
@@ -207,7 +207,7 @@ def synchronisations() -> Iterator[list[tuple[str, str]]]:
 
 
 class _Module:
-    """What torch asks of `torch.standin`."""
+    """The functions that torch asks of `torch.standin`."""
 
     def is_initialized(self) -> bool:
         return True
@@ -250,7 +250,7 @@ class _Module:
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """What torch asks of an accelerator in C++."""
+    """The functions that torch asks of an accelerator in C++."""
 
     def is_available(self) -> bool:
         return _there

@@ -1,4 +1,4 @@
-"""What nearfar says of a device: which one a run takes, what it lacks, and how a run computes
+"""Lines on a device: which one a run takes, what it lacks, and how a run computes
 there.
 """
 

@@ -41,7 +41,7 @@ def begin(data, out, accelerator, **options):
 
 @contextmanager
 def without_gpu():
-    """What torch finds on a machine without a GPU."""
+    """A machine without a GPU, as torch finds it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
         yield

@@ -1,4 +1,4 @@
-"""Whether an archive holds the package: each of its files, and in a wheel nothing else."""
+"""An archive holds the package: each of its files, and a wheel nothing else."""
 
 import io
 import subprocess

@@ -74,7 +74,7 @@ def test_every_public_name_is_explained():
 
 @pytest.mark.parametrize("module", ["losses", "pairs"])
 def test_public_names_of_a_module_have_a_docstring(module):
-    """What has none is left out of the page."""
+    """A name without one is left out of the page."""
     found = importlib.import_module(f"nearfar.{module}")
     assert not [name for name in found.__all__ if not inspect.getdoc(getattr(found, name))]
 

@@ -109,7 +109,7 @@ def run(words):
 
 
 def ends_in_one_line(err):
-    """Whether the last line, behind those on what was read, is the one of the mistake."""
+    """True if the last line, behind those on what was read, is the one of the mistake."""
     *before, last, end = ["", *err.split("\n")]
     return not end and last.startswith("nearfar: ") and "\nnearfar: " not in "\n".join(before)
 

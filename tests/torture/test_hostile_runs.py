@@ -63,8 +63,8 @@ def run(tmp_path_factory):
 
 
 class Page(HTMLParser):
-    """What of a page could run: scripts, handlers, addresses; its policy; and the pages in its
-    frames.
+    """Parts of a page that could run: scripts, handlers, addresses; its policy; and the pages in
+    its frames.
     """
 
     def __init__(self, text):

@@ -133,14 +133,14 @@ def put(folder, files):
 
 
 def held(images):
-    """Whether what is kept and what is skipped is well formed."""
+    """Names of the images that are kept, and skipped images, each checked to be well formed."""
     lines = [*images.names, *(line for entry in images.skipped for line in entry)]
     assert all(line and len(line.splitlines()) == 1 and line.encode() for line in lines)
     return set(images.names), dict(images.skipped)
 
 
 def refused(ask, *words):
-    """What is said by a ValueError or OSError of one line."""
+    """The message of a ValueError or OSError of one line."""
     with pytest.raises((ValueError, OSError)) as error:
         ask()
     said = str(error.value)

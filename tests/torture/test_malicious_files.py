@@ -234,7 +234,7 @@ def finished(tmp_path):
 
 
 def refused(capsys, *words):
-    """What is said, in one line, within half a minute."""
+    """The message, in one line, within half a minute."""
 
     def late(*_):
         raise TimeoutError("it waited")

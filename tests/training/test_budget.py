@@ -1,4 +1,4 @@
-"""What is chosen for a machine: by its speed, among what is left to choose, and written down as
+"""Choices for a machine: by its speed, among the settings left to choose, and written down as
 numbers.
 """
 
@@ -208,7 +208,7 @@ def test_where_float32_does_not_fit_half_precision_is_taken_for_that(machine):
 
 
 def test_a_trial_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, monkeypatch):
-    """Where not even a trial fits into the memory, the run begins all the same."""
+    """A run begins even if not even a trial fits into the memory."""
     seen = set()
 
     def full(self, make_views, index, batch, seed):

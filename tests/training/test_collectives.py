@@ -19,8 +19,8 @@ GATHERED = [name for name in CASES if hasattr(make(name), "gather")]
 
 
 def as_rank(rank, work):
-    """What a rank sends, in order: operation, shape, type; every tensor must lie in one piece, as
-    NCCL wants it.
+    """Messages that a rank sends, in order: operation, shape, type; every tensor must lie in one
+    piece, as NCCL wants it.
     """
     sent = []
     own = {

@@ -185,7 +185,7 @@ def test_larc_clip_is_solo_learn(decay):
 
 
 def test_a_tenth_of_a_loss_is_a_tenth_of_the_rate_and_ten_times_the_decay_where_it_is_clipped():
-    """What the recipe of Barlow Twins takes for granted."""
+    """An assumption of the recipe of Barlow Twins."""
     torch.manual_seed(0)
     start, gradient = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     for size in (1e-4, 1.0, 100.0):

@@ -1,4 +1,4 @@
-"""What a run saves: the readout of the trained net, and what stands beside it."""
+"""The encoder that a run saves: the readout of the trained net, and the features beside it."""
 
 import numpy as np
 import pytest

@@ -19,10 +19,10 @@ def test_floats_give_the_views_of_their_bytes(side, channels):
         the_plan = plan(name, side, channels)
         narrow = make_views(images, the_plan, seeded(), *moments)
         wide = make_views(images.float() / 255, the_plan, seeded(), *moments)
-        for one, other in zip(narrow, wide, strict=True):
-            assert one.shape == (6, channels, side, side)
+        for view, other in zip(narrow, wide, strict=True):
+            assert view.shape == (6, channels, side, side)
             # a CPU crops large uint8 images to whole numbers, and contrast may double that
-            assert (one - other).abs().max() < (6 / 255 / 0.25 if side > 48 else 1e-4)
+            assert (view - other).abs().max() < (6 / 255 / 0.25 if side > 48 else 1e-4)
 
 
 def test_one_channel_is_lost_and_becomes_its_mean():

@@ -43,10 +43,10 @@ def test_a_view_is_the_chain_of_torchvisions_functions(pictures):
         blur=0.5,
         solarize=0.3,
     )
-    one = ViewPlan("one", (view,))
+    single = ViewPlan("one", (view,))
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-    ours = make_views(images, one, seeded(), mean, std)[0]
-    sampled = sample_view(view, uniform_table(one, seeded(), 24)[:, 0], 40, 40)
+    ours = make_views(images, single, seeded(), mean, std)[0]
+    sampled = sample_view(view, uniform_table(single, seeded(), 24)[:, 0], 40, 40)
     for i, image in enumerate(images):
         x = V.resized_crop(image / 255, *sampled.box[i].tolist(), [40, 40], antialias=True)
         x = V.horizontal_flip(x) if sampled.flip[i] else x
@@ -90,10 +90,10 @@ def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, siz
 
 def test_a_batch_in_many_chunks_is_a_batch_in_one(pictures, monkeypatch):
     images, the_plan = pictures(9, 3, 32), plan("strong-gamma", 32, 3)
-    one = make_views(images, the_plan, seeded(), *unit(3))
+    whole = make_views(images, the_plan, seeded(), *unit(3))
     monkeypatch.setattr(make, "_CPU_VALUES", 2 * 3 * 32 * 32)
     many = make_views(images, the_plan, seeded(), *unit(3))
-    for a, b in zip(one, many, strict=True):
+    for a, b in zip(whole, many, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 

@@ -16,11 +16,11 @@ WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
 
 def made(images, view, seed=0):
     """The views of images, and the parameters they were made with."""
-    one, channels, side = ViewPlan("one", (view,)), images.shape[1], images.shape[-1]
+    single, channels, side = ViewPlan("one", (view,)), images.shape[1], images.shape[-1]
     [views] = make_views(
-        images, one, torch.Generator().manual_seed(seed), [0.0] * channels, [1.0] * channels
+        images, single, torch.Generator().manual_seed(seed), [0.0] * channels, [1.0] * channels
     )
-    table = uniform_table(one, torch.Generator().manual_seed(seed), len(images))
+    table = uniform_table(single, torch.Generator().manual_seed(seed), len(images))
     return views, sample_view(view, table[:, 0], side, side)
 
 

@@ -33,25 +33,29 @@ def write_dicom(path: Path, numbers: np.ndarray, **elements: Any) -> None:
     from pydicom.dataset import FileMetaDataset
     from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
 
-    one, one.file_meta, bits = pydicom.Dataset(), FileMetaDataset(), 8 * numbers.dtype.itemsize
-    one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = SecondaryCaptureImageStorage
-    one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = generate_uid()
-    one.Rows, one.Columns, one.SamplesPerPixel, one.PhotometricInterpretation = (
+    dataset, dataset.file_meta, bits = (
+        pydicom.Dataset(),
+        FileMetaDataset(),
+        8 * numbers.dtype.itemsize,
+    )
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = SecondaryCaptureImageStorage
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = generate_uid()
+    dataset.Rows, dataset.Columns, dataset.SamplesPerPixel, dataset.PhotometricInterpretation = (
         *numbers.shape,
         1,
         "MONOCHROME2",
     )
-    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = (
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = (
         bits,
         bits,
         bits - 1,
         0,
     )
-    one.PixelData = numbers.tobytes()
+    dataset.PixelData = numbers.tobytes()
     for name, value in elements.items():
-        setattr(one, name, value)
-    one.save_as(path, enforce_file_format=True)
+        setattr(dataset, name, value)
+    dataset.save_as(path, enforce_file_format=True)
 
 
 def png(number: int, size: int = 8) -> bytes:

@@ -49,12 +49,12 @@ def logged(run: nearfar.Run) -> list[dict[str, Any]]:
     ]
 
 
-def same_runs(one: nearfar.Run, two: nearfar.Run) -> None:
+def same_runs(first: nearfar.Run, second: nearfar.Run) -> None:
     """Assert that two runs logged the same, once, and end with the same weights, to the last
     bit.
     """
-    assert json.dumps(logged(one)) == json.dumps(logged(two))
-    weights, others = (load_file(run.path / "encoder.safetensors") for run in (one, two))
+    assert json.dumps(logged(first)) == json.dumps(logged(second))
+    weights, others = (load_file(run.path / "encoder.safetensors") for run in (first, second))
     assert weights.keys() == others.keys() and all(
         torch.equal(value, others[name]) for name, value in weights.items()
     )

@@ -33,9 +33,9 @@ with open("/proc/self/smaps") as maps:
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
 )
 @pytest.mark.parametrize(
-    ("setting", "found"), [({}, "advised"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "plain")]
+    ("setting", "expected"), [({}, "advised"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "plain")]
 )
-def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch):
+def test_huge_pages_are_asked_for_after_our_imports(setting, expected, monkeypatch):
     """The kernel's own list of mappings says whether the memory of a tensor was marked; the user's
     0 is kept.
     """
@@ -45,7 +45,7 @@ def test_huge_pages_are_asked_for_after_our_imports(setting, found, monkeypatch)
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120
     )
-    assert done.stdout.split() == [found], done.stderr
+    assert done.stdout.split() == [expected], done.stderr
 
 
 REPEATED = """

@@ -39,11 +39,11 @@ def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):
 
 def test_two_processes_write_files_of_their_own(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    with replacing(path) as one:
+    with replacing(path) as file:
         monkeypatch.setattr(os, "getpid", lambda: -1)
         with replacing(path) as other:
-            assert one != other
-            one.write_text("one")
+            assert file != other
+            file.write_text("one")
             other.write_text("other")
     assert path.read_text() == "one"
 

@@ -115,13 +115,13 @@ def test_a_program_reads_parameters_and_a_terminal_options(caplog, capsys):
         nearfar.select("digits", n=1798)
     assert main(["select", "digits", "--n", "1798"]) == 2
     assert "nearfar: --n must be 1 to 1797, not 1798\n" in capsys.readouterr().err
-    how = dict(protocol=["knn"], limit=300, baselines=False)
+    options = dict(protocol=["knn"], limit=300, baselines=False)
     with caplog.at_level("INFO", "nearfar"):
-        nearfar.evaluate("digits", **how)
+        nearfar.evaluate("digits", **options)
         nearfar.show_views()
     assert "`limit`: 300 of 1437 images, a random sample (seed 0)" in caplog.text
     assert "\n`views` " in caplog.text and "--" not in caplog.text
-    assert main(["evaluate", "digits", *to_argv(how)]) == main(["views"]) == 0
+    assert main(["evaluate", "digits", *to_argv(options)]) == main(["views"]) == 0
     out = capsys.readouterr().out
     assert "--limit: 300 of 1437 images, a random sample (seed 0)" in out
     assert " --views " in out and "`" not in out
@@ -139,10 +139,12 @@ def test_a_saved_configuration_runs_again(images_file, tmp_path, capsys):
     words = ["pretrain", images_file, "--method", "dcl", "--temperature", "0.3", *FAST]
     assert main([*words, "--out", str(first)]) == 0
     assert main(["pretrain", "--config", str(first / "config.yaml"), "--out", str(again)]) == 0
-    one, two = (yaml.safe_load((path / "config.yaml").read_text()) for path in (first, again))
-    assert one.pop("out") != two.pop("out")
-    assert one == two
-    assert one["temperature"] == 0.3
+    first_plan, second_plan = (
+        yaml.safe_load((path / "config.yaml").read_text()) for path in (first, again)
+    )
+    assert first_plan.pop("out") != second_plan.pop("out")
+    assert first_plan == second_plan
+    assert first_plan["temperature"] == 0.3
     lines = [
         (path / "metrics.jsonl").read_text().splitlines()[-1].split('"images_per')[0]
         for path in (first, again)
@@ -154,10 +156,10 @@ def test_a_configuration_with_an_object_is_for_python(tmp_path, complaint):
     (tmp_path / "config.yaml").write_text(
         "method: simclr\ndata:\n  object: array [48, 8, 8] uint8\n"
     )
-    said = complaint(
+    message = complaint(
         "pretrain", "--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "run")
     )
-    assert "data" in said and "array [48, 8, 8] uint8" in said
+    assert "data" in message and "array [48, 8, 8] uint8" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -366,8 +368,8 @@ def test_starting_weights_are_read_before_the_images(tmp_path, complaint):
             return os.makedirs, (str(tmp_path / "ran"),)
 
     torch.save({"weight": Payload()}, tmp_path / "hostile.pth")
-    said = complaint("pretrain", "no/such/folder", "--init", str(tmp_path / "hostile.pth"))
-    assert "cannot read weights from" in said
+    message = complaint("pretrain", "no/such/folder", "--init", str(tmp_path / "hostile.pth"))
+    assert "cannot read weights from" in message
     assert [path.name for path in tmp_path.iterdir()] == ["hostile.pth"]
 
 
@@ -387,8 +389,8 @@ def words_of(text):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_says_what_it_means_and_can_be_given(verb):
     """Parameters that take objects alone, and nothing else, are left out."""
-    known = {one.field_info.name: one for one in options_of_app(command_app(verb))}
-    assert all(one.parameter.help for one in known.values())
+    known = {argument.field_info.name: argument for argument in options_of_app(command_app(verb))}
+    assert all(argument.parameter.help for argument in known.values())
     if verb != "pretrain":
         parameters = inspect.signature(function_of(verb)).parameters
         left_out = parameters.keys() - known.keys()
@@ -396,9 +398,9 @@ def test_every_argument_says_what_it_means_and_can_be_given(verb):
         assert left_out <= objects
         assert known.keys() - parameters.keys() <= {"json", "null", "max_pixels"}
         assert all(
-            one.field_info.required
+            argument.field_info.required
             == (parameters[name].default is inspect.Parameter.empty or (verb, name) in REQUIRED)
-            for name, one in known.items()
+            for name, argument in known.items()
             if name in parameters
         )
 
@@ -433,18 +435,20 @@ def test_the_usual_settings_are_on_a_short_page_and_all_on_a_long_one(capsys):
     assert len(short.splitlines()) < 80
     long = page(capsys, "pretrain", "--help-all")
     arguments = options_of_app(pretrain_app())
-    assert {one.name for one in arguments if one.name.startswith("--")} <= options_of(long)
+    assert {
+        argument.name for argument in arguments if argument.name.startswith("--")
+    } <= options_of(long)
     titles = [*GROUPS, "--method simclr --recipe small"]
     places = [long.index(f"─ {title} ─") for title in titles]
     assert places == sorted(
         places
     )  # in the order in which people need them, the method's own numbers last
     assert "In Python" not in long and "in Python" not in long
-    said = words_of(long)
+    help_words = words_of(long)
     assert (
-        "[choices: sgd, adam" in said
-        and "Default: 30, unless epochs" in said
-        and "[default: None]" not in said
+        "[choices: sgd, adam" in help_words
+        and "Default: 30, unless epochs" in help_words
+        and "[default: None]" not in help_words
     )
 
 

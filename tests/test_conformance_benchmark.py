@@ -16,7 +16,7 @@ def test_the_tables_of_the_page_are_those_of_the_file(monkeypatch):
     results = json.loads((ROOT / "docs/results/conformance.json").read_text())
     assert conformance.tables(results).strip() in PAGE
     assert {*results["losses"]} == {*conformance.PEERS}
-    assert all([*found] == [*CHECKS] for found in results["losses"].values())
+    assert all([*losses] == [*CHECKS] for losses in results["losses"].values())
 
 
 def test_every_check_is_explained_on_the_page():

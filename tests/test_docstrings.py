@@ -74,7 +74,7 @@ def test_an_example_runs(name, place, monkeypatch):
         pytest.importorskip("faiss")
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     room = importlib.import_module(name.rpartition(".")[0])
-    names = {one: getattr(room, one) for one in getattr(room, "__all__", vars(room))}
+    names = {public: getattr(room, public) for public in getattr(room, "__all__", vars(room))}
     given = names | {"torch": torch, "np": np, "nearfar": nearfar}
     given["nearfar_papers"] = nearfar_papers
     example = doctest.DocTestParser().get_doctest(

@@ -45,8 +45,8 @@ def line(contender, knn, **others):
 
 def test_a_run_is_a_line_and_is_not_measured_twice(benchmark, tmp_path, capsys):
     out = tmp_path / "lines.jsonl"
-    asked = ["no-data", "--sets", "digits", "--out", str(out), "--contenders", "raw pixels"]
-    benchmark.main([*asked, "--on", "test"])
+    words = ["no-data", "--sets", "digits", "--out", str(out), "--contenders", "raw pixels"]
+    benchmark.main([*words, "--on", "test"])
     [row] = [json.loads(text) for text in out.read_text().splitlines()]
     assert (row["set"], row["contender"], row["seed"], row["on"]) == (
         "digits",
@@ -58,9 +58,9 @@ def test_a_run_is_a_line_and_is_not_measured_twice(benchmark, tmp_path, capsys):
     train, test = (open_images("digits", split=split).labels for split in ("train", "test"))
     assert row["knn"] > 0.95 and row["linear"] > 0.9
     assert row["largest"] == np.mean(test == np.bincount(train).argmax())
-    benchmark.main([*asked, "--on", "test"])
+    benchmark.main([*words, "--on", "test"])
     assert len(out.read_text().splitlines()) == 1
-    benchmark.main([*asked, "--on", "held-out"])
+    benchmark.main([*words, "--on", "held-out"])
     rows = [json.loads(text) for text in out.read_text().splitlines()]
     assert [row["on"] for row in rows] == ["test", "held-out"]
     assert (rows[1]["images"], rows[1]["tested"]) == (1149, 288)
@@ -78,8 +78,8 @@ def test_a_trained_contender_has_its_epochs_and_its_encoder_in_the_line(
     )
     monkeypatch.setitem(benchmark.SETS, "digits", small)
     out = tmp_path / "lines.jsonl"
-    asked = ["no-data", "--sets", "digits", "--out", str(out), "--on", "test"]
-    benchmark.main([*asked, "--contenders", "pretrain 0.1 minutes", "histogram"])
+    words = ["no-data", "--sets", "digits", "--out", str(out), "--on", "test"]
+    benchmark.main([*words, "--contenders", "pretrain 0.1 minutes", "histogram"])
     trained, untrained = (json.loads(text) for text in out.read_text().splitlines())
     assert (trained["contender"], trained["images"]) == ("pretrain 0.1 minutes", 120)
     assert trained["epochs"] > 0 == untrained["epochs"] and trained["encoder"]
@@ -92,9 +92,9 @@ def test_a_failure_is_a_line_and_the_others_go_on(benchmark, tmp_path, monkeypat
 
     monkeypatch.setitem(benchmark.UNTRAINED, "hog", fails)
     out = tmp_path / "lines.jsonl"
-    asked = ["no-data", "--sets", "flowers", "digits", "--out", str(out)]
+    words = ["no-data", "--sets", "flowers", "digits", "--out", str(out)]
     for _ in range(2):
-        benchmark.main([*asked, "--contenders", "hog", "histogram"])
+        benchmark.main([*words, "--contenders", "hog", "histogram"])
     rows = [json.loads(text) for text in out.read_text().splitlines()]
     assert [row["contender"] for row in rows] == ["hog", "histogram"]
     assert rows[0]["error"] == "RuntimeError: no memory for it" and "knn" not in rows[0]
@@ -110,11 +110,13 @@ def test_a_misspelt_contender_ends_in_one_line_before_anything_is_measured(bench
 
 
 def test_the_default_of_the_product_is_given_minutes_and_nothing_else(benchmark, monkeypatch):
-    asked = {}
-    monkeypatch.setattr(benchmark.nearfar, "pretrain", lambda *images, **given: asked.update(given))
+    options = {}
+    monkeypatch.setattr(
+        benchmark.nearfar, "pretrain", lambda *images, **given: options.update(given)
+    )
     task = benchmark.Task(["images"], benchmark.SETS["digits"], 3, "nearfar")
     benchmark.train("pretrain 2.5 minutes", task, "folder")
-    assert asked == {"minutes": 2.5, "seed": 3, "out": "folder"}
+    assert options == {"minutes": 2.5, "seed": 3, "out": "folder"}
 
 
 def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_point(report):
@@ -135,9 +137,9 @@ def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_poin
     )
     lines[2]["knn"] = 0.6601
     lines.append(line("pretrain 1 minute", 0, seed=2, error="RuntimeError: no memory"))
-    found = report.against(lines, "pretrain 1 minute")
-    assert "| 65.0 / 66.0 hog **loses** |" in found and " or above** | | 0 of 1 | 1 of 1 |" in found
-    assert found.endswith(
+    table = report.against(lines, "pretrain 1 minute")
+    assert "| 65.0 / 66.0 hog **loses** |" in table and " or above** | | 0 of 1 | 1 of 1 |" in table
+    assert table.endswith(
         "pretrain 1 minute failed on digits (test, seed 2): RuntimeError: no memory"
     )
 

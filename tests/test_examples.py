@@ -85,7 +85,7 @@ def test_a_search_ends_runs_that_fall_behind(tmp_path):
 
 
 def test_two_processes_print_what_one_does(printed, tmp_path):
-    one = losses(printed("ddp.py"))
+    single = losses(printed("ddp.py"))
     both = [
         sys.executable,
         "-m",
@@ -97,5 +97,5 @@ def test_two_processes_print_what_one_does(printed, tmp_path):
     ]
     done = subprocess.run(both, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert len(one) == 3
-    assert losses(done.stdout) == pytest.approx(one, abs=2e-5)
+    assert len(single) == 3
+    assert losses(done.stdout) == pytest.approx(single, abs=2e-5)

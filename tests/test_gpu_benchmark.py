@@ -25,18 +25,18 @@ def test_it_runs_to_its_end_and_keeps_the_text_above_its_tables(tmp_path, monkey
     monkeypatch.setattr(benchmark, "TINY", benchmark.TINY._replace(cases=benchmark.TINY.cases[:1]))
     (tmp_path / "gpu.md").write_text(f"# Mine\n\n{benchmark.MARKER}\n\nold\n")
     benchmark.main(["--stand-in", "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "results" / "gpu.json").read_text())
-    assert found["about"]["kind"] == "standin" and found["tests"] is None
-    kinds = [(row["precision"], row["kind"]) for row in found["speed"]]
+    results = json.loads((tmp_path / "results" / "gpu.json").read_text())
+    assert results["about"]["kind"] == "standin" and results["tests"] is None
+    kinds = [(row["precision"], row["kind"]) for row in results["speed"]]
     plain = {
         (precision, kind)
         for precision in benchmark.PRECISIONS
         for kind in ("whole step", "bare encoder")
     }
     assert plain | {("bfloat16", "whole step, compiled")} <= set(kinds)
-    assert all(row["rate"] > 0 for row in found["speed"] if "compiled" not in row["kind"])
-    assert len(found["beside"]) == 4 and all(one["gpu"] > 0 for one in found["beside"])
-    assert [one["what"] for one in found["beside"] if not one["cpu"]] == [
+    assert all(row["rate"] > 0 for row in results["speed"] if "compiled" not in row["kind"])
+    assert len(results["beside"]) == 4 and all(row["gpu"] > 0 for row in results["beside"])
+    assert [row["what"] for row in results["beside"] if not row["cpu"]] == [
         "loss SimCLR and its gradient, batch 32"
     ]
     page = (tmp_path / "gpu.md").read_text()
@@ -47,8 +47,8 @@ def test_it_runs_to_its_end_and_keeps_the_text_above_its_tables(tmp_path, monkey
 def test_what_the_time_does_not_allow_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "beside_the_cpu", lambda scale: [])
     benchmark.main(["--stand-in", "--minutes", "1e-9", "--out", str(tmp_path)])
-    found = json.loads((tmp_path / "results" / "gpu.json").read_text())
-    assert {row["why"] for row in found["speed"]} == {"no time left"}
+    results = json.loads((tmp_path / "results" / "gpu.json").read_text())
+    assert {row["why"] for row in results["speed"]} == {"no time left"}
     assert "no time left" in (tmp_path / "gpu.md").read_text()
 
 

@@ -123,16 +123,16 @@ def test_features_and_pages_that_are_asked_for_later_do_not_see_the_modes(
     run = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
     (run.path / "features.safetensors").unlink(missing_ok=True)
     photos = nearfar.embed(run)
-    found = photos.search(photos.images.names[0], k=2)
+    nearest = photos.search(photos.images.names[0], k=2)
     later = nearfar.embed(run)
     (run.path / "features.safetensors").unlink()
     with MODES[name]():
-        features, page = later.features, found.page()
-        found.write(tmp_path / "page.html")
+        features, page = later.features, nearest.page()
+        nearest.write(tmp_path / "page.html")
         mirrored = later.mirrored().features
     np.testing.assert_array_equal(features, usual[0])
     assert features.dtype == mirrored.dtype == torch.float32
-    assert (tmp_path / "page.html").read_text() == page == found.page()
+    assert (tmp_path / "page.html").read_text() == page == nearest.page()
     np.testing.assert_array_equal(nearfar.embed(run).features, usual[0])  # as the run keeps them
 
 
@@ -176,13 +176,13 @@ def test_a_training_in_half_precision_computes_with_the_weights_of_each_step(cal
 
     @isolated()
     def outputs():
-        found = []
+        results = []
         for value in (1.0, 2.0, 3.0):
             with torch.no_grad():
                 layer.weight.fill_(value)
             with torch.autocast("cpu", torch.bfloat16):
-                found.append(layer(rows)[0, 0].item())
-        return found
+                results.append(layer(rows)[0, 0].item())
+        return results
 
     with torch.autocast("cpu", torch.bfloat16, enabled=called_in):
         assert outputs() == [4.0, 8.0, 12.0]

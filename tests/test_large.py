@@ -42,7 +42,8 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path):
         rng.integers(0, 256, (40, 4, 5, 3), dtype=np.uint8), np.ones((1, 8, 8, 1), dtype=np.uint8)
     )
     rows = [
-        {"bytes": encoded(one), "path": f"{number:02d}.png"} for number, one in enumerate(pixels)
+        {"bytes": encoded(image), "path": f"{number:02d}.png"}
+        for number, image in enumerate(pixels)
     ]
     (tmp_path / "images").mkdir()
     for part in range(2):
@@ -63,13 +64,13 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path):
     expected = pq.read_table(tmp_path / "one.parquet")
 
     called("embed_with_ray.py", run.path, tmp_path / "images", tmp_path / "many", "--batch-size", 7)
-    found = embeddings(tmp_path / "many")
-    assert len(found) == len(expected) == 39
+    table = embeddings(tmp_path / "many")
+    assert len(table) == len(expected) == 39
     for name, row in zip(
         expected["name"].to_pylist(), expected["embedding"].to_pylist(), strict=True
     ):
-        assert found[f"{int(name):02d}.png"] == pytest.approx(row, abs=1e-5)
-    assert "broken.png" not in found
+        assert table[f"{int(name):02d}.png"] == pytest.approx(row, abs=1e-5)
+    assert "broken.png" not in table
 
 
 def test_neighbours_on_disk_are_the_true_ones(tmp_path):
@@ -86,22 +87,22 @@ def test_neighbours_on_disk_are_the_true_ones(tmp_path):
         of_part = slice(1000 * part, 1000 * part + 1000)
         table = pyarrow.table({"name": names[of_part], "embedding": list(rows[of_part])})
         pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
-    said = called(
+    message = called(
         "neighbours_on_disk.py", "build", tmp_path / "parts", tmp_path / "index", "--probes", 8
     )
-    assert float(re.search(r"recall .* (0\.\d+|1\.000)", said)[1]) > 0.9
+    assert float(re.search(r"recall .* (0\.\d+|1\.000)", message)[1]) > 0.9
     assert {file.name for file in (tmp_path / "index").iterdir()} == {
         "index.faiss",
         "lists.faiss",
         "names.parquet",
     }
 
-    asked = tmp_path / "parts" / "2.parquet"
+    queries = tmp_path / "parts" / "2.parquet"
     called(
         "neighbours_on_disk.py",
         "search",
         tmp_path / "index",
-        asked,
+        queries,
         tmp_path / "near.parquet",
         "--k",
         5,
@@ -109,9 +110,10 @@ def test_neighbours_on_disk_are_the_true_ones(tmp_path):
     near = pq.read_table(tmp_path / "near.parquet")
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     true = np.argsort(-(unit[2000:] @ unit.T), 1)[:, :5]
-    found = near["neighbour"].to_pylist()
+    neighbours = near["neighbour"].to_pylist()
     shared = [
-        len({names[row] for row in rows} & set(found[query])) for query, rows in enumerate(true)
+        len({names[row] for row in rows} & set(neighbours[query]))
+        for query, rows in enumerate(true)
     ]
     assert np.mean(shared) / 5 > 0.9
-    assert [one[0] for one in found] == names[2000:]
+    assert [nearest[0] for nearest in neighbours] == names[2000:]

@@ -46,10 +46,10 @@ def started(tmp_path):
             command, cwd=tmp_path, env={**os.environ, **path, **variables}, capture_output=True
         )
         assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
-        place = said.index("nearfar")
-        assert said[place - 1] == "-m" and said[place + 1] == "pretrain"
-        return " ".join(said[: place - 1]), said[place + 2 :]
+        report = json.loads(done.stdout)
+        place = report.index("nearfar")
+        assert report[place - 1] == "-m" and report[place + 1] == "pretrain"
+        return " ".join(report[: place - 1]), report[place + 2 :]
 
     return run
 

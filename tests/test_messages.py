@@ -62,15 +62,17 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("what", "error"), [(w, e) for w, all_ in LACKING.items() for e in all_])
-def test_what_a_machine_lacks_is_no_fault_of_what_is_read(what, error):
-    assert lacking(error) == what
+@pytest.mark.parametrize(
+    ("resource", "error"), [(w, e) for w, all_ in LACKING.items() for e in all_]
+)
+def test_what_a_machine_lacks_is_no_fault_of_what_is_read(resource, error):
+    assert lacking(error) == resource
     if error is not None:
-        assert is_passing(error) == (bool(what) or isinstance(error, FileNotFoundError))
-        kept = type(error) if what else ValueError
+        assert is_passing(error) == (bool(resource) or isinstance(error, FileNotFoundError))
+        kept = type(error) if resource else ValueError
         with pytest.raises(kept) as caught, raise_as_value_error("reading"):
             raise error
-        assert (caught.value is error) == bool(what)
+        assert (caught.value is error) == bool(resource)
 
 
 def test_the_nearest_names_are_offered():
@@ -180,9 +182,9 @@ def test_a_machine_without_memory_does_not_make_a_file_damaged(tmp_path, monkeyp
     monkeypatch.setattr(torch, "load", load)
     monkeypatch.setattr(pretrained, "load_state_dict", load)
     for read in (load_checkpoint, read_tensors):
-        with pytest.raises(type(error)) as told:
+        with pytest.raises(type(error)) as caught:
             read(path)
-        assert told.value is error
+        assert caught.value is error
     error = SyntaxError("what is that?")
     for read in (load_checkpoint, read_tensors):
         with pytest.raises(ValueError, match=r"last\.ckpt"):

@@ -42,7 +42,7 @@ def test_loss_gradient_and_step_are_those_of_the_package(size):
     )
     theirs, ours = (
         build_optimizer("muon", model, lr=0.02, weight_decay=0.1),
-        nano.Muon([one for one, _ in pairs]),
+        nano.Muon([parameter for parameter, _ in pairs]),
     )
     for _ in range(3):
         expected = model.compute_loss(model(list(views)), torch.arange(16))
@@ -96,8 +96,8 @@ def test_knn_is_that_of_the_package():
     train, test = torch.randn(60, 4, generator=generator), torch.randn(30, 4, generator=generator)
     labels, truth = torch.arange(60) % 3, torch.arange(30) % 3
     unit = torch.nn.functional.normalize
-    found = nano.knn_accuracy(unit(train), labels, unit(test), truth)
-    assert found == pytest.approx(knn_accuracy(train, labels.numpy(), test, truth.numpy()))
+    accuracy = nano.knn_accuracy(unit(train), labels, unit(test), truth)
+    assert accuracy == pytest.approx(knn_accuracy(train, labels.numpy(), test, truth.numpy()))
 
 
 def test_a_folder_of_two_kinds_of_images_is_told_apart(tmp_path):

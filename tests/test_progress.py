@@ -87,9 +87,9 @@ def test_lines_are_recorded_where_a_program_listens(caplog):
 def test_another_process_shows_what_this_one_does(capsys):
     assert shown_here() is None
     with shown_on(Console(soft_wrap=True, stderr=True)):
-        told = shown_here()
-    assert told == (True, logging.INFO, frozenset())
-    with shown_as(told):
+        drawn = shown_here()
+    assert drawn == (True, logging.INFO, frozenset())
+    with shown_as(drawn):
         log.info("from there")
     with shown_as(None):
         log.info("not shown")

@@ -17,7 +17,7 @@ def readout(monkeypatch):
 
 def test_the_documentation_has_the_table_of_the_file(readout):
     lines = (ROOT / "docs/results/readout.jsonl").read_text().splitlines()
-    shown = [one for one in map(json.loads, lines) if one["readout"] in readout.SHOWN]
+    shown = [result for result in map(json.loads, lines) if result["readout"] in readout.SHOWN]
     assert readout.table(shown) in (ROOT / "docs/starting-weights.md").read_text()
 
 

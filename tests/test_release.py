@@ -17,7 +17,8 @@ import nearfar
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENTS = {
-    one.name: one.specifier for one in map(Requirement, PROJECT["project"]["dependencies"])
+    requirement.name: requirement.specifier
+    for requirement in map(Requirement, PROJECT["project"]["dependencies"])
 }
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
@@ -85,7 +86,11 @@ def test_the_recipe_for_conda_has_the_same_requirements():
 
 @pytest.mark.parametrize("name", ["saclr", "sigclr", "sce", "lorac"])
 def test_each_paper_is_cited_as_the_methods_cite_it(name):
-    (paper,) = (one for one in CITATION["references"] if one["abbreviation"].lower() == name)
+    (paper,) = (
+        reference
+        for reference in CITATION["references"]
+        if reference["abbreviation"].lower() == name
+    )
     cited = nearfar.list_methods()[name]["paper"]
     assert paper["title"] in cited or cited in paper["title"]
     year = re.search(r"\d{4}$", cited)

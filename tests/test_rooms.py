@@ -161,13 +161,13 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
     ],
 )
 def test_a_library_is_known_only_where_it_belongs(library, homes):
-    found = {
+    users = {
         path
         for path in FILES
         if any(n == library or n.startswith(library + ".") for n in imported(path))
     }
-    assert found, f"nothing imports {library}; drop it"
-    assert {room_of(path) for path in found} <= homes
+    assert users, f"nothing imports {library}; drop it"
+    assert {room_of(path) for path in users} <= homes
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def functions():
 
 def test_no_message_names_an_option():
     """Messages name parameters, as `limit`; the command line reads `nearfar.messages.worded`."""
-    found = []
+    messages = []
     edge = [SOURCE / "app.py", SOURCE / "cli.py"]
     for path in {*FILES, *PAPERS.rglob("*.py")}.difference(edge):
         tree = ast.parse(path.read_text())
@@ -306,19 +306,19 @@ def test_no_message_names_an_option():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+ ", node.value))
                 if id(node) not in bare and words - {"--local-dir ", "--null "}:  # of hf and tar
-                    found.append(f"{path.name}: {node.value}")
-    assert not found
+                    messages.append(f"{path.name}: {node.value}")
+    assert not messages
 
 
 def test_nobody_passes_a_callback_of_progress():
     """Whoever loops opens a bar (`nearfar.progress`), and lines go to the log."""
-    found = [
+    callbacks = [
         f"{file}: {name}"
         for file, name, node in functions()
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if argument.arg in ("progress", "report")
     ]
-    assert not found
+    assert not callbacks
 
 
 LONGEST = 60  # lines of a function, without its docstring
@@ -352,7 +352,7 @@ MANY = {
 
 def test_functions_below_the_edge_have_few_parameters():
     """Parameters that belong together are a small dataclass; the exceptions have a reason."""
-    found = set()
+    long = set()
     for path in FILES:
         tree = ast.parse(path.read_text())
         owners = {
@@ -367,19 +367,19 @@ def test_functions_below_the_edge_have_few_parameters():
                 names = {argument.arg for argument in given} - {"self", "cls"}
                 if len(names) + (node.args.vararg is not None) > MOST_PARAMETERS:
                     name = owners[id(node)] if node.name == "__init__" else node.name
-                    found.add((path.relative_to(SOURCE).as_posix(), name))
-    assert found == set(MANY)
+                    long.add((path.relative_to(SOURCE).as_posix(), name))
+    assert long == set(MANY)
 
 
 def test_functions_fit_on_a_screen():
     """A function that is cut leaves the list; none is added."""
-    found = set()
+    long = set()
     for file, name, node in functions():
         docstring = node.body[0] if ast.get_docstring(node, clean=False) is not None else None
         spared = 0 if docstring is None else docstring.end_lineno - docstring.lineno + 1
         if node.end_lineno - node.lineno + 1 - spared > LONGEST:
-            found.add((file, name))
-    assert found == LONG
+            long.add((file, name))
+    assert long == LONG
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():

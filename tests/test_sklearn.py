@@ -63,10 +63,14 @@ def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
     done = check_estimator(
         OF_ROWS, expected_failed_checks=EXPECTED_FAILURES, on_skip=None, on_fail=None
     )
-    failed = {one["check_name"]: one["exception"] for one in done if one["status"] == "failed"}
+    failed = {
+        check["check_name"]: check["exception"] for check in done if check["status"] == "failed"
+    }
     assert not failed
-    assert len([one for one in done if one["status"] == "passed"]) > 40
-    assert {one["check_name"] for one in done if one["status"] == "xfail"} == set(EXPECTED_FAILURES)
+    assert len([check for check in done if check["status"] == "passed"]) > 40
+    assert {check["check_name"] for check in done if check["status"] == "xfail"} == set(
+        EXPECTED_FAILURES
+    )
 
 
 def test_the_map_passes_those_that_concern_more_than_its_encoder(lean):
@@ -175,13 +179,13 @@ def test_what_a_folder_has_that_is_no_image_is_a_warning(digits, tmp_path):
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         estimator.fit(tmp_path)  # all of it is read
-    assert not [one for one in given if "read" in str(one.message)]
+    assert not [warning for warning in given if "read" in str(warning.message)]
     (tmp_path / "cut.png").write_bytes((tmp_path / "0.png").read_bytes()[:40])
     (tmp_path / "photo.dng").write_bytes(b"II*\0" + bytes(100))
-    said = r"20 images read, 2 left out: 1 \.dng \(raw photographs are not read\), 1 "
-    with pytest.warns(UserWarning, match=said):
+    message = r"20 images read, 2 left out: 1 \.dng \(raw photographs are not read\), 1 "
+    with pytest.warns(UserWarning, match=message):
         assert len(estimator.transform(tmp_path)) == 20
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=message):
         estimator.fit(str(tmp_path))
 
 
@@ -199,14 +203,14 @@ def test_a_map_without_views_or_epochs_is_refused_before_training(
 def as_types(numbers):
     """The same small whole numbers, 0..16, in every type and layout that an array can have."""
     types = ("u1", "u2", "i1", "i2", "i4", "i8", "u8", "f2", "f4", "f8", ">u2", ">i4", ">f4", "O")
-    found = {kind: numbers.astype(kind) for kind in types}
-    found["fortran"] = np.asfortranarray(numbers)
-    found["strided"] = np.repeat(numbers, 2, axis=1)[:, ::2]
-    found["reversed"] = numbers[:, ::-1].copy()[:, ::-1]
-    found["read-only"] = numbers.copy()
-    found["read-only"].flags.writeable = False
-    found["lists"] = numbers.tolist()
-    return found
+    features = {kind: numbers.astype(kind) for kind in types}
+    features["fortran"] = np.asfortranarray(numbers)
+    features["strided"] = np.repeat(numbers, 2, axis=1)[:, ::2]
+    features["reversed"] = numbers[:, ::-1].copy()[:, ::-1]
+    features["read-only"] = numbers.copy()
+    features["read-only"].flags.writeable = False
+    features["lists"] = numbers.tolist()
+    return features
 
 
 @pytest.mark.parametrize("of_fit", ["f8", "f2", "u1", "i8", ">u2"])
@@ -254,9 +258,9 @@ def test_a_value_range_that_is_none_is_refused(digits, given, unchecked):
 def test_a_random_state_is_what_scikit_learn_takes_it_for():
     seeds = {ContrastiveEncoder(random_state=kind(3))._seed() for kind in (int, np.int64, np.uint8)}
     assert seeds == {3}
-    one, two = (ContrastiveEncoder(random_state=np.random.RandomState(3)) for _ in range(2))
-    first = one._seed()
-    assert first == two._seed() != one._seed()  # drawn, so that the next one differs
+    encoder, twin = (ContrastiveEncoder(random_state=np.random.RandomState(3)) for _ in range(2))
+    first = encoder._seed()
+    assert first == twin._seed() != encoder._seed()  # drawn, so that the next one differs
     for other in (np.random.default_rng(3), "3", 3.0):
         with pytest.raises(ValueError, match="cannot be used to seed"):
             ContrastiveEncoder(random_state=other)._seed()

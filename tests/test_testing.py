@@ -182,11 +182,11 @@ def test_losses_share_processes_and_each_has_its_own_report():
         "raises": Case(Refuses()),
         "cannot be sent": Case(Unpicklable()),
     }
-    found = check_losses(cases, dict.fromkeys(cases, only("unequal_parts")))
-    assert [report.loss for report in found] == [*cases]
-    assert found[0] and not found[1] and not found[2]
-    assert found[1]["unequal_parts"].words == "raised ValueError: no batch of 12 rows"
-    assert found[2]["unequal_parts"].words.startswith("it cannot be pickled for another process")
+    reports = check_losses(cases, dict.fromkeys(cases, only("unequal_parts")))
+    assert [report.loss for report in reports] == [*cases]
+    assert reports[0] and not reports[1] and not reports[2]
+    assert reports[1]["unequal_parts"].words == "raised ValueError: no batch of 12 rows"
+    assert reports[2]["unequal_parts"].words.startswith("it cannot be pickled for another process")
 
 
 class Refuses(Plain):

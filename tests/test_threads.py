@@ -20,7 +20,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "fastest"),
+    ("first", "second", "fastest"),
     [
         ([4.0] * 5, [1.0] * 5, 2),
         ([1.0] * 5, [9.0] * 5, 1),  # another process takes a core
@@ -28,8 +28,8 @@ def machine(monkeypatch):
         ([1.8] * 5, [1.0, 9.0, 1.0, 9.0, 1.0], 2),  # slow trials do not decide
     ],
 )
-def test_the_number_with_the_best_median_is_taken_once(one, two, fastest, machine):
-    machine |= {1: iter(one), 2: iter(two)}
+def test_the_number_with_the_best_median_is_taken_once(first, second, fastest, machine):
+    machine |= {1: iter(first), 2: iter(second)}
     assert (
         threads.fastest_threads() == fastest == threads.fastest_threads()
     )  # the trials are used up

@@ -60,8 +60,8 @@ def test_a_tutorial_runs_as_a_notebook(page, tmp_path):
     nbclient.NotebookClient(
         notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
     ).execute()
-    said = ""
+    output = ""
     for cell in notebook.cells:
         for kind, content in BLOCK.findall(cell.source if cell.cell_type == "markdown" else ""):
-            assert kind == "text" and content in said
-        said += printed(cell)
+            assert kind == "text" and content in output
+        output += printed(cell)

@@ -104,7 +104,7 @@ def run(places, tmp_path_factory):
     return nearfar.pretrain(str(places["sorted by class"][0]), out=out, **FAST)
 
 
-def said(capsys, *words):
+def run_json(capsys, *words):
     """The output of a command with --json, and its lines on the other stream."""
     capsys.readouterr()
     code = main([*map(str, words), "--json"])
@@ -132,8 +132,8 @@ def test_every_verb_counts_what_it_read_and_what_it_left_out(
         "search": [run.path, next(iter(labels)), "--data", folder],
         "select": [run.path, "--data", folder],
     }.get(verb, [run.path, folder])
-    found, _ = said(capsys, verb, *words)
-    [read] = found["read"]
+    summary, _ = run_json(capsys, verb, *words)
+    [read] = summary["read"]
     assert read["images"] == len(labels)
     assert sum(read["left_out"].values()) == left_out
 
@@ -166,9 +166,11 @@ def test_frames_of_a_series_are_no_copies_and_their_copies_are(places, tmp_path)
         with Image.open(folder / name) as image:
             image.save(twice / name)
             image.save(twice / name.replace(".png", ".bmp"))
-    found = nearfar.duplicates(str(twice), out=tmp_path / "b.html")
+    duplicates = nearfar.duplicates(str(twice), out=tmp_path / "b.html")
     groups = {}
-    for group, name, kind in zip(found["group"], found["name"], found["kind"], strict=True):
+    for group, name, kind in zip(
+        duplicates["group"], duplicates["name"], duplicates["kind"], strict=True
+    ):
         if kind in ("first", "same pixels", "same file"):
             groups.setdefault(group, set()).add(name.rpartition(".")[0])
     copies = [stems for stems in groups.values() if len(stems) == 1]
@@ -177,9 +179,9 @@ def test_frames_of_a_series_are_no_copies_and_their_copies_are(places, tmp_path)
 
 def test_a_test_set_of_a_folder_sorted_by_class_has_every_class(places, run, capsys):
     folder, _, _ = places["sorted by class"]
-    found, _ = said(capsys, "evaluate", run.path, folder, "--limit", "16", "--held-out", "10")
-    assert found["on"]["test_images"] == 10 and found["on"]["classes"] == 3
-    assert found["on"]["largest"] == pytest.approx(24 / 38, abs=0.1)
+    results, _ = run_json(capsys, "evaluate", run.path, folder, "--limit", "16", "--held-out", "10")
+    assert results["on"]["test_images"] == 10 and results["on"]["classes"] == 3
+    assert results["on"]["largest"] == pytest.approx(24 / 38, abs=0.1)
 
 
 def test_results_of_two_data_sets_stay_apart(places, run, tmp_path):
@@ -189,11 +191,11 @@ def test_results_of_two_data_sets_stay_apart(places, run, tmp_path):
         (other / label).mkdir(parents=True)
         for number in range(12):
             picture(number, brightness).save(other / label / f"{number}.png")
-    one = run.evaluate(str(folder), protocol=["knn"])
+    results = run.evaluate(str(folder), protocol=["knn"])
     two = run.evaluate(str(other), protocol=["knn"], baselines=False)
     again = nearfar.Run.of(run.path).results
     kept = {result.on.data: dict(result) for result in again}
-    assert kept[str(folder)] == dict(one) and kept[str(other)] == dict(two)
+    assert kept[str(folder)] == dict(results) and kept[str(other)] == dict(two)
     assert "raw_pixels" in kept[str(folder)] and "raw_pixels" not in kept[str(other)]
 
 
@@ -221,5 +223,5 @@ def test_several_folders_are_one_target(places, run, tmp_path, capsys, monkeypat
     folders = [places[name][0] for name in ("sorted by class", "many alike")]
     total = sum(len(places[name][1]) for name in ("sorted by class", "many alike"))
     for verb in ("duplicates", "check", "cluster"):
-        found, _ = said(capsys, verb, *folders)
-        assert sum(read["images"] for read in found["read"]) == total, verb
+        summary, _ = run_json(capsys, verb, *folders)
+        assert sum(read["images"] for read in summary["read"]) == total, verb

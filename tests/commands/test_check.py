@@ -72,40 +72,42 @@ def checked(run):
 
 
 def named(checked, problem):
-    found = pandas.DataFrame(checked)
-    return found[found.problem == problem].reset_index(drop=True)
+    issues = pandas.DataFrame(checked)
+    return issues[issues.problem == problem].reset_index(drop=True)
 
 
 def test_test_images_that_are_copies_of_training_images_are_leaks(checked):
-    found = named(checked, "leak")
-    assert dict(zip(found.name, found.other, strict=True)) == {
+    leaks = named(checked, "leak")
+    assert dict(zip(leaks.name, leaks.other, strict=True)) == {
         "test/0/same.png": "train/0/03.png",
         "test/1/again.jpg": "train/1/04.png",
         "test/2/larger.png": "train/2/05.png",
     }
-    assert set(found.split) == {"test"} and (found.measure < 0.2).all()
+    assert set(leaks.split) == {"test"} and (leaks.measure < 0.2).all()
 
 
 def test_copies_under_two_labels_contradict_each_other(checked):
-    found = named(checked, "copies disagree")
-    assert sorted(zip(found.name, found.label, found.other, strict=True)) == [
+    copies = named(checked, "copies disagree")
+    assert sorted(zip(copies.name, copies.label, copies.other, strict=True)) == [
         ("train/1/twice.png", "1", "train/3/06.png"),
         ("train/3/06.png", "3", "train/1/twice.png"),
     ]
-    assert set(found.suggested) == {""}  # one against one
+    assert set(copies.suggested) == {""}  # one against one
 
 
 def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
-    found = named(checked, "label issue")
+    mislabelled = named(checked, "label issue")
     wrong = {"train/0/wrong-31.png", "train/1/wrong-32.png", "train/2/wrong-33.png"}
-    assert len(wrong & set(found.name[:4])) >= 2 and found.measure.is_monotonic_increasing
-    row = found[found.name == "train/1/wrong-32.png"].iloc[0]
+    assert (
+        len(wrong & set(mislabelled.name[:4])) >= 2 and mislabelled.measure.is_monotonic_increasing
+    )
+    row = mislabelled[mislabelled.name == "train/1/wrong-32.png"].iloc[0]
     assert (row.label, row.suggested) == ("1", "2") and row.words.startswith("1 (")
-    assert "train/1/twice.png" in set(found.name)  # a three among the ones
+    assert "train/1/twice.png" in set(mislabelled.name)  # a three among the ones
 
 
 def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
-    found = {
+    defects = {
         problem: [name.rpartition("/")[2] for name in named(checked, problem).name]
         for problem in (
             "nearly uniform",
@@ -117,8 +119,8 @@ def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
             "unreadable",
         )
     }
-    assert found.pop("blurred")[0] == "blurred.png"
-    assert found == {
+    assert defects.pop("blurred")[0] == "blurred.png"
+    assert defects == {
         "nearly uniform": ["plain.png"],
         "dark": ["dark.png"],
         "overexposed": ["bright.png"],
@@ -151,9 +153,9 @@ def test_classes_are_counted_and_the_next_step_is_the_gravest(checked, run, digi
 
 def test_without_labels_and_without_problems_it_says_so(run, tmp_path, log):
     pixels = np.stack([np.asarray(digit(number, 32)) for number in range(30)])
-    found = run.check(pixels, out=tmp_path / "page.html")
-    assert found.classes == {"label": [""], "images": [30]}
-    assert found.next == "Nothing was found, use the data as it is."
+    issues = run.check(pixels, out=tmp_path / "page.html")
+    assert issues.classes == {"label": [""], "images": [30]}
+    assert issues.next == "Nothing was found, use the data as it is."
     assert "the images have no labels" in log.text
     assert "no labels" in (tmp_path / "page.html").read_text()
 
@@ -196,21 +198,21 @@ def squashed(tmp_path_factory):
 
 
 def test_leaks_whose_proportions_changed_are_found_and_nothing_else(squashed, tmp_path):
-    found = nearfar.check(squashed, out=tmp_path / "page.html")
-    leaks = named(found, "leak")
+    issues = nearfar.check(squashed, out=tmp_path / "page.html")
+    leaks = named(issues, "leak")
     assert dict(zip(leaks.name, leaks.other, strict=True)) == {
         f"test/{'ab'[number % 2]}/{number}.png": f"train/{'ab'[number % 2]}/{number}.jpg"
         for number in range(8)
     }
     assert leaks.words.str.startswith("stretched copy of train/").all()
-    assert "copies across splits (8)" in found.next
+    assert "copies across splits (8)" in issues.next
     listed = (tmp_path / "page.list").read_bytes().decode().split("\0")[:-1]
     assert sorted(listed) == sorted(leaks.path)
 
 
 def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, log):
     run.evaluate(squashed, protocol=("knn",), baselines=False)
-    [line] = [one for one in log.text.splitlines() if "have a copy" in one]
+    [line] = [line for line in log.text.splitlines() if "have a copy" in line]
     assert line.startswith("8 of 24 test images have a copy among the training images")
     predicted = np.load(run.path / "predictions.npz")
     names = nearfar.data.open_images(squashed, split="test").names
@@ -225,7 +227,7 @@ def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, 
         log.clear()
         monkeypatch.setattr(duplicates, "CONFIRMED", most)
         run.evaluate(protocol=("knn",), baselines=False)
-        [line] = [one for one in log.text.splitlines() if "have a copy" in one]
+        [line] = [line for line in log.text.splitlines() if "have a copy" in line]
         assert line.startswith(f"{count} test images")
         assert ("without them" in line) == (most > 1)
 
@@ -234,21 +236,23 @@ def test_all_leaks_are_confirmed_though_there_are_more_than_a_chunk_of_them(monk
     monkeypatch.setattr(duplicates, "CHUNK", 7)
     pixels = np.stack([np.asarray(digit(number)) for number in range(60)])
     images, features = open_images(pixels), torch.eye(60)
-    found = find_leaks(images, images, features, features, 0.1)
-    assert found.complete and sorted(link.second for link in found.links) == list(range(60))
+    leaks = find_leaks(images, images, features, features, 0.1)
+    assert leaks.complete and sorted(link.second for link in leaks.links) == list(range(60))
     moves = [move[1:] for move in bars if move[0] == "looking for copies"]
     assert moves[-1] == (60, 60) and len(moves) == 9
     monkeypatch.setattr(duplicates, "CONFIRMED", 20)
-    found = find_leaks(images, images, features, features, 0.1)
-    assert not found.complete and len(found.links) == 20
+    leaks = find_leaks(images, images, features, features, 0.1)
+    assert not leaks.complete and len(leaks.links) == 20
 
 
 def test_near_leaks_are_in_the_next_step_behind_what_is_graver():
     names = ["leak", "copies disagree", "label issue", "near leak", "dark"]
     problems = [Issue(name, row, f"{row}.png", "") for row, name in enumerate(names)]
     classes = {"label": ["a"], "images": [9]}
-    said = next_step(problems, classes)
-    assert said.count("; then ") == 2 and said.endswith("that nearly repeat a training image (1).")
+    advice = next_step(problems, classes)
+    assert advice.count("; then ") == 2 and advice.endswith(
+        "that nearly repeat a training image (1)."
+    )
     assert next_step(problems[3:], classes).count("; then ") == 1
 
 
@@ -270,10 +274,10 @@ def test_near_leaks_stand_out_from_images_that_are_all_much_alike():
         [],
         [Link(0.0, 0, 2, COPIED)],
     ):  # 2 is as near as 0, so that neither stands out, unless it is its copy
-        found = duplicate_issues(copies + links, 0.1, features, names, splits, [""] * 8)
-        assert [(one.problem, one.row, one.other) for one in found] == [("near leak", 1, 0)][
-            : len(copies)
-        ]
+        issues = duplicate_issues(copies + links, 0.1, features, names, splits, [""] * 8)
+        assert [(issue.problem, issue.row, issue.other) for issue in issues] == [
+            ("near leak", 1, 0)
+        ][: len(copies)]
 
 
 def test_what_many_images_have_is_one_line_and_no_list(tmp_path, log):
@@ -285,9 +289,9 @@ def test_what_many_images_have_is_one_line_and_no_list(tmp_path, log):
     pixels[:24] = 255
     pixels[:24, ::4, ::4] = chance.integers(0, 200, (24, 8, 8))
     pixels[40] //= 4
-    found = nearfar.check(pixels, out=tmp_path / "page.html")
-    assert "overexposed" not in found["problem"]
-    assert "dark" in found["problem"]
+    issues = nearfar.check(pixels, out=tmp_path / "page.html")
+    assert "overexposed" not in issues["problem"]
+    assert "dark" in issues["problem"]
     line = "24 of 60 images, which is usual here, so none is listed"
     assert f"overexposed: {line}" in log.text
     assert line in (tmp_path / "page.html").read_text()
@@ -307,14 +311,14 @@ def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, t
     """
     pixels = np.random.default_rng(0).integers(0, 256, (40, 32, 32), dtype=np.uint8)
     pixels[:plain] = 128
-    found = nearfar.check(pixels, out=tmp_path / "page.html")
+    issues = nearfar.check(pixels, out=tmp_path / "page.html")
     text = log.text
     assert all(line in text for line in lines)
     if plain == 3:
-        assert found["problem"] == ["nearly uniform"] * 3
-        assert found.next == "Remove the images that show nothing (3)."
+        assert issues["problem"] == ["nearly uniform"] * 3
+        assert issues.next == "Remove the images that show nothing (3)."
     else:
-        assert found.next == "Nothing else was found, use the data as it is."
+        assert issues.next == "Nothing else was found, use the data as it is."
         assert all(line in (tmp_path / "page.html").read_text() for line in lines)
 
 
@@ -324,9 +328,9 @@ def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_hel
     pixels, labels = chance.integers(0, 256, (300, 16, 16), dtype=np.uint8), np.arange(300) % 4
     labels[:100] = 0
     np.savez(tmp_path / "data.npz", images=pixels, labels=labels)
-    found = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html")
+    issues = nearfar.check(tmp_path / "data.npz", out=tmp_path / "page.html")
     text = log.text
-    assert "label issue" not in found["problem"]
+    assert "label issue" not in issues["problem"]
     assert f"(the largest class has {150 / 300:.1%})" in text and "balanced accuracy" in text
     assert "too few to tell wrong labels from hard images, so none is listed" in text
     assert "nearfar pretrain" in text and "resnet50" in text

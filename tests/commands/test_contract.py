@@ -148,8 +148,12 @@ def asks_for_nothing(page):
     allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
-    assert {f"'sha256-{one}'" for one in hashes} == set(allowed["script-src"].split()) - {"'none'"}
+    hashes = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
+    assert {f"'sha256-{digest}'" for digest in hashes} == set(allowed["script-src"].split()) - {
+        "'none'"
+    }
     assert not re.search(r"https?://(?!www\.w3\.org/)", page)
     sources = re.findall(r'<(?:img|script|link|iframe)\b[^>]*\b(?:src|href)="([^"]*)"', page)
     assert all(source.startswith("data:image/") for source in sources)
@@ -172,9 +176,9 @@ def test_a_page_of_a_run_is_replaced_and_json_is_what_python_returns(tool, home,
     capsys.readouterr()
     assert main([tool, str(run), *words, "--json"]) == 0
     out = capsys.readouterr().out
-    told = json.loads(out)
-    [read] = told.pop("read")
-    assert out.count("\n") == 1 and told == json.loads(as_json(first.summary()))
+    printed = json.loads(out)
+    [read] = printed.pop("read")
+    assert out.count("\n") == 1 and printed == json.loads(as_json(first.summary()))
     assert read["images"] == len(first.photos) and read["left_out"] == {}
     assert page is None or first.path.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert {path for path in here.rglob("*") if path.is_file()} - before == written

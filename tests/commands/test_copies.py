@@ -117,8 +117,10 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, o
         image.resize((96, 72), Image.Resampling.BICUBIC).save(
             folder / f"{number} half.jpg", quality=90
         )
-    found = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "page.html"))
-    copies = found[found.kind != "near-duplicate"].groupby("group").name.apply(sorted).tolist()
+    duplicates = pandas.DataFrame(nearfar.duplicates(folder, out=tmp_path / "page.html"))
+    copies = (
+        duplicates[duplicates.kind != "near-duplicate"].groupby("group").name.apply(sorted).tolist()
+    )
     assert sorted(copies) == [
         [f"{number} half.jpg", f"{number}.jpg", f"{number}.png"] for number in range(6)
     ]
@@ -135,16 +137,20 @@ def test_all_orientations_are_found_and_told_apart(kind, tmp_path):
             else:
                 oriented(image, turn).save(folder / f"{number:02d}-{turn}.jpg", quality=75)
     shutil.copy(folder / "01-4.png", folder / "01-4 again.png")
-    found = pandas.DataFrame(nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html"))
-    copies = found[found.kind != "near-duplicate"]
+    duplicates = pandas.DataFrame(
+        nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html")
+    )
+    copies = duplicates[duplicates.kind != "near-duplicate"]
     groups = [rows.name.str[:2].tolist() for _, rows in copies.groupby("group")]
     assert sorted(groups) == [[f"{number:02d}"] * (9 if number == 1 else 8) for number in range(4)]
     for _, rows in copies.groupby("group"):
         first, *others = rows.itertuples()
-        for one in others:
-            mirrored = (int(first.name[3]) < 4) != (int(one.name[3]) < 4)
+        for other in others:
+            mirrored = (int(first.name[3]) < 4) != (int(other.name[3]) < 4)
             expected = "mirrored" if mirrored else "turned"
-            assert one.kind == expected or (one.kind == "same file" and one.name.startswith("01-4"))
+            assert other.kind == expected or (
+                other.kind == "same file" and other.name.startswith("01-4")
+            )
     assert copies.name[~copies.kept].tolist() in (
         ["01-4.png"],
         ["01-4 again.png"],
@@ -162,8 +168,8 @@ def test_a_copy_of_a_mirrored_copy_is_mirrored(tmp_path):
     flipped = Image.open(folder / "0.png").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     flipped.save(folder / "flipped.png")
     flipped.save(folder / "flipped.jpg", quality=30)
-    found = nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html")
-    kinds = dict(zip(found["name"], found["kind"], strict=True))
+    duplicates = nearfar.duplicates(folder, orientations=True, out=tmp_path / "a.html")
+    kinds = dict(zip(duplicates["name"], duplicates["kind"], strict=True))
     of_first = [kinds[name] for name in ("0.png", "flipped.png", "flipped.jpg")]
     assert of_first in (
         ["first", "mirrored", "mirrored"],
@@ -200,8 +206,8 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
     archive, new = archived
     before = {path.name: path.read_bytes() for path in archive.iterdir()}
     options = dict(orientations=orientations, out=tmp_path / "had.html")
-    found = pandas.DataFrame(nearfar.duplicates(new, against=archive, **options))
-    copies = found[found.kind != "near-duplicate"].set_index("name")
+    duplicates = pandas.DataFrame(nearfar.duplicates(new, against=archive, **options))
+    copies = duplicates[duplicates.kind != "near-duplicate"].set_index("name")
     expected = {
         "same.png": ("same file", "0.png", False),
         "0.png": ("same file", "0.png", False),
@@ -211,13 +217,16 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
     }
     expected |= {"turned.png": ("turned", "3.png", True)} if orientations else {}
     assert {
-        one.Index: (one.kind, one.archive_name, one.kept) for one in copies.itertuples()
+        row.Index: (row.kind, row.archive_name, row.kept) for row in copies.itertuples()
     } == expected
-    assert found.path.tolist() == [str(new / name) for name in found.name]
-    assert found.archive_path.tolist() == [str(archive / name) for name in found.archive_name]
+    assert duplicates.path.tolist() == [str(new / name) for name in duplicates.name]
+    assert duplicates.archive_path.tolist() == [
+        str(archive / name) for name in duplicates.archive_name
+    ]
     assert copies.loc["larger.png", ["width", "archive_width"]].tolist() == [192, 96]
     assert (
-        pandas.read_csv(tmp_path / "had.csv").archive_name.tolist() == found.archive_name.tolist()
+        pandas.read_csv(tmp_path / "had.csv").archive_name.tolist()
+        == duplicates.archive_name.tolist()
     )
     text = log.text
     assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in text
@@ -240,16 +249,18 @@ def test_a_file_is_no_copy_of_itself(archived, tmp_path, log):
     (archive / "link.png").unlink()
     (archive / "link.png").symlink_to(archive / "new" / "12.png")
     options = dict(out=tmp_path / "had.html")
-    found = nearfar.duplicates(archive / "new", against=archive, **options)
+    duplicates = nearfar.duplicates(archive / "new", against=archive, **options)
     assert "12 files of" in log.text
     names = {
         name
-        for name, kind in zip(found["name"], found["kind"], strict=True)
+        for name, kind in zip(duplicates["name"], duplicates["kind"], strict=True)
         if kind != "near-duplicate"
     }
     assert names == {"same.png", "0.png", "encoded.jpg", "encoded again.jpg", "larger.png"}
-    assert {path for path in found["archive_path"] if "/new/" in path} == set()
-    assert [name for name, kept in zip(found["name"], found["kept"], strict=True) if not kept] == [
+    assert {path for path in duplicates["archive_path"] if "/new/" in path} == set()
+    assert [
+        name for name, kept in zip(duplicates["name"], duplicates["kept"], strict=True) if not kept
+    ] == [
         "0.png",
         "same.png",
     ]
@@ -271,8 +282,12 @@ def test_a_file_that_is_named_twice_is_no_copy_of_itself(archived, tmp_path, log
         (archive / "twice.csv", []),
     ):
         (tmp_path / "sub").mkdir(exist_ok=True)
-        found = nearfar.duplicates(source, out=tmp_path / "sub" / "twice.html")
-        listed = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
+        duplicates = nearfar.duplicates(source, out=tmp_path / "sub" / "twice.html")
+        listed = [
+            path
+            for path, kept in zip(duplicates["path"], duplicates["kept"], strict=True)
+            if not kept
+        ]
         assert sorted(map(os.path.basename, listed)) == expected
         assert "named more than once" in log.text
         shutil.rmtree(tmp_path / "sub")
@@ -289,8 +304,8 @@ def test_an_archive_with_a_run_and_one_image(archived, tmp_path):
         method="simclr",
     )
     run = nearfar.pretrain(archive, out=tmp_path / "run", **options)
-    found = run.duplicates(new / "larger.png", against=archive, out=tmp_path / "one.html")
-    assert (found["name"], found["archive_name"], found["kind"]) == (
+    duplicates = run.duplicates(new / "larger.png", against=archive, out=tmp_path / "one.html")
+    assert (duplicates["name"], duplicates["archive_name"], duplicates["kind"]) == (
         ["larger.png"],
         ["2.png"],
         ["copy"],
@@ -322,11 +337,11 @@ def test_every_name_of_a_file_counts_once(archived, tmp_path, log):
     (tmp_path / "seen twice").mkdir()
     for path in archive.iterdir():
         (tmp_path / "seen twice" / path.name).symlink_to(path)
-    found = nearfar.duplicates([archive, tmp_path / "seen twice"], out=tmp_path / "twice.html")
+    duplicates = nearfar.duplicates([archive, tmp_path / "seen twice"], out=tmp_path / "twice.html")
     assert "named more than once" in log.text
     listed = (tmp_path / "twice.list").read_bytes().split(b"\0")[:-1]
     assert [os.path.basename(path) for path in listed] == [b"9 again.png"]
-    kept = [path for path, keep in zip(found["path"], found["kept"], strict=True) if keep]
+    kept = [path for path, keep in zip(duplicates["path"], duplicates["kept"], strict=True) if keep]
     left = {(os.stat(path).st_dev, os.stat(path).st_ino) for path in kept}
     assert not left & {(os.stat(path).st_dev, os.stat(path).st_ino) for path in listed}
 
@@ -355,9 +370,9 @@ def numbered_forms(count, side):
 
 
 def copied_groups(columns):
-    found = pandas.DataFrame(columns)
-    found = found[found.kind != "near-duplicate"]
-    return sorted(sorted(names) for _, names in found.groupby("group").name)
+    duplicates = pandas.DataFrame(columns)
+    duplicates = duplicates[duplicates.kind != "near-duplicate"]
+    return sorted(sorted(names) for _, names in duplicates.groupby("group").name)
 
 
 @pytest.mark.parametrize("made", [frames, numbered_forms])
@@ -368,16 +383,16 @@ def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_pat
     for number, image in enumerate(made(count, side)):
         image.save(folder / f"{number:03d}.png")
         image.save(folder / f"{number:03d}.jpg", quality=90)
-    found = nearfar.duplicates(folder, out=tmp_path / "page.html")
+    duplicates = nearfar.duplicates(folder, out=tmp_path / "page.html")
     pairs = [[f"{number:03d}.jpg", f"{number:03d}.png"] for number in range(count)]
-    assert copied_groups(found) == pairs
+    assert copied_groups(duplicates) == pairs
     if count == 30:
         new = tmp_path / "new"
         new.mkdir()
         for name in (f"{number:03d}.jpg" for number in range(count)):
             (folder / name).rename(new / name)
-        found = nearfar.duplicates(new, against=folder, out=tmp_path / "against.html")
-        assert sum(kind == "copy" for kind in found["kind"]) == count
+        duplicates = nearfar.duplicates(new, against=folder, out=tmp_path / "against.html")
+        assert sum(kind == "copy" for kind in duplicates["kind"]) == count
 
 
 def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path):
@@ -397,13 +412,13 @@ def test_sprites_in_36_colours_are_no_copies_but_of_their_own_versions(tmp_path)
             page.save(folder / f"{number:02d}.jpg", quality=85)
         if number % 3 == 1:
             page.save(folder / f"{number:02d}.bmp")
-    found = nearfar.duplicates(folder, out=tmp_path / "page.html")
+    duplicates = nearfar.duplicates(folder, out=tmp_path / "page.html")
     expected = [
         [f"{number:02d}.{('jpg', 'bmp')[number % 3]}", f"{number:02d}.png"]
         for number in range(36)
         if number % 3 < 2
     ]
-    assert copied_groups(found) == sorted(sorted(pair) for pair in expected)
+    assert copied_groups(duplicates) == sorted(sorted(pair) for pair in expected)
 
 
 @pytest.fixture(params=["L", "RGB"])
@@ -432,20 +447,22 @@ def test_stretched_copies_are_groups_of_their_own_and_are_never_listed(stretched
     page = tmp_path / "page.html"
     assert main(["duplicates", str(stretched), "--out", str(page), "--json"]) == 0
     columns = json.loads(capsys.readouterr().out)
-    found = pandas.DataFrame({name: columns[name] for name in ("group", "kind", "name", "kept")})
-    assert copied_groups(found) == [
+    duplicates = pandas.DataFrame(
+        {name: columns[name] for name in ("group", "kind", "name", "kept")}
+    )
+    assert copied_groups(duplicates) == [
         ["0 square again.png", "0 square.png", "0 wide.jpg", "0.png"],
         ["1 square.png", "1 wide.jpg", "1.png"],
         ["2 square.png", "2 wide.jpg", "2.png"],
     ]
-    kinds = found[found.kind != "near-duplicate"].set_index("name").kind
+    kinds = duplicates[duplicates.kind != "near-duplicate"].set_index("name").kind
     assert {name: kinds[name] for name in ("0.png", "1.png", "1 square.png", "2 wide.jpg")} == {
         "0.png": "first",
         "1.png": "first",
         "1 square.png": "stretched copy",
         "2 wide.jpg": "stretched copy",
     }
-    gone = found.name[~found.kept].tolist()  # the bytes of another square alone
+    gone = duplicates.name[~duplicates.kept].tolist()  # the bytes of another square alone
     assert gone == ["0 square again.png"] and kinds[gone[0]] == "same file"
     listed = (tmp_path / "page.list").read_bytes().decode().split("\0")[:-1]
     assert listed == [str(stretched / "0 square again.png")]
@@ -457,8 +474,8 @@ def test_an_archive_has_stretched_copies_of_new_images(stretched, tmp_path):
     for path in [*stretched.glob("* *.*"), stretched / "7.png"]:
         path.rename(new / path.name)
     columns = nearfar.duplicates(new, against=stretched, out=tmp_path / "had.html")
-    found = pandas.DataFrame(columns)
-    copies = found[found.kind != "near-duplicate"]
+    duplicates = pandas.DataFrame(columns)
+    copies = duplicates[duplicates.kind != "near-duplicate"]
     assert dict(zip(copies.name, copies.archive_name, strict=True)) == {
         f"{number} {form}": f"{number}.png"
         for number in range(3)

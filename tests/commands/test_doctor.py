@@ -39,31 +39,34 @@ def files_in(folder):
 
 
 def test_it_tells_what_a_run_would_take(home):
-    found = nearfar.doctor()
-    assert found["problems"] == []
-    assert found["versions"]["nearfar"] == nearfar.__version__ and found["versions"]["torch"]
+    diagnosis = nearfar.doctor()
+    assert diagnosis["problems"] == []
     assert (
-        set(found["extras"]) >= {"onnx", "detection", "tensorboard"}
-        and "test" not in found["extras"]
+        diagnosis["versions"]["nearfar"] == nearfar.__version__ and diagnosis["versions"]["torch"]
     )
     assert (
-        1 <= found["cores"] <= os.cpu_count()
-        and found["memory"]["available"] <= found["memory"]["total"]
+        set(diagnosis["extras"]) >= {"onnx", "detection", "tensorboard"}
+        and "test" not in diagnosis["extras"]
     )
     assert (
-        found["images_per_second"] == 1000.0 and found["precision"] == "32-true"
+        1 <= diagnosis["cores"] <= os.cpu_count()
+        and diagnosis["memory"]["available"] <= diagnosis["memory"]["total"]
+    )
+    assert (
+        diagnosis["images_per_second"] == 1000.0 and diagnosis["precision"] == "32-true"
     )  # as the tests measure every machine
     bytes_there = sum(path.stat().st_size for path in files_in(home) if path.name != "note.txt")
     assert (
-        found["cache"]["data_sets"] == 1 and found["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
+        diagnosis["cache"]["data_sets"] == 1
+        and diagnosis["cache"]["bytes"] == bytes_there > 5 * 3 * 8 * 8
     )
 
 
 def test_it_times_convolutions(monkeypatch, log):
     monkeypatch.setattr(timeit, "repeat", lambda run, **_: run() is not None and [0.002, 0.001])
-    found = nearfar.doctor()
-    assert found["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
-    assert not [note for note in found["notes"] if "convolution" in note]
+    diagnosis = nearfar.doctor()
+    assert diagnosis["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
+    assert not [note for note in diagnosis["notes"] if "convolution" in note]
     assert (
         "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms"
         in log.text
@@ -72,7 +75,7 @@ def test_it_times_convolutions(monkeypatch, log):
 
 def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch):
     def notes(seconds, bfloat16):
-        measured = iter([[one] for one in seconds])
+        measured = iter([[time] for time in seconds])
         monkeypatch.setattr(timeit, "repeat", lambda run, **_: next(measured))
         monkeypatch.setattr(device_module, "has_bfloat16", lambda device: bfloat16)
         return [note for note in nearfar.doctor()["notes"] if "convolution" in note]
@@ -90,14 +93,14 @@ def test_the_cache_is_emptied_where_that_is_asked_for(home, capsys):
     assert main(["doctor"]) == 0
     assert "nearfar doctor --empty-cache" in capsys.readouterr().out and len(files_in(home)) > 2
     assert main(["doctor", "--empty-cache", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["cache"]
-    assert told["freed"] > 960 and told["data_sets"] == told["bytes"] == 0
+    emptied = json.loads(capsys.readouterr().out)["cache"]
+    assert emptied["freed"] > 960 and emptied["data_sets"] == emptied["bytes"] == 0
     assert [path.name for path in files_in(home)] == ["note.txt"]
-    assert Path(told["folder"]) == home
+    assert Path(emptied["folder"]) == home
 
 
 def test_what_is_missing_is_a_problem_with_a_way_out(monkeypatch, capsys):
-    told = Message()
+    message = Message()
     for line in (
         "torch>=99",
         "timm>=1",
@@ -105,16 +108,16 @@ def test_what_is_missing_is_a_problem_with_a_way_out(monkeypatch, capsys):
         'no-such-tool>=3; extra == "onnx"',
         'x; extra == "test"',
     ):
-        told["Requires-Dist"] = line
+        message["Requires-Dist"] = line
     for extra in ("onnx", "test"):
-        told["Provides-Extra"] = extra
-    monkeypatch.setattr(metadata, "metadata", lambda name: told)
+        message["Provides-Extra"] = extra
+    monkeypatch.setattr(metadata, "metadata", lambda name: message)
     assert main(["doctor", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    old, missing = found["problems"]
+    diagnosis = json.loads(capsys.readouterr().out)
+    old, missing = diagnosis["problems"]
     assert old.endswith("is not >=99: pip install 'torch>=99'")
     assert missing == "no-such-package is missing: pip install 'no-such-package>=2'"
-    assert found["extras"] == {"onnx": {"no-such-tool": None}}
+    assert diagnosis["extras"] == {"onnx": {"no-such-tool": None}}
 
 
 def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):

@@ -78,7 +78,7 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("evaluate RUN --protocol linear-sdg", "did you mean 'linear-sgd'"),
         ("evaluate RUN --protocol finetune-200", "above 0 and up to 100"),
@@ -91,9 +91,9 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path)
         ),
     ],
 )
-def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
+def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, message):
     before = run.results
-    assert said in complaint(*(run.path if word == "RUN" else word for word in line.split()))
+    assert message in complaint(*(run.path if word == "RUN" else word for word in line.split()))
     assert run.results == before
 
 
@@ -119,8 +119,8 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
         held_out=0,
     )
     run = nearfar.pretrain("digits", out=str(tmp_path / "run"), **options)
-    how = dict(protocol=("knn",), baselines=False)
-    nearfar.evaluate(run, held_out=1000, **how)
+    settings = dict(protocol=("knn",), baselines=False)
+    nearfar.evaluate(run, held_out=1000, **settings)
     with np.load(run.path / "predictions.npz") as saved:
         truth = saved["truth"]
     train = open_images("digits", split="train")
@@ -130,9 +130,9 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
     with pytest.raises(
         ValueError, match=r"`held_out=1100`: 1037 training images are left; lower it"
     ):
-        nearfar.evaluate(run, held_out=1100, **how)
+        nearfar.evaluate(run, held_out=1100, **settings)
     assert (
-        nearfar.evaluate(run, **how) != {}
+        nearfar.evaluate(run, **settings) != {}
         and len(np.load(run.path / "predictions.npz")["truth"]) == 360
     )
 
@@ -205,21 +205,21 @@ def test_numbers_of_other_data_seeds_limits_and_encoders_stand_apart(run, tmp_pa
     for name in ("one.npz", "same.npz"):
         np.savez(tmp_path / name, images=images, labels=labels)
     np.savez(tmp_path / "labels.npz", images=images, labels=labels[::-1])
-    how = dict(protocol=("knn_3",))
-    own = nearfar.evaluate(run, **how)
-    alone = nearfar.evaluate(run, tmp_path / "one.npz", baselines=False, **how)
+    settings = dict(protocol=("knn_3",))
+    own = nearfar.evaluate(run, **settings)
+    alone = nearfar.evaluate(run, tmp_path / "one.npz", baselines=False, **settings)
     assert list(alone) == ["trained"] and list(run.results[-1]) == ["trained"]  # none of the others
     assert len(run.results) == 2 and run.results[0] == own
-    nearfar.evaluate(run, tmp_path / "same.npz", baselines=False, **how)
+    nearfar.evaluate(run, tmp_path / "same.npz", baselines=False, **settings)
     assert len(run.results) == 2 and run.results[-1].on.data.endswith("same.npz")
     for data, options in (("labels.npz", {}), ("one.npz", {"seed": 1}), ("one.npz", {"limit": 9})):
         before = len(run.results)
-        nearfar.evaluate(run, tmp_path / data, baselines=False, **options, **how)
+        nearfar.evaluate(run, tmp_path / data, baselines=False, **options, **settings)
         assert len(run.results) == before + 1
     assert run.results[-1].on.limit == run.results[-1].on.train_images == 9
     page = (run.path / "report.html").read_text()
     assert page.count("<h2>Evaluation</h2>") == 5 and "one.npz: 9 images to fit" in page
-    assert {one.on.encoder for one in run.results} == {run.weights}
+    assert {result.on.encoder for result in run.results} == {run.weights}
 
 
 def test_a_column_with_other_options_is_replaced_as_a_whole(run):
@@ -233,16 +233,16 @@ def test_a_column_with_other_options_is_replaced_as_a_whole(run):
 
 
 def test_results_of_an_earlier_version_are_one_line(run, complaint, tmp_path):
-    for text, said in (
+    for text, message in (
         ('{"trained": {"knn": 0.5}}', "is of an earlier version"),
         ('{"measurements": [{"on": 1}]}', "is damaged"),
         ('{"measurements": 3}', "is damaged"),
         ("[]", "is damaged"),
     ):
-        folder = tmp_path / said[-8:] / str(len(text))
+        folder = tmp_path / message[-8:] / str(len(text))
         shutil.copytree(run.path, folder)
         (folder / "results.json").write_text(text)
-        assert said in complaint("evaluate", folder, "--protocol", "knn_3")
+        assert message in complaint("evaluate", folder, "--protocol", "knn_3")
 
 
 def test_classes_of_unequal_size_have_a_balanced_accuracy_and_the_largest_is_a_row(
@@ -252,13 +252,13 @@ def test_classes_of_unequal_size_have_a_balanced_accuracy_and_the_largest_is_a_r
     chance = np.random.default_rng(0)
     images, labels = chance.integers(0, 256, (200, 8, 8), dtype=np.uint8), np.arange(200) % 10 > 7
     np.savez(tmp_path / "a.npz", images=images, labels=labels.astype(int))
-    found = nearfar.evaluate(folder, tmp_path / "a.npz", protocol=("knn_3", "linear", "few"))
-    assert found["largest_class"] == pytest.approx(
+    accuracies = nearfar.evaluate(folder, tmp_path / "a.npz", protocol=("knn_3", "linear", "few"))
+    assert accuracies["largest_class"] == pytest.approx(
         {"knn_3": 0.8, "knn_3_balanced": 0.5, "linear": 0.8, "linear_balanced": 0.5}
     )
-    assert found.on.largest == pytest.approx(0.8) and found.on.classes == 2
+    assert accuracies.on.largest == pytest.approx(0.8) and accuracies.on.classes == 2
     with np.load(folder.path / "predictions.npz") as saved:
         right, truth = saved["knn_3"] == saved["truth"], saved["truth"]
-    expected = np.mean([right[truth == one].mean() for one in (0, 1)])
-    assert found["trained"]["knn_3_balanced"] == pytest.approx(expected)
-    assert "encoder beats" not in sentence(found)  # noise
+    expected = np.mean([right[truth == label].mean() for label in (0, 1)])
+    assert accuracies["trained"]["knn_3_balanced"] == pytest.approx(expected)
+    assert "encoder beats" not in sentence(accuracies)  # noise

@@ -108,15 +108,15 @@ def test_the_frozen_pretrained_net_stands_beside_vectors(photos, monkeypatch):
 
 
 def test_a_method_of_embeddings_measures_what_the_function_does(divided, trained, tmp_path):
-    how = dict(protocol=("knn_3", "linear"))
-    data = nearfar.embed(divided, split="all").evaluate(**how)
-    assert data.rows == nearfar.evaluate(divided, **how).rows
+    options = dict(protocol=("knn_3", "linear"))
+    data = nearfar.embed(divided, split="all").evaluate(**options)
+    assert data.rows == nearfar.evaluate(divided, **options).rows
     assert (data.on.train_images, data.on.test_images) == (40, 20)
     given = nearfar.embed((vectors(), LABELS))
-    assert given.evaluate(**how).rows == nearfar.evaluate((vectors(), LABELS), **how).rows
+    assert given.evaluate(**options).rows == nearfar.evaluate((vectors(), LABELS), **options).rows
     run = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
-    of_run = nearfar.embed(run).evaluate(**how)
-    assert of_run.rows == nearfar.evaluate(run, **how).rows == run.evaluate(**how).rows
+    of_run = nearfar.embed(run).evaluate(**options)
+    assert of_run.rows == nearfar.evaluate(run, **options).rows == run.evaluate(**options).rows
     assert run.results[-1].rows == of_run.rows and len(run.results) == 1
     assert list(of_run)[-1] == "trained"
 
@@ -132,8 +132,10 @@ def test_other_splits_are_left_out_with_a_line_and_lone_training_images_are_divi
 
 
 def test_features_of_a_run_come_from_its_store(divided, tmp_path):
-    how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
-    run = nearfar.pretrain(divided, out=tmp_path / "run", image_size=16, **how)
+    options = dict(
+        epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0
+    )
+    run = nearfar.pretrain(divided, out=tmp_path / "run", image_size=16, **options)
     nearfar.embed(run, split="all").features  # noqa: B018  # are kept
     before = (run.path / "features.safetensors").read_bytes()
     measured = run.evaluate(protocol="knn_3", baselines=False)
@@ -149,7 +151,7 @@ def test_features_of_a_run_come_from_its_store(divided, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("evaluate rows.npy", "the vectors of rows.npy have no labels to evaluate with: name"),
         ("evaluate named.npz --protocol finetune", "trains an encoder, and named.npz holds"),
@@ -160,10 +162,10 @@ def test_features_of_a_run_come_from_its_store(divided, tmp_path):
         ("evaluate named.npz --out page.html", "--out"),
     ],
 )
-def test_a_mistake_with_vectors_is_one_line(words, said, here, complaint):
+def test_a_mistake_with_vectors_is_one_line(words, message, here, complaint):
     np.save("rows.npy", vectors())
     np.savez("named.npz", name=NAMES, embedding=vectors(), label=LABELS)
-    assert said in complaint(*words.split())
+    assert message in complaint(*words.split())
 
 
 def test_features_do_not_depend_on_the_test_images(divided):

@@ -71,7 +71,7 @@ def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, 
         assert load_file(path).keys() == load_file(run.path / "encoder.safetensors").keys()
         return
     torch.testing.assert_close(features.detach(), expected, atol=1e-4, rtol=0)
-    assert not [one for one in path.parent.iterdir() if ".partial" in one.name]
+    assert not [file for file in path.parent.iterdir() if ".partial" in file.name]
 
 
 def test_outputs_are_looked_at_before_the_work(run, tmp_path, monkeypatch):
@@ -151,8 +151,8 @@ def test_push_sends_the_folder_that_timm_loads(run, images, expected, hub):
     assert "80 images of 8 px" in card and "16 of them were held out" in card
     assert run.verdict.words in card
     knn = run.results[-1]["trained"]["knn"]
-    told = facts["model-index"][0]["results"][0]["metrics"]
-    assert {"type": "accuracy", "value": knn, "name": "kNN"} in told
+    metrics = facts["model-index"][0]["results"][0]["metrics"]
+    assert {"type": "accuracy", "value": knn, "name": "kNN"} in metrics
     assert f"{100 * knn:.1f}" in next(
         line for line in card.splitlines() if line.startswith("| Trained encoder")
     )

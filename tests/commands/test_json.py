@@ -38,7 +38,7 @@ def run(images_file, tmp_path_factory):
     return folder, out.getvalue(), err.getvalue()
 
 
-def said(capsys, *words):
+def run_json(capsys, *words):
     """The exit code, the object on stdout, and stderr."""
     code = main([*words, "--json"])
     out, err = capsys.readouterr()
@@ -48,30 +48,32 @@ def said(capsys, *words):
 
 def test_a_run_tells_what_it_came_to(run):
     folder, out, err = run
-    told = json.loads(out)
+    printed = json.loads(out)
     assert out.count("\n") == 1 and "first step done" in err
     made = nearfar.Run(folder)
-    assert told["path"] == str(folder) and Path(told["report"]).is_file()
-    assert told["verdict"] == asdict(made.verdict)
-    assert told["metrics"]["loss"] == [line["loss"] for line in made.metrics if "loss" in line][-1]
-    assert told["health"]["images"] == 16 and told["results"] == []
-    [read] = told.pop("read")
+    assert printed["path"] == str(folder) and Path(printed["report"]).is_file()
+    assert printed["verdict"] == asdict(made.verdict)
+    assert (
+        printed["metrics"]["loss"] == [line["loss"] for line in made.metrics if "loss" in line][-1]
+    )
+    assert printed["health"]["images"] == 16 and printed["results"] == []
+    [read] = printed.pop("read")
     assert read["images"] == 80 and read["left_out"] == {}
-    assert told == json.loads(as_json(made))
+    assert printed == json.loads(as_json(made))
 
 
 def test_tables_and_paths(run, capsys, tmp_path):
     out = str(run[0])
-    code, table, err = said(capsys, "evaluate", out, "--protocol", "knn", "--no-baselines")
-    assert [one["images"] for one in table.pop("read")] == [80]
+    code, table, err = run_json(capsys, "evaluate", out, "--protocol", "knn", "--no-baselines")
+    assert [entry["images"] for entry in table.pop("read")] == [80]
     [measured] = nearfar.Run(run[0]).results
     assert code == 0 and table == measured.summary() and "trained" in err
     assert table["on"]["data"].endswith("halves.npz")
     file = tmp_path / "features.csv"
-    code, written, _ = said(capsys, "embed", out, "--out", str(file))
+    code, written, _ = run_json(capsys, "embed", out, "--out", str(file))
     assert code == 0 and written["path"] == str(file) and file.is_file()
-    assert said(capsys, "views")[1].keys() >= {"photographs", "microscope"}
-    _, methods, err = said(capsys, "methods")
+    assert run_json(capsys, "views")[1].keys() >= {"photographs", "microscope"}
+    _, methods, err = run_json(capsys, "methods")
     assert methods["simclr"]["defaults"]["projector"] == [512, 128] and "Barlow" in err
 
 
@@ -85,8 +87,8 @@ def test_tables_and_paths(run, capsys, tmp_path):
     ],
 )
 def test_a_mistake_is_an_error_in_json_too(words, capsys):
-    code, told, err = said(capsys, *words)
-    assert code == 2 and list(told) == ["error"] and err == f"nearfar: {told['error']}\n"
+    code, printed, err = run_json(capsys, *words)
+    assert code == 2 and list(printed) == ["error"] and err == f"nearfar: {printed['error']}\n"
 
 
 def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, monkeypatch):
@@ -95,8 +97,8 @@ def test_what_nobody_foresaw_is_an_error_in_json_too(capsys, monkeypatch):
         raise KeyError("key")
 
     monkeypatch.setattr(nearfar, "list_methods", broken)
-    code, told, err = said(capsys, "methods")
-    assert code == 1 and told["error"].startswith("KeyError") and err.startswith("by the way\n")
+    code, printed, err = run_json(capsys, "methods")
+    assert code == 1 and printed["error"].startswith("KeyError") and err.startswith("by the way\n")
 
 
 def test_what_a_library_in_c_writes_does_not_go_to_stdout(capfd, monkeypatch):

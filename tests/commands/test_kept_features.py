@@ -26,8 +26,10 @@ def photos(tmp_path):
         place = tmp_path / "photos" / ("cat" if number < 20 else "dog")
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{number:02d}.png").write_bytes(png(number, 16))
-    how = dict(epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0)
-    run = nearfar.pretrain(str(tmp_path / "photos"), out=str(tmp_path / "run"), **how)
+    options = dict(
+        epochs=1, batch_size=8, held_out=6, encoder="tiny", precision="32-true", workers=0
+    )
+    run = nearfar.pretrain(str(tmp_path / "photos"), out=str(tmp_path / "run"), **options)
     nearfar.map(run, epochs=5)
     return run
 

@@ -69,20 +69,20 @@ def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, log
         out=tmp_path / "m.html",
     ).path
     assert "`limit`: 30 of 80 images, a random sample (seed 1)" in log.text
-    found = re.findall(
+    data = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text()
     )[0]
-    assert json.loads(found)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
+    assert json.loads(data)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
     assert load_map(tmp_path / "m.safetensors").about["sample"] == 1
     new = nearfar.map(run, sorted_file, limit=5, seed=2, add_to=page, out=tmp_path / "n.html").path
     assert "`limit`: 5 of 80 images, a random sample (seed 2)" in log.text
-    named = [one["name"] for one in json.loads(new.with_suffix(".json").read_text())["new"]]
+    named = [point["name"] for point in json.loads(new.with_suffix(".json").read_text())["new"]]
     assert named == open_images(sorted_file).sampled(5, 2).names
 
 
 def test_a_few_labels_are_a_sample(run, console, log):
-    found = nearfar.evaluate(run, limit=12, protocol=["linear"], seed=5, baselines=False)
+    accuracies = nearfar.evaluate(run, limit=12, protocol=["linear"], seed=5, baselines=False)
     assert "`limit`: 12 of 64 images, a random sample (seed 5)" in log.text
-    assert 0 <= found["trained"]["linear"] <= 1
+    assert 0 <= accuracies["trained"]["linear"] <= 1
     nearfar.evaluate(run, protocol=["linear"], seed=5, baselines=False)
     assert "`limit`: 20 of 64 images, a random sample (seed 3)" in log.text

@@ -54,24 +54,24 @@ def run(pictures, tmp_path_factory):
 
 
 def test_planted_copies_are_found_and_told_apart(run, pictures):
-    found = pandas.DataFrame(run.duplicates())
-    copies = found[found.kind != "near-duplicate"]
-    told = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
+    duplicates = pandas.DataFrame(run.duplicates())
+    copies = duplicates[duplicates.kind != "near-duplicate"]
+    pairs = [list(zip(rows.name, rows.kind, strict=True)) for _, rows in copies.groupby("group")]
     large, small = sorted(
         ["002.jpg", "002.png"], key=lambda name: -(pictures / name).stat().st_size
     )
-    assert sorted(told) == [
+    assert sorted(pairs) == [
         [("000.png", "first"), (ODD.replace("\n", "\\n"), "same file")],
         [("001 again.png", "first"), ("001.png", "same pixels")],  # the larger file
         [(large, "first"), (small, "copy")],
         [("003 large.png", "first"), ("003.png", "copy")],  # the most pixels
     ]
-    assert found.kept.tolist() == [kind != "same file" for kind in found.kind]
-    sizes = [(pictures / path).stat().st_size for path in found.path]
-    assert found.bytes.tolist() == sizes
+    assert duplicates.kept.tolist() == [kind != "same file" for kind in duplicates.kind]
+    sizes = [(pictures / path).stat().st_size for path in duplicates.path]
+    assert duplicates.bytes.tolist() == sizes
     with open(run.path / "duplicates.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["path"] for row in rows] == found.path.tolist()
+    assert [row["path"] for row in rows] == duplicates.path.tolist()
 
 
 def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path):
@@ -79,8 +79,8 @@ def test_of_equal_files_the_shortest_name_is_kept(run, pictures, tmp_path):
     folder.mkdir()
     for name in ("copy of img.png", "img.png", "other.png"):
         shutil.copy(pictures / ("001.png" if name == "other.png" else "000.png"), folder / name)
-    found = nearfar.duplicates(run, folder, out=tmp_path / "named.html")
-    assert list(zip(found["name"], found["kept"], strict=True))[:2] == [
+    duplicates = nearfar.duplicates(run, folder, out=tmp_path / "named.html")
+    assert list(zip(duplicates["name"], duplicates["kept"], strict=True))[:2] == [
         ("img.png", True),
         ("copy of img.png", False),
     ]
@@ -92,8 +92,10 @@ def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_p
     for name in ("003 large.png", "003.png", "005.png"):
         shutil.copy(pictures / name, folder)
     shutil.copy(folder / "003.png", folder / "003 again.png")
-    found = run.duplicates(folder, out=tmp_path / "twice.html")
-    assert list(zip(found["name"], found["kind"], found["kept"], strict=True))[:3] == [
+    duplicates = run.duplicates(folder, out=tmp_path / "twice.html")
+    assert list(zip(duplicates["name"], duplicates["kind"], duplicates["kept"], strict=True))[
+        :3
+    ] == [
         ("003 large.png", "first", True),
         ("003.png", "copy", True),
         ("003 again.png", "same file", False),
@@ -140,13 +142,13 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, log):
     page.save(folder / "copy.jpg", quality=75)  # of the last
     small = page.resize((page.width // 2, page.height // 2), Image.Resampling.LANCZOS)
     small.save(folder / "half.png")
-    found = run.duplicates(folder, distance=2, out=tmp_path / "page.html")
+    duplicates = run.duplicates(folder, distance=2, out=tmp_path / "page.html")
     copies = {
         name
-        for name, kind in zip(found["name"], found["kind"], strict=True)
+        for name, kind in zip(duplicates["name"], duplicates["kind"], strict=True)
         if kind != "near-duplicate"
     }
-    assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(found["kept"])
+    assert copies == {f"{number:02d}.png", "copy.jpg", "half.png"} and all(duplicates["kept"])
     text = log.text
     assert "2 of" in text and "0 the same file" in text and "nothing was removed" in text
     assert "rm --" not in text and (tmp_path / "page.list").read_bytes() == b""
@@ -182,10 +184,10 @@ def test_images_of_five_channels_and_sixteen_bits(tmp_path):
         method="simclr",
     )
     run = nearfar.pretrain(folder, channels=5, out=tmp_path / "run", **options)
-    found = run.duplicates(distance=2)
+    duplicates = run.duplicates(distance=2)
     copies = {
         name: kind
-        for name, kind in zip(found["name"], found["kind"], strict=True)
+        for name, kind in zip(duplicates["name"], duplicates["kind"], strict=True)
         if kind != "near-duplicate"
     }
     assert set(copies) == {"23.tif", "same.tif"}  # lossless files that differ are no copies
@@ -198,11 +200,13 @@ def test_the_command_that_is_printed_archives_and_removes_identical_files_alone(
     folder = shutil.copytree(pictures, tmp_path / "it's")
     (folder / "0.png").symlink_to("000.png")  # another name of one file, which counts once
     before = {path.name for path in folder.iterdir()}
-    found = nearfar.duplicates(run, folder, out=tmp_path / "the list.html")
+    duplicates = nearfar.duplicates(run, folder, out=tmp_path / "the list.html")
     assert {path.name for path in folder.iterdir()} == before
     command = re.search(r"byte for byte: (.*)", log.text)[1]
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
-    gone = [path for path, kept in zip(found["path"], found["kept"], strict=True) if not kept]
+    gone = [
+        path for path, kept in zip(duplicates["path"], duplicates["kept"], strict=True) if not kept
+    ]
     left = {path.name for path in folder.iterdir()}
     assert len(gone) == 1 and before - left == {path.rpartition("/")[2] for path in gone}
     assert {ODD} == before - left and {"0.png", "000.png"} <= left
@@ -225,11 +229,11 @@ def test_the_middle_of_a_picture_is_no_copy_of_it(run, tmp_path):
         wide.save(folder / f"{number}.png")
     wide.crop((16, 0, 80, 64)).save(folder / "middle.png")
     wide.transpose(Image.Transpose.ROTATE_90).save(folder / "turned.png", exif=_turned())
-    found = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html")
-    told = list(zip(found["name"], found["kind"], strict=True))
-    assert ("middle.png", "near-duplicate") in told and all(found["kept"])
+    duplicates = run.duplicates(folder, distance=1e-4, out=tmp_path / "wide.html")
+    pairs = list(zip(duplicates["name"], duplicates["kind"], strict=True))
+    assert ("middle.png", "near-duplicate") in pairs and all(duplicates["kept"])
     copies = {
-        name: kind for name, kind in told if kind != "near-duplicate"
+        name: kind for name, kind in pairs if kind != "near-duplicate"
     }  # the one that EXIF turns back
     assert set(copies) == {"11.png", "turned.png"} and set(copies.values()) == {
         "first",
@@ -246,9 +250,12 @@ def _turned():
 def test_the_distance_decides_what_is_alike_and_pixels_what_is_a_copy(run, tmp_path):
     near_duplicates = []
     for number, distance in enumerate((0, None, 2)):
-        found = run.duplicates(distance=distance, out=tmp_path / f"{number}.html")
-        assert len([kind for kind in found["kind"] if kind not in ("first", "near-duplicate")]) == 4
-        near_duplicates.append(found["kind"].count("near-duplicate"))
+        duplicates = run.duplicates(distance=distance, out=tmp_path / f"{number}.html")
+        assert (
+            len([kind for kind in duplicates["kind"] if kind not in ("first", "near-duplicate")])
+            == 4
+        )
+        near_duplicates.append(duplicates["kind"].count("near-duplicate"))
     assert near_duplicates[0] == 0 <= near_duplicates[1] < near_duplicates[2]
 
 
@@ -272,11 +279,11 @@ def test_search_finds_what_all_pairs_find(run, pictures, tmp_path):
     (tmp_path / "asked.txt").write_text(f"005.png\n{pictures / '005.png'}\n")
     stranger = tmp_path / "stranger.png"
     shutil.copy(pictures / "007.png", stranger)
-    found = run.search([str(tmp_path / "asked.txt"), str(stranger)], k=4)
-    assert found["name"][:4] == found["name"][4:8] == [names[i] for i in expected.indices]
-    assert found["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
-    assert found["name"][8] == "007.png" and found["distance"][8] < 1e-6
-    assert found["rank"] == [1, 2, 3, 4] * 3 and found["path"][8] == str(
+    nearest = run.search([str(tmp_path / "asked.txt"), str(stranger)], k=4)
+    assert nearest["name"][:4] == nearest["name"][4:8] == [names[i] for i in expected.indices]
+    assert nearest["distance"][:4] == pytest.approx((1 - expected.values).tolist(), rel=1e-3)
+    assert nearest["name"][8] == "007.png" and nearest["distance"][8] < 1e-6
+    assert nearest["rank"] == [1, 2, 3, 4] * 3 and nearest["path"][8] == str(
         pictures.resolve() / "007.png"
     )
     pixels = np.array(Image.open(pictures / "007.png"))[None]
@@ -409,12 +416,12 @@ def test_clusters_hold_every_image_once_and_can_be_counted(run, tmp_path):
 
 def test_paths_alone_go_to_a_pipe(run, pictures, capfdbinary):
     assert main(["search", str(run.path), "--k", "2", "000.png", "--null"]) == 0
-    said = capfdbinary.readouterr()
+    output = capfdbinary.readouterr()
     assert (
-        said.out.split(b"\0")[0] == str(pictures.resolve() / ODD).encode()
-        and said.out.count(b"\0") == 2
+        output.out.split(b"\0")[0] == str(pictures.resolve() / ODD).encode()
+        and output.out.count(b"\0") == 2
     )
-    assert b"distance" in said.err
+    assert b"distance" in output.err
     assert main(["duplicates", str(run.path)]) == 0
     piped = capfdbinary.readouterr().out.decode()
     assert piped == (run.path / "duplicates.list").read_bytes().decode().replace(

@@ -91,7 +91,7 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert (saved.backbone is not None) == (layout == "finetune")
 
     own = nearfar.map(run, images_file, add_to=page, out=tmp_path / "own.html").path
-    again = np.array([[one["x"], one["y"]] for one in drawn(own)[0]["new"]])
+    again = np.array([[point["x"], point["y"]] for point in drawn(own)[0]["new"]])
     apart = np.linalg.norm(again - saved.coordinates.numpy(), axis=1)
     # a net places an image of the map where it was
     tolerance = 1e-4 if layout != "cluster-embedding" else 0.5
@@ -106,7 +106,7 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert classes(data, "label")[-12:] == ["new images"] * 12
     assert note.startswith("12 new images among 80, with ")
     nearest = torch.cdist(
-        torch.tensor([[one["x"], one["y"]] for one in numbers["new"]]), saved.coordinates
+        torch.tensor([[point["x"], point["y"]] for point in numbers["new"]]), saved.coordinates
     ).argmin(1)
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
@@ -121,9 +121,9 @@ def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path):
         nearfar.map(run, other, add_to=page, out=tmp_path / "n.html", **options).path
     )
     named = [
-        one
-        for one in zip(data["parts"]["names-0"], classes(data, "site"), strict=True)
-        if one[1] != "none"
+        pair
+        for pair in zip(data["parts"]["names-0"], classes(data, "site"), strict=True)
+        if pair[1] != "none"
     ]
     assert named == [
         ("000007", "north"),
@@ -140,7 +140,7 @@ def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, monkeypatch):
     (tmp_path / "about.csv").write_text("name,site\n000007,north\n000009,south\n")
     options = dict(epochs=1, columns=tmp_path / "about.csv")
     data = drawn(nearfar.map(run, **options).path)[2]
-    shown = [one["name"] for one in data["columns"]]
+    shown = [column["name"] for column in data["columns"]]
     assert shown == ["label", "site", "outlierness", "density", "positive-pair retrieval", "kept"]
     site, retrieved = classes(data, "site"), classes(data, "positive-pair retrieval")
     assert dict(zip(data["parts"]["names-0"], site, strict=True))["000007"] == "north"
@@ -151,7 +151,7 @@ def test_maps_of_few_and_many_images_carry_columns(run, tmp_path, monkeypatch):
     monkeypatch.setattr(result, "MOST_IMAGES", 50)
     page = nearfar.map(run, **options).path
     assert page == run.path / "map" / "index.html" and not (run.path / "map.html").exists()
-    assert [one["name"] for one in described(page)["columns"]][:2] == ["label", "site"]
+    assert [column["name"] for column in described(page)["columns"]][:2] == ["label", "site"]
     assert '<a href="map/index.html">' in (run.path / "report.html").read_text(encoding="utf-8")
     page = nearfar.map(run, out=tmp_path / "elsewhere", **options).path
     assert page == tmp_path / "elsewhere" / "index.html" and (tmp_path / "elsewhere.png").is_file()
@@ -178,11 +178,11 @@ def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_
     torch.testing.assert_close(coordinates, saved.function(features), atol=1e-4, rtol=1e-4)
     unit = torch.nn.functional.normalize(features, dim=1)
     cosine = (unit @ unit.T).fill_diagonal_(-2)
-    distances = torch.tensor([one["distances"] for one in rows["neighbors"]])
-    ids = torch.tensor([one["ids"] for one in rows["neighbors"]])
+    distances = torch.tensor([neighbours["distances"] for neighbours in rows["neighbors"]])
+    ids = torch.tensor([neighbours["ids"] for neighbours in rows["neighbors"]])
     torch.testing.assert_close(distances, 1 - cosine.topk(15).values, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(distances, 1 - cosine.gather(1, ids), atol=1e-5, rtol=1e-4)
-    images = np.stack([np.asarray(one.convert("L")) for one in rows[:5]["image"]])
+    images = np.stack([np.asarray(image.convert("L")) for image in rows[:5]["image"]])
     assert images.shape == (5, 8, 8)
     again = nearfar.load(run)(torch.from_numpy(images)[:, None])
     torch.testing.assert_close(again, features[:5], atol=1e-3, rtol=1e-3)

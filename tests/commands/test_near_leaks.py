@@ -39,10 +39,10 @@ def photos(tmp_path):
 
 
 def test_a_near_leak_is_at_most_half_as_far_as_the_next_image(photos, tmp_path):
-    found = nearfar.check(*photos, out=tmp_path / "page.html")
-    leaks = [row for row, problem in enumerate(found["problem"]) if problem == "near leak"]
-    assert {found["name"][row] for row in leaks} == {
+    issues = nearfar.check(*photos, out=tmp_path / "page.html")
+    leaks = [row for row, problem in enumerate(issues["problem"]) if problem == "near leak"]
+    assert {issues["name"][row] for row in leaks} == {
         "test/near-0.2.png",
         "test/near-0.45.png",
     }
-    assert "leak" not in found["problem"]
+    assert "leak" not in issues["problem"]

@@ -75,27 +75,29 @@ def test_it_has_at_most_thirty_lines():
 
 
 def test_it_works_on_a_folder_and_writes_its_page(folder):
-    found = nearfar.brightest("photos")
-    assert found["name"] == ["light/5.png", "light/4.png"]
-    assert found.path.name == "photos-brightest.html"
-    page = found.path.read_text()
+    brightest = nearfar.brightest("photos")
+    assert brightest["name"] == ["light/5.png", "light/4.png"]
+    assert brightest.path.name == "photos-brightest.html"
+    page = brightest.path.read_text()
     assert "Brightest images" in page and "light/5.png" in page and "data:image/" in page
-    rows = list(csv.DictReader(found.path.with_suffix(".csv").open()))
-    assert [row["name"] for row in rows] == found["name"]
+    rows = list(csv.DictReader(brightest.path.with_suffix(".csv").open()))
+    assert [row["name"] for row in rows] == brightest["name"]
 
 
 def test_the_command_that_makes_it_again_does_so(folder):
-    found = nearfar.brightest("photos", n=3, out="a page.html")
-    words = shlex.split(found.again())
+    brightest = nearfar.brightest("photos", n=3, out="a page.html")
+    words = shlex.split(brightest.again())
     assert words == ["nearfar", "brightest", "photos", "--n", "3", "--out", "a page-new.html"]
     assert main(words[1:]) == 0 and (folder.parent / "a page-new.csv").is_file()
-    assert "--n" not in found.again("n") and found.again("n").startswith("nearfar brightest")
+    assert "--n" not in brightest.again("n") and brightest.again("n").startswith(
+        "nearfar brightest"
+    )
 
 
 def test_it_works_on_a_run_and_is_its_method(trained, tmp_path):
     run = nearfar.Run(trained.path)
-    found = run.brightest(n=3, out=tmp_path / "page.html")
-    assert len(found["name"]) == 3 and (tmp_path / "page.html").is_file()
+    brightest = run.brightest(n=3, out=tmp_path / "page.html")
+    assert len(brightest["name"]) == 3 and (tmp_path / "page.html").is_file()
     assert "brightest" in dir(run)
 
 
@@ -114,8 +116,8 @@ def test_it_works_on_the_command_line(folder, capsys):
     assert "Find the brightest images" in help_page and "number of images" in help_page
     assert "nearfar brightest photos/ --n 5" in help_page and "--encoder" in help_page
     assert main(["brightest", "photos", "--n", "1", "--out", "page.html", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["name"] == ["light/5.png"] and (folder.parent / "page.html").is_file()
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["name"] == ["light/5.png"] and (folder.parent / "page.html").is_file()
     assert main(["brightest", "photos", "--n", "2", "--out", "other.html"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         str(folder / "light" / f"{number}.png") for number in (5, 4)

@@ -121,9 +121,9 @@ def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path):
     assert [line.get("loss") for line in named.metrics] == [
         line.get("loss") for line in given.metrics
     ]
-    one, two = written(named), written(given)
-    assert one.pop("out") != two.pop("out")
-    assert one == two and one["method"] == "simclr" and one["temperature"] == 0.3
+    first, second = written(named), written(given)
+    assert first.pop("out") != second.pop("out")
+    assert first == second and first["method"] == "simclr" and first["temperature"] == 0.3
 
 
 def test_a_plan_of_views_is_written_in_full(array, tmp_path):
@@ -172,7 +172,7 @@ def test_objects_reach_other_processes(array, tmp_path):
         method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu"
     )
     options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True)
-    one = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
+    single = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
     two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)
-    losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (one, two)]
+    losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (single, two)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

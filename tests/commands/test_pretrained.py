@@ -40,16 +40,16 @@ def shapes(tmp_path):
 def test_features_without_a_run_are_those_of_the_weights_beside_edges_and_colours(
     installed, shapes
 ):
-    found = resolve(shapes).open(Opening())
-    pixels, width = found.images.pixels, 1280
+    embeddings = resolve(shapes).open(Opening())
+    pixels, width = embeddings.images.pixels, 1280
     end = width + hog(pixels).shape[1]
     named = resolve(shapes).open(Opening(encoder="pretrained"))
     assert named.features.shape == (16, width)
     frozen = normalize(extract(named_encoder("pretrained", 128, 3), pixels), dim=1)
-    assert torch.allclose(found.features[:, :width], frozen, atol=0.03)  # of floats, not bytes
+    assert torch.allclose(embeddings.features[:, :width], frozen, atol=0.03)  # of floats, not bytes
     edges, colours = 0.5 * normalize(hog(pixels), dim=1), 0.5 * colour_histogram(pixels)
-    assert torch.allclose(found.features[:, width:end], edges, atol=1e-5)
-    assert torch.allclose(found.features[:, end:], colours, atol=1e-5)
+    assert torch.allclose(embeddings.features[:, width:end], edges, atol=1e-5)
+    assert torch.allclose(embeddings.features[:, end:], colours, atol=1e-5)
 
 
 def test_grayscale_images_get_whole_edges_and_a_quarter_of_the_colours(installed):
@@ -85,8 +85,10 @@ def test_copies_are_found_by_colours_and_edges_and_labels_by_the_net(
 
 def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, shapes, tmp_path):
     """At 128 px of the files' own pixels, where the run has 16: as by hand."""
-    how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
-    run = nearfar.pretrain(shapes, out=tmp_path / "run", image_size=16, **how)
+    options = dict(
+        epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0
+    )
+    run = nearfar.pretrain(shapes, out=tmp_path / "run", image_size=16, **options)
     measured = nearfar.evaluate(run, protocol=["knn_3"], test_share=0.5)
     assert list(measured) == [
         *("largest_class", "raw_pixels", "colour_histogram", "hog", "pretrained_frozen"),
@@ -121,7 +123,7 @@ def test_labelled_images_are_evaluated_without_a_run(installed, shapes, tmp_path
 
 
 def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, log):
-    found = nearfar.search(shapes, "disc/0.png", k=3)
-    assert [name.partition("/")[0] for name in found["name"]] == ["disc"] * 3
+    nearest = nearfar.search(shapes, "disc/0.png", k=3)
+    assert [name.partition("/")[0] for name in nearest["name"]] == ["disc"] * 3
     nearfar.cluster(shapes, out=tmp_path / "clusters.html")
     assert "tf_efficientnet_lite0, trained on ImageNet" in log.text

@@ -39,16 +39,16 @@ def test_a_query_is_itself_by_whatever_path_it_comes(word, photos):
     (photos.parent / "door").symlink_to(photos)
     (photos.parent / "hard.png").hardlink_to(photos.parent / "elsewhere/5.png")
     (photos.parent / "soft.png").symlink_to(photos.parent / "elsewhere/5.png")
-    found = nearfar.search("photos", word, k=6)
-    assert set(found["query"]) == {"linked/5.png"} and "linked/5.png" not in found["name"]
+    nearest = nearfar.search("photos", word, k=6)
+    assert set(nearest["query"]) == {"linked/5.png"} and "linked/5.png" not in nearest["name"]
     chosen = nearfar.select("photos", n=6, labelled=word)
-    assert sorted(chosen["name"]) == sorted(set(found["name"]))
+    assert sorted(chosen["name"]) == sorted(set(nearest["name"]))
 
 
 def test_another_file_of_the_same_name_is_another_image(photos):
     paint(photos.parent / "other/linked/5.png", 100)
-    found = nearfar.search("photos", "other/linked/5.png", k=6)
-    assert set(found["query"]) == {"other/linked/5.png"} and min(found["distance"]) > 1e-4
+    nearest = nearfar.search("photos", "other/linked/5.png", k=6)
+    assert set(nearest["query"]) == {"other/linked/5.png"} and min(nearest["distance"]) > 1e-4
     with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image of the data"):
         nearfar.select("photos", n=1, labelled="other/linked/5.png")
 
@@ -60,8 +60,8 @@ def test_lists_in_any_encoding(encoding, ending, photos):
     for number, name in enumerate(names):
         paint(photos / name, 10 + number)
     (photos.parent / "l.txt").write_bytes("".join(n + ending for n in names).encode(encoding))
-    found = nearfar.search("photos", "l.txt", k=1)
-    assert found["query"] == names
+    nearest = nearfar.search("photos", "l.txt", k=1)
+    assert nearest["query"] == names
 
 
 def test_defaults_take_as_many_as_there_are(photos):
@@ -89,5 +89,5 @@ def test_several_folders_are_one_target(photos, capsys):
     assert capsys.readouterr().out == f"{photos.parent / 'more/copy.png'}\n"
     for words in ("cluster photos more", "check photos more", "select photos --data more --n 3"):
         assert main(words.split()) == 0, words
-    found = nearfar.search(["photos", "more"], "own/1.png", k=1)
-    assert found["name"] == ["copy.png"]
+    nearest = nearfar.search(["photos", "more"], "own/1.png", k=1)
+    assert nearest["name"] == ["copy.png"]

@@ -53,8 +53,8 @@ def weights(folder):
     return load_file(folder / "encoder.safetensors")
 
 
-def same(one, two):
-    return all(torch.equal(value, two[name]) for name, value in one.items())
+def same(first, second):
+    return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def contents(folder):

@@ -70,8 +70,11 @@ def test_a_run_on_several_sources(places, tmp_path, capsys):
         epochs=2, batch_size=8, held_out=8, encoder="small", precision="32-true", method="simclr"
     )
     whole = nearfar.pretrain([tmp_path / name for name in places], out="whole", **options)
-    one, two = load_file("run/encoder.safetensors"), load_file(whole.path / "encoder.safetensors")
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    weights, expected = (
+        load_file("run/encoder.safetensors"),
+        load_file(whole.path / "encoder.safetensors"),
+    )
+    assert all(torch.equal(value, expected[name]) for name, value in weights.items())
     assert "<h1>a + b + c.csv</h1>" in (tmp_path / "run/report.html").read_text()
     again = ["pretrain", "--config", "run/config.yaml", "--out", "again"]
     assert (
@@ -103,9 +106,9 @@ def test_a_run_on_several_sources(places, tmp_path, capsys):
 
     page = nearfar.map("run", "c.csv", out="map.html", epochs=1).path
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
-    assert [one["name"] for one in data["columns"]][:2] == ["label", "length"]
-    found = nearfar.search("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2)
-    assert found["path"][0].startswith(str(tmp_path)) and len(found["name"]) == 2
+    assert [column["name"] for column in data["columns"]][:2] == ["label", "length"]
+    nearest = nearfar.search("run", ["a/cat-1.png"], data=["a", "c.csv"], k=2)
+    assert nearest["path"][0].startswith(str(tmp_path)) and len(nearest["name"]) == 2
 
 
 def test_a_label_column_is_evaluated(places, tmp_path):

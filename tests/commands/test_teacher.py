@@ -119,9 +119,9 @@ def test_a_resumed_run_needs_the_features_as_they_were(photos, tmp_path):
         "is damaged": lambda: path.write_bytes(good[:-100]),
         "is missing": path.unlink,
     }
-    for said, spoil in spoiled.items():
+    for message, spoil in spoiled.items():
         spoil()
-        with pytest.raises((ValueError, FileNotFoundError), match=said) as error:
+        with pytest.raises((ValueError, FileNotFoundError), match=message) as error:
             nearfar.resume("run")
         assert "\n" not in str(error.value) and TEACHER in str(error.value)
     path.write_bytes(good)
@@ -139,7 +139,7 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
     (tmp_path / "text.csv").write_text("a,b\n1,2\n")
     fast = ["--epochs", 1, "--batch-size", 8, "--held-out", 8, "--encoder", "tiny", "--out", "out"]
     fast += ["--image-size", 16]
-    for teacher, said in {
+    for teacher, message in {
         "few.parquet": "few.parquet has no vector for ",
         "others.parquet": "others.parquet has no vector for 32 of the 32 training images",
         "nan.parquet": "they are not finite (NaN, infinite or beyond float32) in 1 of 40 rows",
@@ -149,7 +149,7 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
         "no-such-net": "no-such-net",
         "photos": "photos",
     }.items():
-        assert said in complaint("pretrain", photos, "--teacher", teacher, *fast)
+        assert message in complaint("pretrain", photos, "--teacher", teacher, *fast)
         assert not (tmp_path / "out").exists()
     with_teacher = ["pretrain", photos, "--teacher", "clip.parquet", *fast]
     assert "leave --teacher-weight out" in complaint(
@@ -186,9 +186,9 @@ def test_vectors_without_names_are_those_of_all_images_in_their_order(images_fil
     np.save(tmp_path / "rows.npy", vectors(80))
     images = open_images(images_file)
     train = images.split_holdout(8, 0)[0]
-    found = find_teacher(str(tmp_path / "rows.npy")).features(train, images)
+    features = find_teacher(str(tmp_path / "rows.npy")).features(train, images)
     of = [images.names.index(name) for name in train.names]
-    torch.testing.assert_close(found, expected(vectors(80)[of]))
+    torch.testing.assert_close(features, expected(vectors(80)[of]))
 
 
 def test_two_processes_read_what_one_wrote(images_file, tmp_path):
@@ -212,6 +212,6 @@ def test_two_processes_read_what_one_wrote(images_file, tmp_path):
         )
         for devices in (1, 2)
     ]
-    one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-    assert len(one) == 4 and two == pytest.approx(one, rel=1e-3)
+    first, second = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+    assert len(first) == 4 and second == pytest.approx(first, rel=1e-3)
     assert torch.equal(*map(rows_of, runs))

@@ -57,11 +57,11 @@ def sources(here):
 
 @pytest.mark.parametrize("form", ["npz", "parquet", "datasets"])
 def test_named_vectors_are_searched_by_name(form, sources, here):
-    found = nearfar.search(sources[form], ["p20.png", "p41.png"], k=2)
-    assert found["name"] == ["p19.png", "p21.png", "p40.png", "p42.png"]
+    nearest = nearfar.search(sources[form], ["p20.png", "p41.png"], k=2)
+    assert nearest["name"] == ["p19.png", "p21.png", "p40.png", "p42.png"]
     steps = np.diff(ANGLES)[[19, 20, 40, 41]]
-    np.testing.assert_allclose(found["distance"], 1 - np.cos(steps), rtol=1e-3)
-    assert "path" not in found
+    np.testing.assert_allclose(nearest["distance"], 1 - np.cos(steps), rtol=1e-3)
+    assert "path" not in nearest
 
 
 def test_vectors_without_names_are_numbered(here):
@@ -90,8 +90,8 @@ def test_wrong_labels_of_vectors_are_found(here):
     given = np.repeat(np.eye(4, 8), 20, 0) + np.random.default_rng(0).normal(0, 0.05, (80, 8))
     labels = np.repeat(["a", "b", "c", "d"], 20)
     labels[[5, 50]] = "d"
-    found = nearfar.check((given, labels), out=here / "page.html")
-    assert sorted(zip(found["name"], found["suggested"], strict=True)) == [
+    issues = nearfar.check((given, labels), out=here / "page.html")
+    assert sorted(zip(issues["name"], issues["suggested"], strict=True)) == [
         ("000005", "a"),
         ("000050", "c"),
     ]
@@ -131,9 +131,9 @@ def test_images_beside_vectors_are_found_by_their_names(photos, here, log):
     given = np.random.default_rng(1).permutation(COUNT)  # in another order than the files
     names = [f"/data/{LABELS[row]}/{NAMES[row]}" for row in given]
     np.savez("clip.npz", name=names, embedding=rows()[given])
-    found = nearfar.search("clip.npz", "left/p20.png", data=photos, k=2)
-    assert found["name"] == ["left/p19.png", "left/p21.png"]
-    assert found["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
+    nearest = nearfar.search("clip.npz", "left/p20.png", data=photos, k=2)
+    assert nearest["name"] == ["left/p19.png", "left/p21.png"]
+    assert nearest["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
     assert "58 of 58 images have one of the 60 vectors; the others are left out" in log.text
     copies = pandas.DataFrame(nearfar.duplicates("clip.npz", photos))
     assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
@@ -145,8 +145,8 @@ def test_images_beside_vectors_are_found_by_their_names(photos, here, log):
 
 def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, here):
     np.save("rows.npy", rows()[: COUNT - 2])
-    found = nearfar.search("rows.npy", "right/p40.png", data=photos, k=1)
-    assert found["name"] == ["right/p39.png"]
+    nearest = nearfar.search("rows.npy", "right/p40.png", data=photos, k=1)
+    assert nearest["name"] == ["right/p39.png"]
     np.save("few.npy", rows()[:5])
     with pytest.raises(ValueError, match="5 vectors without names cannot be those of 58 images"):
         nearfar.search("few.npy", "right/p40.png", data=photos)
@@ -157,7 +157,7 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
     np.savez("twice.npz", name=["a"] * COUNT, embedding=rows())
     np.savez("other.npz", name=[f"q{row}" for row in range(COUNT)], embedding=rows())
     np.savez("bad.npz", name=NAMES, embedding=rows() * np.nan)
-    for words, said in {
+    for words, message in {
         "search named.npz "
         "photos/left/p01.png": "other images need the encoder that made these vectors",
         "search named.npz nothing.png": "is neither an image of the data nor a file",
@@ -173,7 +173,7 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
     }.items():
         assert main(words.split()) == 2
         [line] = capsys.readouterr().err.strip().splitlines()[-1:]
-        assert said in line, words
+        assert message in line, words
 
 
 def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
@@ -206,8 +206,8 @@ def test_named_weights_give_the_features(photos, here, trained, log):
     """A run's folder is a folder with weights: the same features come out as by its own verbs, on
     its own data.
     """
-    found = nearfar.search(photos, "left/p10.png", k=3, encoder=str(trained.path))
-    assert len(found["name"]) == 3 and "which has not seen these images" in log.text
+    nearest = nearfar.search(photos, "left/p10.png", k=3, encoder=str(trained.path))
+    assert len(nearest["name"]) == 3 and "which has not seen these images" in log.text
     with pytest.raises(ValueError, match="is for data without a run"):
         nearfar.search(trained, "000001", encoder="resnet18")
 
@@ -244,7 +244,7 @@ def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here):
     assert str(nearfar.map("named.npz").path) == "named-map.html"
     saved = load_map("named-map.safetensors")
     near = nearest_rows(saved.coordinates, k=2, metric="euclidean").index
-    kept = [abs(int(one) - row) <= 3 for row, both in enumerate(near) for one in both]
+    kept = [abs(int(neighbour) - row) <= 3 for row, both in enumerate(near) for neighbour in both]
     assert np.mean(kept) > 0.8  # neighbours on the arc are neighbours on the map
     page = nearfar.map("named.npz", photos, out=here / "beside.html").path
     assert "p20.png" in page.read_text()
@@ -286,8 +286,8 @@ def test_names_stand_in_columns_of_any_usual_name(column, form, photos, here):
     shuffled(column, lambda row: f"{LABELS[row]}/{NAMES[row]}")
     if column == "file" and form == "clip.npz":
         return
-    found = nearfar.search(form, "left/p20.png", data=photos, k=2)
-    assert found["name"] == ["left/p19.png", "left/p21.png"]
+    nearest = nearfar.search(form, "left/p20.png", data=photos, k=2)
+    assert nearest["name"] == ["left/p19.png", "left/p21.png"]
 
 
 WRITTEN = {
@@ -303,8 +303,8 @@ WRITTEN = {
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_paths_mean_the_image_with_the_longest_common_end(kind, photos, here):
     shuffled("path", WRITTEN[kind])
-    found = nearfar.search("clip.parquet", "right/p40.png", data=photos, k=2)
-    assert found["name"] == ["right/p39.png", "right/p41.png"]
+    nearest = nearfar.search("clip.parquet", "right/p40.png", data=photos, k=2)
+    assert nearest["name"] == ["right/p39.png", "right/p41.png"]
 
 
 def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here):
@@ -319,8 +319,8 @@ def test_addresses_of_files_and_other_forms_of_accents_are_the_same_names(here):
         lambda name: unicodedata.normalize("NFC", name),
     ):
         np.savez("v.npz", uri=[written(names[row]) for row in given], features=rows()[given])
-        found = nearfar.search("v.npz", names[1], data=folder, k=1)
-        assert found["name"] == [names[0]]
+        nearest = nearfar.search("v.npz", names[1], data=folder, k=1)
+        assert nearest["name"] == [names[0]]
 
 
 def test_a_vector_of_another_folder_or_of_two_images_is_no_match(here):
@@ -391,7 +391,7 @@ def test_damaged_files_of_vectors_are_one_line(here, complaint):
         about = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 512)}
         np.lib.format.write_array_header_1_0(header, about)
         archive.writestr("features.npy", header.getvalue() + bytes(64))
-    for name, said in {
+    for name, message in {
         "empty.npy": "empty",
         "empty.npz": "empty",
         "empty.parquet": "empty.parquet",
@@ -402,7 +402,7 @@ def test_damaged_files_of_vectors_are_one_line(here, complaint):
         "claims.npz": "'features' claims 2,048,000,000,000,000 bytes and holds",
     }.items():
         line = complaint("cluster", name)
-        assert said in line and name in line, line
+        assert message in line and name in line, line
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
@@ -414,8 +414,8 @@ def test_a_column_for_each_number_makes_vectors(ending, column, here):
         table.to_parquet("wide.parquet")
     else:
         table.to_csv(f"wide.{ending}", index=False, sep="," if ending == "csv" else "\t")
-    found = nearfar.search(f"wide.{ending}", NAMES[30], k=1)
-    assert found["name"] == [NAMES[29]]
+    nearest = nearfar.search(f"wide.{ending}", NAMES[30], k=1)
+    assert nearest["name"] == [NAMES[29]]
     assert nearfar.check(f"wide.{ending}").classes["label"] == ["left", "right"]
 
 
@@ -423,8 +423,8 @@ def test_what_embed_writes_as_csv_are_vectors(here):
     from nearfar.embeddings.saving import write_embeddings
 
     write_embeddings(Path("own.csv"), NAMES, rows(), LABELS)
-    found = nearfar.search("own.csv", NAMES[30], k=1)
-    assert found["name"] == [NAMES[29]]
+    nearest = nearfar.search("own.csv", NAMES[30], k=1)
+    assert nearest["name"] == [NAMES[29]]
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz", "datasets"])
@@ -456,8 +456,8 @@ def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, 
         with pytest.raises(ValueError, match=f"rename the right one of {name}"):
             nearfar.search("sorted.parquet", NAMES[30], data="photos")
     table.to_parquet("whole.parquet")
-    found = nearfar.search("whole.parquet", NAMES[30], data="photos", k=1)
-    assert found["name"] == [f"left/{NAMES[29]}"]
+    nearest = nearfar.search("whole.parquet", NAMES[30], data="photos", k=1)
+    assert nearest["name"] == [f"left/{NAMES[29]}"]
 
 
 def test_rows_without_a_name_are_refused_and_zeros_are_said(here, caplog):
@@ -469,6 +469,6 @@ def test_rows_without_a_name_are_refused_and_zeros_are_said(here, caplog):
         "bytes.npz", names=np.array(NAMES, dtype=bytes), features=rows() * (ANGLES > 0.5)[:, None]
     )
     with caplog.at_level("INFO", logger="nearfar"):
-        found = nearfar.search("bytes.npz", NAMES[-1], k=1)
-    assert found["name"] == [NAMES[-2]]
+        nearest = nearfar.search("bytes.npz", NAMES[-1], k=1)
+    assert nearest["name"] == [NAMES[-2]]
     assert f"{(ANGLES <= 0.5).sum()} of 60 vectors of 'bytes.npz' are all zero" in caplog.text

@@ -59,15 +59,15 @@ def test_a_notebook_shows_the_report(run, tmp_path):
 
 def test_rankme_is_measured_each_time_and_lidar_before_and_after(run):
     measured = [line["health"] for line in run.metrics if "health" in line]
-    assert len(measured) == 3 and [one["lidar"] is not None for one in measured] == [
+    assert len(measured) == 3 and [health["lidar"] is not None for health in measured] == [
         True,
         False,
         True,
     ]
-    for one in measured:
-        assert 1 <= one["rankme"] <= min(16, one["embedding_dim"])
+    for health in measured:
+        assert 1 <= health["rankme"] <= min(16, health["embedding_dim"])
         assert (
-            one["lidar"] is None or 1 <= one["lidar"] <= 15.1
+            health["lidar"] is None or 1 <= health["lidar"] <= 15.1
         )  # 16 images span 15 dimensions about their mean
 
 
@@ -271,18 +271,20 @@ def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_
         pixels = chance.integers(0, 120, (24, 24, 3), dtype=np.uint8)
         pixels[:: 1 + number % 2] += 120
         Image.fromarray(pixels).save(folder / f"{number}.png")
-    how = dict(epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0)
+    options = dict(
+        epochs=1, batch_size=8, held_out=0, encoder="tiny", precision="32-true", workers=0
+    )
     photos = str(tmp_path / "photos")
-    run = nearfar.pretrain(photos, out=tmp_path / "run", image_size=8, **how)
+    run = nearfar.pretrain(photos, out=tmp_path / "run", image_size=8, **options)
     encoder = nearfar.join([run, "edges"], image_size=24)
     save_encoder(run.path, encoder)
     images = open_images(photos, image_size=24)
     expected = extract(encoder, images)
     nearfar.embed(run, out=tmp_path / "all.npz")
     assert np.allclose(np.load(tmp_path / "all.npz")["embedding"], expected, atol=1e-6)
-    found = nearfar.search(run, "a/0.png", k=3)
+    hits = nearfar.search(run, "a/0.png", k=3)
     nearest = (normalize(expected, dim=1) @ normalize(expected, dim=1)[0]).argsort(descending=True)
-    assert found["name"] == [images.names[row] for row in nearest[1:4]]
+    assert hits["name"] == [images.names[row] for row in nearest[1:4]]
     measured = nearfar.evaluate(run, protocol=["knn_3"])
     assert measured.on.image_size == 24 and measured["trained"]["knn_3"] == 1.0
     assert list(measured)[-3:] == ["untrained", "trained_alone", "trained"]
@@ -303,4 +305,4 @@ def test_gray_images_in_three_channels_are_named_at_the_start(tmp_path, channels
     assert len(gray) == (channels is None)
     if gray:
         assert gray[0].endswith(": pretrain with `channels=1`")
-        assert lines.index(gray[0]) < next(i for i, one in enumerate(lines) if "simclr on" in one)
+        assert lines.index(gray[0]) < next(i for i, line in enumerate(lines) if "simclr on" in line)

@@ -24,9 +24,10 @@ WHOLE = View(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0)
 
 def pictures_in(page):
     """Alternative text to pixels of every picture in a page."""
-    found = re.findall(r'<img[^>]*alt="([^"]*)" src="data:image/\w+;base64,([^"]*)"', page)
+    pictures = re.findall(r'<img[^>]*alt="([^"]*)" src="data:image/\w+;base64,([^"]*)"', page)
     return {
-        words: np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for words, data in found
+        words: np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+        for words, data in pictures
     }
 
 
@@ -62,23 +63,23 @@ def test_every_page_names_the_splits(photos, tmp_path):
         place = photos / ("test" if number < 6 else "train")
         place.mkdir(exist_ok=True)
         image.rename(place / f"{number}.png")
-    one, out = f"{photos}, the split train of train, test", tmp_path / "page.html"
+    training_split, out = f"{photos}, the split train of train, test", tmp_path / "page.html"
     whole = f"{photos}, the splits train, test"
     image = photos / "train" / "8.png"
     nearfar.map(photos, out=out)
-    assert one in out.read_text(encoding="utf-8")
+    assert training_split in out.read_text(encoding="utf-8")
     out.unlink()
-    for verb, given, said in (
-        (nearfar.search, [image], f"among 14 images of {one}"),
-        (nearfar.select, [], f"14 images of {one}"),
-        (nearfar.cluster, [], f"{one}: 14 images in"),
+    for verb, given, words in (
+        (nearfar.search, [image], f"among 14 images of {training_split}"),
+        (nearfar.select, [], f"14 images of {training_split}"),
+        (nearfar.cluster, [], f"{training_split}: 14 images in"),
         (nearfar.duplicates, [], f"among 20 images of {whole}"),
         (nearfar.check, [], f"20 images of {whole}"),
         (nearfar.show_views, [], "the split train of train, test"),
     ):
         page = tmp_path / f"{verb.__name__}.html"
         verb(photos, *given, out=page)
-        assert said in page.read_text(encoding="utf-8"), verb.__name__
+        assert words in page.read_text(encoding="utf-8"), verb.__name__
 
 
 def test_a_page_of_photographs(photos, tmp_path):
@@ -86,7 +87,7 @@ def test_a_page_of_photographs(photos, tmp_path):
     text = page.read_text(encoding="utf-8")
     pictures = pictures_in(text)
     assert len(pictures) == 12 * (1 + 2 * 4)
-    assert {one.shape for one in pictures.values()} == {
+    assert {picture.shape for picture in pictures.values()} == {
         (128, 128, 3)
     }  # views of 149 px: two thirds of 224
     assert text.count("<h1>Views of photos by simclr</h1>") == 1 and "149 px" in text
@@ -227,15 +228,17 @@ def in_words(view, size, channels):
 
 
 def test_numbers_in_words():
-    said = in_words(plan("grayscale", 8, 1).views[0], 8, 1)
-    assert said["Crop"] == "55\u2013100 % of the area" and said["Size"] == "8 px"
-    assert said["Moved"].startswith("80\u00a0%: turned by up to 10°,<br>shifted by up to ")
-    assert "zoomed 0.85\u20131.15 times" in said["Moved"]
-    assert said["Light"] == "80\u00a0%: brightness ±30\u00a0%,<br>contrast ±40\u00a0%"
-    assert said["Noise"] == "30\u00a0%: 0\u20138 % of the full range"
-    assert not {"Flipped left to right", "Without colour", "Blurred"} & set(said)
-    said = in_words(plan("textures", 100, 3).views[0], 100, 3)
-    assert said["Crop"] == "33 % of the area" and said["Turned by 90°, 180° or 270°"] == "75\u00a0%"
+    words = in_words(plan("grayscale", 8, 1).views[0], 8, 1)
+    assert words["Crop"] == "55\u2013100 % of the area" and words["Size"] == "8 px"
+    assert words["Moved"].startswith("80\u00a0%: turned by up to 10°,<br>shifted by up to ")
+    assert "zoomed 0.85\u20131.15 times" in words["Moved"]
+    assert words["Light"] == "80\u00a0%: brightness ±30\u00a0%,<br>contrast ±40\u00a0%"
+    assert words["Noise"] == "30\u00a0%: 0\u20138 % of the full range"
+    assert not {"Flipped left to right", "Without colour", "Blurred"} & set(words)
+    words = in_words(plan("textures", 100, 3).views[0], 100, 3)
+    assert (
+        words["Crop"] == "33 % of the area" and words["Turned by 90°, 180° or 270°"] == "75\u00a0%"
+    )
     assert set(in_words(WHOLE, 8, 3)) == {"Size"}
 
 

@@ -60,9 +60,9 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, log):
             (raw.float() - value_range[0]).div(value_range[1] - value_range[0]).clamp(0, 1)
         )
     np.testing.assert_allclose(expected, as_floats, atol=1e-6)
-    found = embedded(run, tmp_path / "dark", tmp_path / "dark.npz")
+    features = embedded(run, tmp_path / "dark", tmp_path / "dark.npz")
     np.testing.assert_allclose(
-        [found[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3
+        [features[f"{i:02d}.png"] for i in range(40)], expected, atol=2e-3, rtol=1e-3
     )
     rows = nearfar.search(run, str(tmp_path / "dark" / "03.png"), k=1)
     assert len(rows["name"]) == 1
@@ -91,8 +91,10 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path, log):
 def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path):
     np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
     pages = [
-        nearfar.show_views(str(tmp_path / "a.npy"), value_range=asked, out=tmp_path / f"{i}.html")
-        for i, asked in enumerate(([0.0, 4096.0], [0.0, 65535.0], "full"))
+        nearfar.show_views(
+            str(tmp_path / "a.npy"), value_range=value_range, out=tmp_path / f"{i}.html"
+        )
+        for i, value_range in enumerate(([0.0, 4096.0], [0.0, 65535.0], "full"))
     ]
     low, high, full = (page.read_text() for page in pages)
     assert low != high and high == full

@@ -63,7 +63,11 @@ def test_every_public_function_has_a_docstring():
         for room in rooms
         for name in public_names(room.__name__.partition(".")[2])
     ]
-    assert not [one.__name__ for one in shown if inspect.isroutine(one) and not inspect.getdoc(one)]
+    assert not [
+        public.__name__
+        for public in shown
+        if inspect.isroutine(public) and not inspect.getdoc(public)
+    ]
 
 
 def test_options_and_signatures_are_written_as_they_are_given():

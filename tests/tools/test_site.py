@@ -24,19 +24,21 @@ def pages_of(nav):
     if isinstance(nav, str):
         return [nav]
     return [
-        page for one in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(one)
+        page
+        for entry in (nav.values() if isinstance(nav, dict) else nav)
+        for page in pages_of(entry)
     ]
 
 
 def test_every_page_is_in_the_navigation_once():
     docs = ROOT / "docs"
-    there = {
+    pages = {
         str(path.relative_to(docs))
         for path in docs.rglob("*.md")
         if path.parent != docs / "results"
     }
     named = pages_of(SITE["nav"])
-    assert there == set(named) and len(named) == len(there)
+    assert pages == set(named) and len(named) == len(pages)
 
 
 def test_every_result_names_what_made_it():
@@ -53,9 +55,9 @@ def test_every_result_names_what_made_it():
         gone = {*re.findall(r"benchmarks/\w+\.py", text)} - scripts
         assert not gone or re.search(r"\bof\s+(commit\s+)?[0-9a-f]{7}\b", text), (gone, text)
     for path in (ROOT / "docs/results").glob("*.json"):
-        found = json.loads(path.read_text())
-        if isinstance(found, dict) and "made_by" in found:
-            assert re.fullmatch(r"benchmarks/\w+\.py of commit [0-9a-f]{7}", found["made_by"])
+        results = json.loads(path.read_text())
+        if isinstance(results, dict) and "made_by" in results:
+            assert re.fullmatch(r"benchmarks/\w+\.py of commit [0-9a-f]{7}", results["made_by"])
 
 
 def _paragraphs(path):
@@ -75,8 +77,10 @@ def test_every_public_name_is_explained():
 @pytest.mark.parametrize("module", ["losses", "pairs"])
 def test_public_names_of_a_module_have_a_docstring(module):
     """A name without one is left out of the page."""
-    found = importlib.import_module(f"nearfar.{module}")
-    assert not [name for name in found.__all__ if not inspect.getdoc(getattr(found, name))]
+    module_object = importlib.import_module(f"nearfar.{module}")
+    assert not [
+        name for name in module_object.__all__ if not inspect.getdoc(getattr(module_object, name))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +92,16 @@ def tree():
 
 def test_the_page_shows_the_signature_and_the_documentation_that_pretrain_has(tree):
     shown, real = tree["commands.pretrain.pretrain"], inspect.signature(nearfar.pretrain)
-    assert [one.name for one in shown.parameters] == list(real.parameters)
-    assert [one.kind.value for one in shown.parameters][:2] == [
+    assert [parameter.name for parameter in shown.parameters] == list(real.parameters)
+    assert [parameter.kind.value for parameter in shown.parameters][:2] == [
         "positional or keyword",
         "keyword-only",
     ]
-    for one in shown.parameters:
-        default = real.parameters[one.name].default
-        assert one.default == (None if default is inspect.Parameter.empty else repr(default))
+    for parameter in shown.parameters:
+        default = real.parameters[parameter.name].default
+        assert parameter.default == (None if default is inspect.Parameter.empty else repr(default))
     text = shown.docstring.value
-    assert all(f"- `{one.name}`: " in text for one in settings_fields())
+    assert all(f"- `{setting.name}`: " in text for setting in settings_fields())
     assert "- `seed`: random seed. Default: 0.\n" in text
     assert text.index("**Arguments**") < text.index("**Returns**") < text.index("**Raises**")
 

@@ -33,7 +33,9 @@ def pretrain(out, **options):
     return nearfar.pretrain(IMAGES, out=out, epochs=4, **OPTIONS, **options)
 
 
-@pytest.mark.parametrize("method", [one for one in METHODS if one != "swav"])  # of more views
+@pytest.mark.parametrize(
+    "method", [method for method in METHODS if method != "swav"]
+)  # of more views
 def test_a_bad_batch_ends_in_one_line_and_leaves_no_bad_number(method, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(nearfar.TrainingDiverged) as caught:
@@ -43,7 +45,9 @@ def test_a_bad_batch_ends_in_one_line_and_leaves_no_bad_number(method, tmp_path)
     checkpoint = out / "checkpoints" / "last.ckpt"
     if checkpoint.exists():
         model = torch.load(checkpoint, weights_only=True)["model"]
-        assert all(one.isfinite().all() for one in model.values() if one.is_floating_point())
+        assert all(
+            tensor.isfinite().all() for tensor in model.values() if tensor.is_floating_point()
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -53,7 +57,9 @@ def test_a_checkpoint_with_a_bad_number_in_any_state_is_refused_in_one_line(meth
     checkpoint = out / "checkpoints" / "last.ckpt"
     state = torch.load(checkpoint, weights_only=True)
     floats = [
-        name for name, one in state["model"].items() if one.is_floating_point() and len(one.shape)
+        name
+        for name, tensor in state["model"].items()
+        if tensor.is_floating_point() and len(tensor.shape)
     ]
     chosen = [name for name in floats if name.startswith("loss.") or "queue" in name] + floats[:1]
     for name in chosen:

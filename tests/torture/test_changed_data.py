@@ -34,10 +34,10 @@ def save(path, number, **options):
     Image.fromarray(noise(number, 12)).save(path, **options)
 
 
-def swap(one, two):
-    content = one.read_bytes()
-    one.write_bytes(two.read_bytes())
-    two.write_bytes(content)
+def swap(first, second):
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
 
 
 def as_folder(place):
@@ -154,7 +154,7 @@ OTHERS = {
     ),
     "an array cut": (as_npy, lambda f: as_npy(f, range(20)), "4 images removed: first 000020"),
 }
-CHANGES = {name: (as_folder, *told) for name, told in FOLDER.items()} | OTHERS
+CHANGES = {name: (as_folder, *change) for name, change in FOLDER.items()} | OTHERS
 SAME = {
     "touched": lambda f: [path.touch() for path in f.glob("*/*")],
     "copied": lambda f: (

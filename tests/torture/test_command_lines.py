@@ -76,7 +76,12 @@ def command(chance):
     words += ["--method", method] if method else []
     arguments = options_of_app(pretrain_app([method]) if method else command_app(verb))
     options = sorted(
-        {name.lstrip("-") for one in arguments for name in one.names if name.startswith("--")}
+        {
+            name.lstrip("-")
+            for argument in arguments
+            for name in argument.names
+            if name.startswith("--")
+        }
         | {"help"}
     )
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
@@ -105,7 +110,7 @@ def run(words):
             code = main(words)
         except SystemExit as ending:
             code = ending.code
-    return code, *(one.buffer.getvalue().decode() for one in (out, err))
+    return code, *(stream.buffer.getvalue().decode() for stream in (out, err))
 
 
 def ends_in_one_line(err):
@@ -139,4 +144,4 @@ def test_random_command_lines(seed, place):
         for path in set(listing(place)) - set(before):
             if path.exists():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert not wrong, os.linesep.join(f"{words}: {said}" for words, said in wrong)
+    assert not wrong, os.linesep.join(f"{words}: {output}" for words, output in wrong)

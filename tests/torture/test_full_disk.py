@@ -84,16 +84,16 @@ def test_what_is_there_stays(command, free, place, capsys):
     before = contents(place)
     capsys.readouterr()
     code = main(command.replace("RUN", str(place / "run")).replace("DISK", str(place)).split())
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     after = contents(place)
     if code == 0:  # the page of a small map fits
-        assert free and not said
+        assert free and not message
     else:
         assert code == (1 if free else 2)
         assert (
-            said.count("\n") == 1
-            and "No space left" in said
-            and said.startswith("nearfar: cannot write")
+            message.count("\n") == 1
+            and "No space left" in message
+            and message.startswith("nearfar: cannot write")
         )
         changed = {path.name for path in after if after[path] != before.get(path)}
         assert changed <= (
@@ -122,19 +122,19 @@ def test_a_run_on_a_full_disk_says_how_to_go_on(free, disk, images_file, capsys)
     out = disk / "new"
     try:
         code = main([*PRETRAIN.replace("DATA", images_file).split(), "--out", str(out)])
-        said = capsys.readouterr().err
+        message = capsys.readouterr().err
         assert code == 1 or not free
         assert (
-            said.count("\n") == 1
-            and ("cannot write" in said or "cannot be written" in said)
-            and "No space left" in said
+            message.count("\n") == 1
+            and ("cannot write" in message or "cannot be written" in message)
+            and "No space left" in message
         )
         assert not [path for path in disk.rglob("*") if "partial" in path.name]
         (disk / "ballast").unlink()
         if not out.exists():
-            assert free < 100_000 and "--resume" not in said
+            assert free < 100_000 and "--resume" not in message
             return
-        assert f"--resume {out}" in said
+        assert f"--resume {out}" in message
         assert (out / "config.yaml").stat().st_size
         if (out / "checkpoints" / "last.ckpt").exists():
             assert main(["pretrain", "--resume", str(out)]) == 0

@@ -132,13 +132,13 @@ def changed(value):
     if isinstance(value, dict):
         for key, inner in value.items():
             yield {**value, PAYLOAD: inner}
-            yield {(PAYLOAD if name == key else name): one for name, one in value.items()}
-            for one in changed(inner):
-                yield {**value, key: one}
+            yield {(PAYLOAD if name == key else name): part for name, part in value.items()}
+            for variant in changed(inner):
+                yield {**value, key: variant}
     elif isinstance(value, list):
         for place, inner in list(enumerate(value))[:2]:
-            for one in changed(inner):
-                yield [*value[:place], one, *value[place + 1 :]]
+            for variant in changed(inner):
+                yield [*value[:place], variant, *value[place + 1 :]]
     yield PAYLOAD
 
 
@@ -146,9 +146,10 @@ def hostile(text, name):
     if name.endswith(".jsonl"):
         lines = [json.loads(line) for line in text.splitlines()]
         for place, line in enumerate(lines):
-            for one in changed(line):
+            for variant in changed(line):
                 yield "".join(
-                    json.dumps(each) + "\n" for each in [*lines[:place], one, *lines[place + 1 :]]
+                    json.dumps(each) + "\n"
+                    for each in [*lines[:place], variant, *lines[place + 1 :]]
                 )
     elif name.endswith(".json"):
         yield from map(json.dumps, changed(json.loads(text)))
@@ -186,8 +187,8 @@ def test_nothing_in_a_file_of_a_run_folder_becomes_part_of_the_report(
     (folder / "detection.json").write_text(json.dumps(DETECTION))
     text = (folder / name).read_text(encoding="utf-8")
     count = 0
-    for count, one in enumerate(hostile(text, name), 1):  # noqa: B007
-        (folder / name).write_text(one, encoding="utf-8")
+    for count, variant in enumerate(hostile(text, name), 1):  # noqa: B007
+        (folder / name).write_text(variant, encoding="utf-8")
         is_safe(write_report(folder).read_text(encoding="utf-8"))
     assert count >= 2
 
@@ -233,7 +234,9 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "key", "value", "verbs"), DAMAGE, ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize(
+    ("name", "key", "value", "verbs"), DAMAGE, ids=lambda value: str(value)[:20]
+)
 def test_a_damaged_value_is_one_line(name, key, value, verbs, run, tmp_path, unchecked):
     for verb in verbs:
         folder = shutil.copytree(run, tmp_path / verb)
@@ -294,12 +297,12 @@ def other_kinds(value, depth=0):
             yield other
     if isinstance(value, dict) and depth < 4:
         for key, inner in value.items():
-            yield {name: one for name, one in value.items() if name != key}
-            for one in other_kinds(inner, depth + 1):
-                yield {**value, key: one}
+            yield {name: part for name, part in value.items() if name != key}
+            for variant in other_kinds(inner, depth + 1):
+                yield {**value, key: variant}
     elif isinstance(value, list) and value and depth < 4:
-        for one in other_kinds(value[0], depth + 1):
-            yield [one, *value[1:]]
+        for variant in other_kinds(value[0], depth + 1):
+            yield [variant, *value[1:]]
 
 
 def replaced(path):
@@ -325,29 +328,29 @@ def replaced(path):
     }
 
 
-def bounded(words, capsys, what, seconds=60):
+def bounded(words, capsys, case, seconds=60):
     """Run a command line: it ends in time, with 0, or with 2 and one line after those of its
     work.
     """
 
     def late(*_):
-        raise BaseException(f"{what}: it does not end")
+        raise BaseException(f"{case}: it does not end")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
     try:
         code = main(words)
     except Exception as error:
-        raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{case}: {type(error).__name__}: {error}") from error
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    said = capsys.readouterr().err
-    told = [line for line in said.splitlines() if line.startswith("nearfar: ")]
-    errors = [line for line in told if not line.startswith("nearfar: warning: ")]
-    assert code in (0, 2), (what, code, said[-500:])
-    assert "Traceback" not in said and "defect" not in said, (what, said[-500:])
-    assert len(errors) == (code == 2), (what, said[-500:])
+    output = capsys.readouterr().err
+    lines = [line for line in output.splitlines() if line.startswith("nearfar: ")]
+    errors = [line for line in lines if not line.startswith("nearfar: warning: ")]
+    assert code in (0, 2), (case, code, output[-500:])
+    assert "Traceback" not in output and "defect" not in output, (case, output[-500:])
+    assert len(errors) == (code == 2), (case, output[-500:])
 
 
 @pytest.mark.parametrize("name", WHOLE_FILES)
@@ -357,7 +360,7 @@ def test_a_damaged_file_of_a_run_is_one_line_or_no_harm(name, run, tmp_path, cap
         for verb, words in COMMANDS.items():
             folder = shutil.copytree(run, tmp_path / "run")
             replaced(folder / name)[kind]()
-            given = [one.replace("RUN", str(folder)).replace("IMAGE", image) for one in words]
+            given = [word.replace("RUN", str(folder)).replace("IMAGE", image) for word in words]
             bounded(given, capsys, f"{name}, {kind}, {verb}")
             shutil.rmtree(folder)
 
@@ -372,6 +375,6 @@ def test_a_value_of_another_kind_is_one_line_or_no_harm(name, run, tmp_path, cap
         for case in random.Random(0).sample(cases, min(40, len(cases))):
             folder = shutil.copytree(run, tmp_path / "run")
             (folder / name).write_text(f"{json.dumps(case)}\n{rest}", encoding="utf-8")
-            given = [one.replace("RUN", str(folder)) for one in COMMANDS[verb]]
+            given = [word.replace("RUN", str(folder)) for word in COMMANDS[verb]]
             bounded(given, capsys, f"{name}, {verb}: {json.dumps(case)[:300]}")
             shutil.rmtree(folder)

@@ -182,12 +182,12 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
         process.join(LONG)
     assert sorted(process.exitcode for process in both) == [0, 2]
     winner = next(process for process in both if process.exitcode == 0)
-    said = [
+    lines = [
         line
         for line in out.with_suffix(".log").read_text().splitlines()
         if line.startswith("nearfar: ")
     ]
-    assert len(said) == 1 and f"being written by process {winner.pid} " in said[0]
+    assert len(lines) == 1 and f"being written by process {winner.pid} " in lines[0]
     assert (out / "encoder.safetensors").read_bytes() == whole("saclr-row")[0]
     assert losses(out) == whole("saclr-row")[1]
 
@@ -213,13 +213,13 @@ def test_a_folder_that_is_renamed_while_it_trains(place, photos, whole, tmp_path
     out, moved = tmp_path / "run", tmp_path / "run-moved"
     process = started(photos, out, place, target=move_in, **METHODS["saclr-row"])
     process.join(LONG)
-    said = [
+    lines = [
         line
         for line in out.with_suffix(".log").read_text().splitlines()
         if line.startswith("nearfar: ")
     ]
     assert process.exitcode == 1
-    assert len(said) == 1 and f"the run folder {out} was renamed or removed" in said[0]
+    assert len(lines) == 1 and f"the run folder {out} was renamed or removed" in lines[0]
     assert out.is_dir() == place and not (place and list(out.iterdir()))
     assert finished(photos, moved) == whole("saclr-row")[0]
     assert losses(moved) == whole("saclr-row")[1]

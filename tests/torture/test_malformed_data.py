@@ -143,9 +143,9 @@ def refused(ask, *words):
     """The message of a ValueError or OSError of one line."""
     with pytest.raises((ValueError, OSError)) as error:
         ask()
-    said = str(error.value)
-    assert len(said.splitlines()) == 1 and all(word in said for word in words), said
-    return said
+    message = str(error.value)
+    assert len(message.splitlines()) == 1 and all(word in message for word in words), message
+    return message
 
 
 def test_odd_images_are_read_right_and_broken_ones_listed(tmp_path):
@@ -227,7 +227,7 @@ def test_odd_tables(tmp_path, table, count):
 def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
     pq.write_table(pa.table({"img": pa.array(CELLS * 20, IMAGE)}), tmp_path / "a.parquet")
     whole, chance = (tmp_path / "a.parquet").read_bytes(), random.Random(0)
-    said = 0
+    refusals = 0
     for number in range(60):
         data = bytearray(whole)
         for _ in range(1 + number % 5):
@@ -238,10 +238,10 @@ def test_damaged_tables_are_refused_by_the_name_of_the_file(tmp_path):
         try:
             held(open_images(tmp_path))
         except ValueError as error:
-            said += 1
+            refusals += 1
             assert len(str(error).splitlines()) == 1
             assert "b.parquet'" in str(error) or "has no column of images" in str(error), error
-    assert said > 20
+    assert refusals > 20
 
 
 def test_damaged_tars_give_what_is_whole(tmp_path):
@@ -377,8 +377,8 @@ def test_texts_of_files_are_cut(tmp_path):
         (tmp_path / f"{number}.png").write_bytes(png(1, 1, content=bytes(4)))
     columns = open_images(tmp_path, image_size=4).columns
     assert all(
-        one is None or (len(one) <= 100 and one.isprintable())
-        for one in columns["camera"].to_pylist()
+        text is None or (len(text) <= 100 and text.isprintable())
+        for text in columns["camera"].to_pylist()
     )
 
 
@@ -404,7 +404,7 @@ def test_every_member_of_a_tar_is_read_or_listed(tmp_path, seed):
     images = open_images(tmp_path / "a.tar", image_size=1)
     assert len(images) == len(set(images.names)) == len(members)
     seen = sorted(images.pixels[:, 0, 0, 0].tolist())
-    assert seen == sorted(content_value(one) for _, one in members)
+    assert seen == sorted(content_value(content) for _, content in members)
     assert {why for _, why in images.skipped} <= {"a label without an image"}
 
 
@@ -425,5 +425,5 @@ def test_a_broken_file_of_any_name_is_counted_once_or_beside_images(tmp_path, he
     images = open_images(tmp_path)
     assert images.names == ["good.png"] and len(images.skipped) <= 1
     if name not in ("x", "x.unknown"):
-        assert [one for one, _ in images.skipped] == [name]
+        assert [name for name, _ in images.skipped] == [name]
     assert images.line.count("\n") == 0

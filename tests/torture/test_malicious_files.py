@@ -246,9 +246,9 @@ def refused(capsys, *words):
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    return said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1, message
+    return message
 
 
 def test_pipes_and_devices_are_not_read_as_settings_or_names(tmp_path, finished, capsys):
@@ -343,12 +343,12 @@ def test_a_name_in_a_foreign_paper_leads_nowhere_else(tmp_path, capsys, monkeypa
         )
     assert text != PAPER
     (inside / "own.yaml").write_text(text)
-    said = refused(capsys, "reproduce", "own.yaml", "--data", "data", "--out", "out")
+    message = refused(capsys, "reproduce", "own.yaml", "--data", "data", "--out", "out")
     assert (
-        "no plain name" in said
-        or "there is no method" in said
-        or "YAML" in said
-        or "own.yaml" in said
+        "no plain name" in message
+        or "there is no method" in message
+        or "YAML" in message
+        or "own.yaml" in message
     )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["in", "own.yaml", "side"]
 
@@ -392,13 +392,13 @@ def variants(value):
             yield other
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield {name: one for name, one in value.items() if name != key}
-            for one in variants(inner):
-                yield {**value, key: one}
+            yield {name: part for name, part in value.items() if name != key}
+            for variant in variants(inner):
+                yield {**value, key: variant}
     elif isinstance(value, list):
         for place, inner in enumerate(value):
-            for one in variants(inner):
-                yield [*value[:place], one, *value[place + 1 :]]
+            for variant in variants(inner):
+                yield [*value[:place], variant, *value[place + 1 :]]
 
 
 def test_damaged_numbers_beside_a_table_are_one_line(tmp_path, capsys, monkeypatch):
@@ -411,9 +411,9 @@ def test_damaged_numbers_beside_a_table_are_one_line(tmp_path, capsys, monkeypat
     for text in texts:
         path.write_text(text)
         code = main(["reproduce", "own.yaml", "--no-run", "--out", "out"])
-        said = capsys.readouterr().err
+        message = capsys.readouterr().err
         assert code in (0, 2), text
-        assert said.count("\n") == (code == 2), (text, said)
+        assert message.count("\n") == (code == 2), (text, message)
         outcomes.add(code)
     assert outcomes == {0, 2}
     path.unlink()

@@ -56,7 +56,7 @@ class Item:
 
 def items(chance, kind, divided):
     """Up to forty images with labels of one kind, of which some are damaged and some have none."""
-    found = []
+    collected = []
     for number in range(chance.randint(8, 40)):
         file = io.BytesIO()
         Image.fromarray(np.full((8, 8), 6 * number, np.uint8)).save(file, "PNG")
@@ -73,8 +73,8 @@ def items(chance, kind, divided):
         split = chance.choice([*SPLITS][: 2 + divided]) if divided and number > 2 else ""
         split = [*SPLITS][number] if divided and number < 3 else split
         stem = f"{chance.choice(STEMS)}{number}"
-        found.append(Item(stem, content, 6 * number, good, written, label, split))
-    return found
+        collected.append(Item(stem, content, 6 * number, good, written, label, split))
+    return collected
 
 
 def in_table(folder, chance, given, ending):
@@ -131,9 +131,9 @@ def in_datasets(folder, chance, given, ending):
     table = datasets.Dataset(pa.table(encoded_rows(chance, given)))
     if not given[0].split or chance.random() < 0.5:
         return table
-    rows = {split: [n for n, one in enumerate(given) if one.split == split] for split in SPLITS}
-    there = {split: table.select(own) for split, own in rows.items() if own}
-    return datasets.DatasetDict(there)
+    rows = {split: [n for n, item in enumerate(given) if item.split == split] for split in SPLITS}
+    tables = {split: table.select(own) for split, own in rows.items() if own}
+    return datasets.DatasetDict(tables)
 
 
 def in_tars(folder, chance, given, ending):
@@ -142,7 +142,7 @@ def in_tars(folder, chance, given, ending):
         place = folder / "tars" / chance.choice(["", "part/"]) / f"{split or 'all'}-0.tar"
         place.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(place, "w") as file:
-            for item in (one for one in given if one.split == split):
+            for item in (item for item in given if item.split == split):
                 key = f"k{item.gray:03d}"
                 members = [(f"{key}.png", item.content)]
                 text = item.written if isinstance(item.written, bytes) else item.label.encode()
@@ -208,23 +208,23 @@ def test_what_is_read_and_left_out_is_what_is_there(kind, seed, tmp_path, monkey
     divided = kind != "items" and chance.random() < 0.6
     given = items(chance, chance.choice(may_hold), divided)
     if kind == "folders":  # where none has a label, and a class is a folder
-        given = [one for one in given if one.label]
+        given = [item for item in given if item.label]
     source = make(tmp_path, chance, given, kind)
-    there = list(dict.fromkeys(item.split for item in given)) if divided else []
-    assert sorted(list_splits(source)) == sorted(there)
+    splits = list(dict.fromkeys(item.split for item in given)) if divided else []
+    assert sorted(list_splits(source)) == sorted(splits)
     for _ in range(2):  # the second time from the cache
-        for split in [*there, "all", None]:
-            chosen = split or ("train" if "train" in there else "all")
-            wanted = [one for one in given if chosen in ("all", one.split)]
+        for split in [*splits, "all", None]:
+            chosen = split or ("train" if "train" in splits else "all")
+            wanted = [item for item in given if chosen in ("all", item.split)]
             images = open_images(source, split=split, image_size=8)
             assert len(images) + len(images.skipped) == len(wanted)
             assert len(set(images.names)) == len(images)
-            label_of = {one.gray: one.label for one in wanted if one.good}
+            label_of = {item.gray: item.label for item in wanted if item.good}
             grays = images.pixels[:, 0, 0, 0].tolist()
             assert sorted(grays) == sorted(label_of)
             assert images.label_names == [label_of[gray] for gray in grays]
             if kind in ("csv", "tsv", "parquet", "folders"):
-                stem_of = {one.gray: one.stem for one in wanted}
+                stem_of = {item.gray: item.stem for item in wanted}
                 for name, gray in zip(images.names, grays, strict=True):
                     own = unicodedata.normalize("NFC", name.rpartition("/")[2])
                     assert own == unicodedata.normalize("NFC", f"{stem_of[gray]}.png")

@@ -374,9 +374,7 @@ def regularisation_path(
     """
     x, y = x.to(find_device(), torch.float32), y.to(find_device())
     centre = x.mean(0)
-    axes, variances, _ = torch.linalg.svd(
-        (x - centre).T @ (x - centre) / len(x)
-    )  # MKL's eigh may fail on two threads
+    axes, variances = principal_axes(x - centre)
     used = variances > 1e-7 * variances[0].clamp_min(
         1e-30
     )  # images that do not differ along an axis need no weight
@@ -391,6 +389,21 @@ def regularisation_path(
         weight = weight * scale
         turned = weight @ axes.T
         yield partial(F.linear, weight=turned.cpu(), bias=(bias - turned @ centre).cpu())
+
+
+def principal_axes(
+    rows: Float[Tensor, "images dim"],
+) -> tuple[Float[Tensor, "dim axes"], Float[Tensor, " axes"]]:
+    """Return the principal axes of centred rows and the variances along them, from the largest.
+
+    By singular values: MKL's eigh may fail on two threads. Of the rows where they are fewer than
+    the dimensions, else of their covariance.
+    """
+    if len(rows) < rows.shape[1]:
+        _, deviations, turned = torch.linalg.svd(rows / len(rows) ** 0.5, full_matrices=False)
+        return turned.T, deviations.square()
+    axes, variances, _ = torch.linalg.svd(rows.T @ rows / len(rows))
+    return axes, variances
 
 
 def _fit(

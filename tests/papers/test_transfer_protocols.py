@@ -8,6 +8,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
+from nearfar.threads import use_threads
 from nearfar_papers import protocols
 from nearfar_papers.protocols import (
     PENALTIES,
@@ -18,6 +19,7 @@ from nearfar_papers.protocols import (
     low_shot_precision,
     mean_precision,
     measure,
+    principal_axes,
     protocol_results,
     regularisation_path,
     transfer_accuracy,
@@ -263,6 +265,23 @@ def test_equal_images_are_told_apart_by_their_number_alone():
     [classify] = regularisation_path(torch.ones(8, 3), torch.tensor([0] * 6 + [1] * 2), 2, [1.0])
     shares = torch.softmax(classify(torch.ones(1, 3)), 1)
     torch.testing.assert_close(shares, torch.tensor([[0.75, 0.25]]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("images", [64, 600])
+def test_features_that_are_mostly_zero_have_principal_axes_on_two_threads(images):
+    """MKL's eigenvalues of these did not converge."""
+    chance = torch.Generator().manual_seed(0)
+    x = torch.zeros(images, 512)
+    shown = torch.randperm(512, generator=chance)[:16]
+    x[:, shown] = torch.rand(images, 16, generator=chance)
+    x -= x.mean(0)
+    with use_threads(2):
+        axes, variances = principal_axes(x)
+    of_few = torch.linalg.svdvals(x[:, shown].double()).square() / images
+    torch.testing.assert_close(variances[:16].double(), of_few, rtol=1e-4, atol=0)
+    assert variances[16:].max() < 1e-6 * variances[0]
+    spread = (x @ axes[:, :16]).square().mean(0)
+    torch.testing.assert_close(spread, variances[:16], rtol=1e-4, atol=0)
 
 
 def test_the_rates_are_those_of_the_paper():

@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
-.PHONY: demo demo-photos test examples torture check docs wheel bench gpu clean
+.PHONY: demo demo-photos test examples torture properties check docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -23,6 +23,9 @@ examples: .venv/tested
 
 torture: .venv/tested
 	$(PYTEST) tests/torture -m torture
+
+properties: .venv/tested
+	NEARFAR_PROPERTIES=hours NEARFAR_EXAMPLES=$(or $(COUNT),5000) $(PYTEST) tests/properties
 
 check: .venv/tested
 	$(BIN)/ruff check .

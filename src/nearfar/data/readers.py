@@ -70,7 +70,9 @@ _HEIC, _HEIF = (
 )
 ORIENTATION = 0x0112
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
-_WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277  # tags of TIFF
+_WIDTH, _HEIGHT, _BITS, _SAMPLES, _EXTRA, _FORMAT = 256, 257, 258, 277, 338, 339  # tags of TIFF
+_UNSPECIFIED, _SIGNED = 0, 2  # an extra sample that is no alpha; a sample with a sign
+_NATIVE = {"I;16BS": "I;16NS", "I;32B": "I;32N", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
 # what tifffile says of codecs, and pydicom of its plug-ins
 _NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 _ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
@@ -199,11 +201,18 @@ def open_picture(data: bytes | str) -> Any:
     """An image as Pillow opens it, of the formats that are read.
 
     A TIFF counts as one without a file: Pillow would map it, and mixes up rows and columns of a
-    mapped one that is turned by its orientation.
+    mapped one that is turned by its orientation. Of a compressed one libtiff gives numbers in the
+    order of this machine, where Pillow expects bytes in the order of the file.
     """
     image = Image.open(opened(data), formats=formats())
     if image.format == "TIFF":
         image.filename = ""
+        tiles: Any = image.tile
+        for place, tile in enumerate(tiles):  # tuples, from Pillow 11 on with names
+            *rest, args = tile
+            if rest[0] == "libtiff" and args[0] in _NATIVE:
+                native = (*rest, (_NATIVE[args[0]], *args[1:]))
+                tiles[place] = tile._make(native) if hasattr(tile, "_make") else native
     return image
 
 
@@ -340,24 +349,34 @@ def tiff(data: bytes | str) -> Raw | None:
     Every sample is a channel, and so is every page where the file says that they are one array, as
     those of OME, ImageJ and tifffile do. Other pages are pages: the first is the image.
     """
-    bits, pages = 0, 1
+    bits, pages, is_picture = 0, 1, True
     try:
         with Image.open(opened(data), formats=["TIFF"]) as image:
             tags: Any = image.tag_v2  # type: ignore[attr-defined]  # of a TIFF
             bits, pages = max(tags.get(_BITS, (1,))), page_count(image)
-            if bits < 8 or (bits == 8 and (pages == 1 or image.mode != "L")):
+            is_picture = not _loses_numbers(image.mode, tags)
+            if bits < 8 or (bits == 8 and is_picture and (pages == 1 or image.mode != "L")):
                 return None
             if pages == tags.get(_SAMPLES, 1) == 1 and (decoded := of_pillow(data)) is not None:
                 return decoded
     except UnidentifiedImageError:
         pass  # other channels than those of a picture
     try:
-        decoded = _by_tifffile(data, pillow=bits > 0)
+        decoded = _by_tifffile(data, pillow=bits > 0 and is_picture)
     except Exception as error:
         if bits != 8 or is_passing(error):
             raise
         return None  # its first page is a picture
-    return None if bits == 8 and decoded.channels == decoded.pages == 1 else decoded
+    one = is_picture and decoded.channels == decoded.pages == 1
+    return None if bits == 8 and one else decoded
+
+
+def _loses_numbers(mode: str, tags: Any) -> bool:
+    """Return whether the picture that Pillow makes of a TIFF of 8 bits drops an extra sample that
+    is no alpha, or takes numbers with a sign for some without.
+    """
+    dropped = mode in ("L", "RGB") and _UNSPECIFIED in tags.get(_EXTRA, ())
+    return dropped or _SIGNED in tags.get(_FORMAT, ())
 
 
 def page_count(image: Image.Image) -> int:

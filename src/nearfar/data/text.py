@@ -24,7 +24,8 @@ def encoding_of(content: bytes) -> str:
         return encoding
     head = content[:4096]
     for name, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
-        if zeros and 2 * zeros.count(0) > len(zeros) and head.count(0) == zeros.count(0):
+        others = head.count(0) - zeros.count(0)  # of letters such as U+0100
+        if zeros and 2 * zeros.count(0) > len(zeros) and 8 * others <= zeros.count(0):
             return name
     try:
         content.decode("utf-8")

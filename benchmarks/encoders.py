@@ -69,7 +69,7 @@ from nearfar.methods import LeJEPA, Method
 from nearfar.networks import Encoder, build_backbone, whiten_stem
 from nearfar.networks.pretrained import find_weights
 from nearfar.training.health import rankme
-from nearfar.training.plan import PHOTOGRAPH
+from nearfar.training.view_choice import PHOTOGRAPH
 from nearfar.views import PRESETS, ViewPlan, fit_views, plan
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from nearfar.training.plan import PHOTOGRAPH
+from nearfar.training.view_choice import PHOTOGRAPH
 from nearfar.views import PRESETS
 
 METRICS = {"knn": "kNN", "linear": "linear", "one_label": "1 label", "five_labels": "5 labels"}

@@ -125,7 +125,7 @@ class Run:
         >>> len(nearfar.Run("runs/photos").view_plan)
         2
         """
-        from nearfar.training.plan import resolve_views
+        from nearfar.training.view_choice import resolve_views
 
         return resolve_views(self.settings.given("views"), self.settings)
 

@@ -31,7 +31,7 @@ from nearfar.messages import LARGEST_SEED, check_range
 from nearfar.networks import Encoder
 from nearfar.rendering import shown_if, shown_nowhere
 from nearfar.run import Run, load
-from nearfar.training.plan import resolve_views
+from nearfar.training.view_choice import resolve_views
 from nearfar.views import check_value_range
 
 

@@ -31,10 +31,11 @@ from nearfar.evaluation import extract_view
 from nearfar.messages import as_json
 from nearfar.networks import SmallNet, build_backbone, first_encoder
 from nearfar.progress import READ, say_read
-from nearfar.training.budget import training_speed
-from nearfar.training.plan import resolve_method, views_at
+from nearfar.training.request import resolve_method
 from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
+from nearfar.training.trial import training_speed
+from nearfar.training.view_choice import views_at
 from nearfar_papers.runs import PLANE
 
 MIB = 2**20

@@ -38,7 +38,7 @@ from nearfar.evaluation import result_names
 from nearfar.messages import check_known, first_line, raise_as_value_error, read_json, to_argv
 from nearfar.progress import duration, log, progress
 from nearfar.training.environment import software
-from nearfar.training.plan import resolve_method
+from nearfar.training.request import resolve_method
 from nearfar.training.settings import Settings
 from nearfar_papers.detection import read_detection
 from nearfar_papers.detector import TASKS

@@ -8,12 +8,6 @@ import time
 import pytest
 import torch
 import yaml
-
-import nearfar
-from nearfar.device import half_precision
-from nearfar.methods import method_class
-from nearfar.training import budget
-from nearfar.training import job as job_module
 from nearfar.training.budget import (
     MODEL_SIZES,
     choose_model_size,
@@ -21,6 +15,12 @@ from nearfar.training.budget import (
     model_candidates,
     training_speed,
 )
+
+import nearfar
+from nearfar.device import half_precision
+from nearfar.methods import method_class
+from nearfar.training import budget
+from nearfar.training import job as job_module
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 

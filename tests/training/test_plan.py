@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from nearfar.training.budget import model_candidates, training_speed
 from PIL import Image
 
 import nearfar
@@ -18,7 +19,6 @@ from nearfar.tools.evaluate.rows import encoders_by_row
 from nearfar.training import budget
 from nearfar.training import job as job_module
 from nearfar.training import plan as plan_module
-from nearfar.training.budget import model_candidates, training_speed
 from nearfar.training.plan import plan_run, resolve_method, resolve_views, views_at
 from nearfar.training.settings import Settings
 from nearfar.views import plan

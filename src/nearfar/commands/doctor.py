@@ -12,7 +12,6 @@ import platform
 import shutil
 import timeit
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from nearfar.progress import log
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from nearfar.training.budget import TrialResult
+    from nearfar.training.model_size import ModelChoice
 
 SIDE = 32  # pixels of the images of the speed test
 LITTLE = 2**30  # bytes
@@ -199,24 +198,19 @@ def _slow_kernels(kernels: dict[str, float]) -> Iterator[str]:
             )
 
 
-def _measured() -> TrialResult:
+def _measured() -> ModelChoice:
     """Return what pretrain chooses for small images, by the measurement that it makes itself."""
-    from nearfar.training.budget import choose_model_size
-    from nearfar.training.plan import resolve_method, views_at
+    from nearfar.training.facts import Facts
+    from nearfar.training.model_size import Candidate, choose_model
+    from nearfar.training.request import resolve_method
     from nearfar.training.settings import Settings
+    from nearfar.training.trial import Trials
 
     given = Settings(encoder="small")
     method, _ = resolve_method(given)
-    views = partial(views_at, given, method, channels=3)
-    sizes = [("small", SIDE, SIDE)]
-    return choose_model_size(
-        given,
-        method,
-        views,
-        candidates=sizes,
-        channels=3,
-        images=None,
-        seconds=0.0,
+    facts = Facts.of_machine(given, images=0, side=SIDE, channels=3, seconds=0.0)
+    return choose_model(
+        given, facts, Trials(given, method), candidates=[Candidate("small", SIDE, SIDE)]
     )
 
 

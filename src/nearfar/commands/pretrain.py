@@ -59,15 +59,16 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
     from nearfar.pages.views import write_views
     from nearfar.run import Run
     from nearfar.threads import use_threads
-    from nearfar.training.budget import choose_threads, default_precision
+    from nearfar.training.facts import choose_threads, default_precision
     from nearfar.training.job import follow, launch
-    from nearfar.training.plan import default_folder, plan_run
+    from nearfar.training.prepare import prepare
     from nearfar.training.processes import (
         by_torchrun,
         check_hook,
         interrupt_on_sigterm,
         is_follower,
     )
+    from nearfar.training.request import default_folder
     from nearfar.training.run_folder import CONFIG, clear, create_run_folder
     from nearfar.training.run_header import write_run_header
 
@@ -86,7 +87,7 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
         check_folder(folder)
         settings = replace(settings, out=str(folder), threads=choose_threads(settings))
         with use_threads(settings.threads):
-            job, model = plan_run(settings, began)
+            job, model = prepare(settings, began)
             gray = settings.channels is None and are_gray(job.shown)
             if advice := gray_words(gray, job.settings.image_size):
                 log.info("%s", advice)

@@ -126,11 +126,11 @@ def _settings(data: Any, given: dict[str, Any]) -> Settings:
 def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
     """Return the views that `pretrain` would take; where no method was named, of any number."""
     from nearfar.data.table import SMALL
-    from nearfar.training.budget import model_candidates
-    from nearfar.training.plan import (
+    from nearfar.training.model_size import model_candidates
+    from nearfar.training.request import resolve_method
+    from nearfar.training.view_choice import (
         check_num_views,
         keep_colour_for,
-        resolve_method,
         resolve_views,
         views_for,
     )
@@ -141,11 +141,12 @@ def _plan(settings: Settings, few: Images, method_given: bool) -> Views:
         and few.image_size > SMALL
         and isinstance(settings.views, str | None)
     )
-    chosen = (
-        few.image_size * 2 // 3
-        if free
-        else model_candidates(settings, few.image_size, photographs=False)[0][2]
-    )
+    if free:
+        chosen = few.image_size * 2 // 3
+    elif settings.image_size is None and few.image_size > SMALL:
+        chosen = few.image_size
+    else:
+        chosen = model_candidates(settings, few.image_size)[0].crop_size
     crop_size = settings.crop_size or chosen
     settings = replace(
         settings, image_size=few.image_size, crop_size=crop_size, channels=few.channels

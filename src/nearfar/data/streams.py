@@ -171,15 +171,9 @@ def open_stream(
         raise ValueError(
             "`value_range` and `show_channels` do not go with `stream`, whose images become 8 bits"
         )
-    on_hub = isinstance(source, str) and source.startswith(HUB)
-    found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
-    name, opened = describe(source), found.sources[0]
-    if not isinstance(opened, Tars) or not opened.splits:
-        raise ValueError(
-            f"a stream is read from one tar or folder of tars in WebDataset form, and "
-            f"{name} is none"
-        )
-    opened.headers = True
+    found = scanned_stream(source, cache_dir)
+    name, opened = found.name, found.sources[0]
+    assert isinstance(opened, Tars)
     splits = choose_splits(opened.splits, split, name)
     if split is None:
         say_splits(name, opened.splits)
@@ -203,6 +197,24 @@ def open_stream(
         head,
         _marks(opened, [file for part in splits for file in opened.splits[part]]),
     )
+
+
+def scanned_stream(source: Any, cache_dir: str | os.PathLike[str] | None = None) -> Scanned:
+    """Return tars, ready to be scanned, headers of their images included; one that is already is
+    returned as it is. Raises ValueError for anything but tars.
+    """
+    if isinstance(source, Scanned):
+        return source
+    on_hub = isinstance(source, str) and source.startswith(HUB)
+    found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
+    tars, found.name = found.sources[0], describe(source)
+    if not isinstance(tars, Tars) or not tars.splits:
+        raise ValueError(
+            f"a stream is read from one tar or folder of tars in WebDataset form, and "
+            f"{found.name} is none"
+        )
+    tars.headers = True
+    return found
 
 
 def _read(tars: Tars, places: pyarrow.Table) -> list[bytes]:

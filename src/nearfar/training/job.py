@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from nearfar.data import Images, Stream, open_images, open_stream
+from nearfar.data import Images, Stream
 from nearfar.messages import lasting_streams
 from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, whiten_stem
@@ -29,6 +29,7 @@ from nearfar.training.loop import (
     fit,
     write_encoder,
 )
+from nearfar.training.run_data import reopen_data
 from nearfar.training.run_folder import CONFIG, STARTING, OnMetrics
 from nearfar.training.seeding import derive_seed
 from nearfar.training.settings import Described, Precision, Settings
@@ -65,7 +66,7 @@ class Job:
     def sets(self) -> tuple[Images | Stream, Images | None]:
         """Return the images to train on and those held out to measure health on, if any."""
         settings = self.settings
-        images = self.images or opened(settings)
+        images = self.images or reopen_data(settings)
         if isinstance(images, Images):
             images = images.sampled(settings.limit, settings.seed)
         if settings.mean is not None and settings.std is not None:
@@ -83,14 +84,6 @@ class Job:
         if self.settings.whiten:
             _whiten(backbone, images.head if isinstance(images, Stream) else images)
         return Model(self.method, backbone, len(images), teacher_of(self.settings))
-
-
-def opened(settings: Settings) -> Images | Stream:
-    """Open the data of a run."""
-    data, reading = settings.given("data"), settings.reading
-    if settings.stream:
-        return open_stream(data, split=settings.split, **reading)
-    return open_images(data, split=settings.split, cache=settings.cache, **reading)
 
 
 def initial_backbone(settings: Settings, encoder: str | nn.Module) -> Backbone:

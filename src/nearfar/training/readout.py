@@ -46,18 +46,19 @@ def _words(beside: str) -> list[str]:
 
 
 def chosen_readout(
-    given: Settings, encoder: Any, channels: int, image_size: int
+    given: Settings, encoder: Any, channels: int, image_size: int, weights: bool
 ) -> tuple[int, str]:
     """Return the settings "grid" and "beside", which are chosen where they are not given.
 
-    encoder: its name, or a module. channels, image_size: of the images. Raises ValueError for a
+    encoder: its name, or a module. channels, image_size: of the images. weights: whether pretrained
+    ones are installed. Raises ValueError for a
     grid of other nets than ours.
     """
     beside = given.beside
     if beside is None:
         usual = isinstance(encoder, str) and given.recipe == "small" and channels in (1, 3)
         usual = usual and image_size >= LEAST_SIDE
-        before = START if given.adapt else PRETRAINED if installed_weights() else None
+        before = START if given.adapt else PRETRAINED if weights else None
         beside = f"{before}+{EDGES}" if usual and before else NONE
     places = encoder in PLACING and given.recipe == "small" and EDGES not in _words(beside)
     grid = given.grid or (GRID if places else 1)

@@ -23,18 +23,14 @@ from nearfar.progress import log
 from nearfar.training.environment import write_environment
 from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
-from nearfar.training.plan import (
-    check_num_views,
-    open_data,
-    resolve_method,
-    resolve_views,
-    serializable_source,
-)
 from nearfar.training.processes import by_torchrun, check_processes, world_size
 from nearfar.training.readout import beside_words, check_beside
+from nearfar.training.request import resolve_method, serializable_source
+from nearfar.training.run_data import open_data
 from nearfar.training.run_folder import CHECKPOINT, CONFIG, SKIPPED, STARTING, TABLE
 from nearfar.training.settings import Settings
 from nearfar.training.teacher import load_teacher
+from nearfar.training.view_choice import check_num_views, resolve_views
 
 COMPILED = (
     "this run is compiled (`compile`), and torch may compile it anew in another way: from "

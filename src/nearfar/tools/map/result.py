@@ -26,8 +26,9 @@ from nearfar.progress import log
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.tools.map.page import MOST_IMAGES, Plane, write_map, write_page_of
 from nearfar.tools.result import Result
-from nearfar.training.plan import resolve_views, serializable_source
+from nearfar.training.request import serializable_source
 from nearfar.training.settings import Described
+from nearfar.training.view_choice import resolve_views
 from nearfar.views import Views
 
 

@@ -181,10 +181,10 @@ def known_speed():
     """For modules that ask for it: runs whose precision or length is not given are planned for 1000
     images a second, whatever this machine can do.
     """
-    from nearfar.training import budget
+    from nearfar.training import trial
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "training_speed", lambda *given, **named: 1000.0)
+        patch.setattr(trial, "training_speed", lambda *given, **named: 1000.0)
         yield
 
 
@@ -194,9 +194,9 @@ def no_pretrained_weights():
     not.
     """
     from nearfar.embeddings import untrained
-    from nearfar.training import readout
+    from nearfar.training import facts, readout
 
     with pytest.MonkeyPatch.context() as patch:
-        for room in (untrained, readout):
+        for room in (untrained, readout, facts):
             patch.setattr(room, "installed_weights", lambda: None)
         yield

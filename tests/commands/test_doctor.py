@@ -16,7 +16,7 @@ from nearfar.cli import main
 from nearfar.commands import doctor
 from nearfar.data import open_images, resources
 from nearfar.data.resources import usable_cores
-from nearfar.training import budget
+from nearfar.training import trial
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -124,10 +124,10 @@ def test_a_step_that_fails_is_a_problem(monkeypatch, capsys):
     def broken(*given, **named):
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(budget, "training_speed", broken)
+    monkeypatch.setattr(trial, "training_speed", broken)
     assert main(["doctor"]) == 1
     assert "problem    a trial step failed: no kernel image" in capsys.readouterr().out
-    monkeypatch.setattr(budget, "training_speed", lambda *given, **named: 0.0)
+    monkeypatch.setattr(trial, "training_speed", lambda *given, **named: 0.0)
     assert (
         main(["doctor"]) == 1 and "problem    there is not enough memory" in capsys.readouterr().out
     )

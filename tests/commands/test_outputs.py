@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import nearfar
-from nearfar.training import plan
+from nearfar.training import request
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -143,7 +143,7 @@ def test_starting_weights_that_are_none(content, tmp_path, images_file):
 def test_tensorboard_without_its_package_is_one_line_and_no_folder(
     images_file, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(plan, "find_spec", lambda name: None)
+    monkeypatch.setattr(request, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install"):
         nearfar.pretrain(
             images_file,

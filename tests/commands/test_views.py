@@ -13,7 +13,7 @@ from PIL import Image
 import nearfar
 from nearfar.pages.template import section
 from nearfar.training import job as training_job
-from nearfar.training.plan import plan_run
+from nearfar.training.prepare import prepare
 from nearfar.training.settings import Settings
 from nearfar.views import View, ViewPlan, plan
 
@@ -248,6 +248,6 @@ def test_numbers_in_words():
 def test_the_page_shows_the_views_that_training_takes(side, crop_size, name, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (300, side, side, 3), dtype=np.uint8)
     page = nearfar.show_views(images, images=2, samples=1, out=tmp_path / "views.html")
-    job, _ = plan_run(Settings(images, epochs=1), time.perf_counter())
+    job, _ = prepare(Settings(images, epochs=1), time.perf_counter())
     assert job.settings.views == f"{name}+{name}" and job.settings.crop_size == crop_size
     assert f"<h3>{name}<small>" in page.read_text()

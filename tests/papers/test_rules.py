@@ -28,14 +28,14 @@ EXCEPTIONS = {
         evaluation.labelled.labelled evaluation.linear.train_classifier
     """,
     "the settings of a table's cells are checked before hours of runs": """
-        training.plan.resolve_method training.settings.Settings
+        training.request.resolve_method training.settings.Settings
     """,
     "tables say what they were made with, and how many images were for validation": """
         training.environment.software training.plan.default_validation
     """,
     "figures are drawn from the same random views as before": "training.seeding.stream",
     "training steps without a run, to measure their time and memory": """
-        training.budget.training_speed training.plan.views_at
+        training.trial.training_speed training.view_choice.views_at
     """,
 }
 """Why the papers use more than the public interface, and what."""

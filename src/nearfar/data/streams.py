@@ -174,18 +174,10 @@ def open_stream(
     found = scanned_stream(source, cache_dir)
     name, opened = found.name, found.sources[0]
     assert isinstance(opened, Tars)
-    splits = choose_splits(opened.splits, split, name)
+    splits, table, places = _places(found, split)
     if split is None:
         say_splits(name, opened.splits)
-    table = opened.table.filter(pc.is_in(opened.table["split"], pyarrow.array(splits)))
-    places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
-    if not len(places):
-        raise ValueError(
-            f"'{name}' holds no images"
-            + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
-        )
-    first = places.slice(0, HEAD)
-    held = Outside(_Head(first["name"].to_pylist(), _read(opened, first)), name)
+    held = _first_images(found, places, HEAD)
     chosen = Concatenated([Part(held, name, name, [""], held.table)])
     head = open_rows(chosen, 1, form, Store(found.folder, LIMIT), name, cached=False)
     problems = [(printable(file), why) for file, why in opened.left_out(splits)]
@@ -215,6 +207,34 @@ def scanned_stream(source: Any, cache_dir: str | os.PathLike[str] | None = None)
         )
     tars.headers = True
     return found
+
+
+def glance(found: Scanned, split: str | None) -> tuple[int, pyarrow.Table]:
+    """Return how many images a stream has, and a table of the first ones by their headers."""
+    _, _, places = _places(found, split)
+    return len(places), _first_images(found, places, CHUNK).table
+
+
+def _places(found: Scanned, split: str | None) -> tuple[list[str], pyarrow.Table, pyarrow.Table]:
+    """Return the splits to read, the table of their images, and where the readable ones lie."""
+    tars = found.sources[0]
+    assert isinstance(tars, Tars)
+    splits = choose_splits(tars.splits, split, found.name)
+    table = tars.table.filter(pc.is_in(tars.table["split"], pyarrow.array(splits)))
+    places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
+    if not len(places):
+        raise ValueError(
+            f"'{found.name}' holds no images"
+            + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
+        )
+    return splits, table, places
+
+
+def _first_images(found: Scanned, places: pyarrow.Table, count: int) -> Outside:
+    """Read the first images of a stream, as a source."""
+    tars, first = found.sources[0], places.slice(0, count)
+    assert isinstance(tars, Tars)
+    return Outside(_Head(first["name"].to_pylist(), _read(tars, first)), found.name)
 
 
 def _read(tars: Tars, places: pyarrow.Table) -> list[bytes]:

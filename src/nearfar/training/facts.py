@@ -12,6 +12,7 @@ import torch
 
 from nearfar.data import Images, Stream
 from nearfar.data.scanning import Scanned
+from nearfar.data.streams import glance
 from nearfar.data.table import most_common_channels, most_common_side, readable
 from nearfar.device import describe_gpu, find_device, half_precision
 from nearfar.networks.pretrained import installed_weights
@@ -25,7 +26,7 @@ FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before a run is planned.
+    """Numbers of data and machine, known before a run is planned.
 
     images: how many there are, before `limit`. side: pixels of the shorter side of most of them.
     channels: that most of them have, or that were asked for. device: its kind. place: the device or
@@ -88,10 +89,13 @@ def _of_data(given: Settings, data: Images | Scanned) -> tuple[int, int, int]:
     """Return the number of images, the shorter side of most, and the channels of most."""
     if isinstance(data, Images):
         return len(data), data.image_size, data.channels
-    table = data.choose(given.split).table
-    rows = readable(table)
-    bands = table["bands"].to_numpy()[rows].astype(np.int64)
-    return len(rows), most_common_side(table), most_common_channels(bands)
+    if given.stream:
+        count, table = glance(data, given.split)
+    else:
+        table = data.choose(given.split).table
+        count = len(readable(table))
+    bands = table["bands"].to_numpy()[readable(table)].astype(np.int64)
+    return count, most_common_side(table), most_common_channels(bands)
 
 
 def seconds_left(given: Settings, began: float) -> float:

@@ -114,7 +114,8 @@ def _first_choice(
     given: Settings, facts: Facts, measure: Measure, candidate: Candidate
 ) -> ModelChoice:
     """Measure the first candidate, by which the precision is chosen."""
-    precision, reason = given.precision, ""
+    precision: Any = given.precision
+    reason = ""
     if precision == "auto" and facts.half is None:
         # emulated, it would take more than the time of all trials
         precision, reason = "32-true", ", 32-true as this CPU has no bfloat16"

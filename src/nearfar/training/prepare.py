@@ -1,5 +1,5 @@
-"""The road from the settings of a new run to its networks: look at data and machine, choose a model,
-open the images, plan, build.
+"""The road from the settings of a new run to its networks: look at data and machine, choose a
+model, open the images, plan, build.
 """
 
 from __future__ import annotations

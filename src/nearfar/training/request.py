@@ -1,4 +1,6 @@
-"""What is asked of a run, with every name resolved and checked before any data is opened."""
+"""The request for a run: its settings with every name resolved, and checked before any data is
+opened.
+"""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ def find_data(given: Settings) -> tuple[Settings, Images | Scanned]:
     source = given.given("data")
     if given.stream:
         return given, scanned_stream(source)
-    found = scanned(source, request=FormatRequest(given.image_size, given.channels))
-    if given.split is None and "train" in list_splits(found):
+    data = scanned(source, request=FormatRequest(given.image_size, given.channels))
+    if given.split is None and "train" in list_splits(data):
         given = replace(given, split="train")
-    return given, found
+    return given, data
 
 
 def open_data(settings: Settings, data: Any = None) -> Images | Stream:

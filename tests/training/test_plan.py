@@ -187,7 +187,7 @@ def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatc
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
 
-def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, said):
+def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, log):
     images = some(40, channels=3)
     images[..., 2] = 0
     settings = begun(images, tmp_path, monkeypatch)

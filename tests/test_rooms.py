@@ -18,7 +18,7 @@ from tools.house import PAPERS, SOURCE, circles, imported, room_of
 
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOT = SOURCE.parents[1]
-CLEAN = (SOURCE, PAPERS, ROOT / "benchmarks", ROOT / "examples", ROOT / "tools")
+CLEAN = (SOURCE, PAPERS, *(ROOT / name for name in ("benchmarks", "examples", "tests", "tools")))
 """Folders whose names and docstrings are held to the style of the house."""
 
 MAY_IMPORT = {

@@ -149,7 +149,7 @@ def reports():
     return {report.loss: report for report in testing.check_losses(cases, SKIPPED)}
 
 
-@pytest.mark.parametrize("check", [one for one in testing.CHECKS if one != "reference"])
+@pytest.mark.parametrize("check", [name for name in testing.CHECKS if name != "reference"])
 @every_loss
 def test_keeps_the_contract(name, check, reports):
     """Value, gradients and state, as nearfar.testing says of each check."""
@@ -169,7 +169,9 @@ def test_the_order_of_the_views_does_not_matter(name):
 def numbers_of(loss):
     """Values that a loss keeps beside weights: running averages, temperatures, a bias."""
     return {
-        key: one for key, one in loss.state_dict().items() if one.ndim < 2 and "_extra" not in key
+        key: value
+        for key, value in loss.state_dict().items()
+        if value.ndim < 2 and "_extra" not in key
     }
 
 
@@ -455,8 +457,8 @@ def test_a_fixed_temperature_gives_what_it_gave_before_one_could_be_learned(name
     assert not list(loss.parameters()) and loss.log_scale is None
     value, gradients = evaluate(loss, inputs(name))
     first = next(gradient for gradient in gradients if gradient is not None)
-    for found, before in zip((value.item(), first.norm().item()), BEFORE[name], strict=True):
-        assert found == pytest.approx(float.fromhex(before), rel=1e-13, abs=0)
+    for number, before in zip((value.item(), first.norm().item()), BEFORE[name], strict=True):
+        assert number == pytest.approx(float.fromhex(before), rel=1e-13, abs=0)
 
 
 def test_a_bandwidth_and_the_temperature_of_prototypes_cannot_be_learned():

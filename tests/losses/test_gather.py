@@ -34,7 +34,9 @@ def test_every_loss_is_here():
 def reports():
     torch.manual_seed(0)
     cases = {name: case_of(name, made(), kinds) for name, (made, kinds) in MORE.items()}
-    return {one.loss: one for one in testing.check_losses(cases, dict.fromkeys(cases, OTHERS))}
+    return {
+        report.loss: report for report in testing.check_losses(cases, dict.fromkeys(cases, OTHERS))
+    }
 
 
 @pytest.mark.parametrize("check", PROCESSES)

@@ -112,8 +112,8 @@ FOUND = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_is_what_the_loop_gave(name):
-    number, found = FOUND[name]
-    assert found().item() == pytest.approx(number, rel=1e-9)
+    number, expected = FOUND[name]
+    assert expected().item() == pytest.approx(number, rel=1e-9)
 
 
 def test_every_reference_is_here():

@@ -208,8 +208,8 @@ def test_a_loss_in_groups_is_the_mean_over_the_groups_each_as_a_batch(make):
     value = loss(*views, *([index] if indexed else []))
     alone = [make().double() for _ in range(4)]  # each with the same state before
     parts = [
-        one(*(view[rows] for view in views), *([index[rows]] if indexed else []))
-        for one, rows in zip(alone, torch.arange(12).split(3), strict=True)
+        group(*(view[rows] for view in views), *([index[rows]] if indexed else []))
+        for group, rows in zip(alone, torch.arange(12).split(3), strict=True)
     ]
     expected = torch.stack(parts).mean()
     torch.testing.assert_close(value, expected)
@@ -220,9 +220,9 @@ def test_a_loss_in_groups_is_the_mean_over_the_groups_each_as_a_batch(make):
         name,
         state,
     ) in loss.named_buffers():  # one normaliser moves as the mean does; numbers of images are apart
-        found = torch.stack([one.get_buffer(name) for one in alone]).double()
+        running = torch.stack([group.get_buffer(name) for group in alone]).double()
         start = make().double().get_buffer(name).double()
-        moved = start + (found - start).sum(0) / (1 if state.ndim else 4)
+        moved = start + (running - start).sum(0) / (1 if state.ndim else 4)
         torch.testing.assert_close(state.double(), moved)
 
 

@@ -341,9 +341,9 @@ def test_wmse_by_parts_and_iterations():
     torch.manual_seed(3)
     twice = L.WMSE(sub_batch=6, iterations=2)(z1, z2)
     torch.manual_seed(3)
-    one, two = L.WMSE(sub_batch=6)(z1, z2), L.WMSE(sub_batch=6)(z1, z2)
-    assert one != two
-    torch.testing.assert_close(twice, (one + two) / 2)
+    first, second = L.WMSE(sub_batch=6)(z1, z2), L.WMSE(sub_batch=6)(z1, z2)
+    assert first != second
+    torch.testing.assert_close(twice, (first + second) / 2)
 
 
 def test_wmse_whitens_so_scale_and_offset_do_not_matter_and_nan_comes_through():

@@ -18,13 +18,16 @@ BILLION = '<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;&b;">]><annotation>&
 def test_both_forms_give_the_same_objects_and_splits(coco_folder, voc_folder, scenes):
     for pair in zip(open_annotated(coco_folder), open_annotated(voc_folder), strict=True):
         assert pair[0].class_names == pair[1].class_names == ("disc", "square")
-        for one, other in zip(pair[0].images, pair[1].images, strict=True):
-            assert one.path.stem == other.path.stem
+        for image, other in zip(pair[0].images, pair[1].images, strict=True):
+            assert image.path.stem == other.path.stem
             for key in ("bbox", "category_id", "area"):
-                assert [each[key] for each in one.objects] == [each[key] for each in other.objects]
-            kind, x, y, s = scenes[int(one.path.stem)][1][0]
+                assert [each[key] for each in image.objects] == [
+                    each[key] for each in other.objects
+                ]
+            kind, x, y, s = scenes[int(image.path.stem)][1][0]
             assert (
-                one.objects[0]["bbox"] == [x, y, s, s] and one.objects[0]["category_id"] == kind + 1
+                image.objects[0]["bbox"] == [x, y, s, s]
+                and image.objects[0]["category_id"] == kind + 1
             )
     assert len(pair[0]) == 2
     assert len(pair[0].images[1].counted) == 2 and not pair[1].images[1].counted  # difficult in VOC
@@ -46,7 +49,7 @@ def test_a_seeded_split_where_none_is_given(voc_folder):
 
     def names(seed):
         parts = open_annotated(voc_folder, test_share=0.25, seed=seed)
-        return [[one.path.stem for one in part.images] for part in parts]
+        return [[image.path.stem for image in part.images] for part in parts]
 
     train, test = names(3)
     assert len(train) == 6 and len(test) == 2 and len({*train, *test}) == 8
@@ -63,17 +66,17 @@ def test_runs_are_read_as_lists_and_compressed(coco_folder, tmp_path):
         file = spoiled(
             coco_folder, tmp_path, change("segmentation", {"size": [64, 64], "counts": counts})
         )
-        found = [
+        masks = [
             each["segmentation"]
             for part in open_annotated(file)
-            for one in part.images
-            for each in one.objects
+            for image in part.images
+            for each in image.objects
         ]
-        assert sum(bool((mask.decode(each) == drawn).all()) for each in found) == 1
+        assert sum(bool((mask.decode(each) == drawn).all()) for each in masks) == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("<annotation><object>", "cannot read"),
         (BILLION, "document type"),
@@ -89,9 +92,9 @@ def test_runs_are_read_as_lists_and_compressed(coco_folder, tmp_path):
         ),
     ],
 )
-def test_bad_xml_gets_one_line_that_names_the_file(voc_folder, text, said):
+def test_bad_xml_gets_one_line_that_names_the_file(voc_folder, text, message):
     (voc_folder / "Annotations" / "3.xml").write_text(text)
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         open_annotated(voc_folder)
     assert "3.xml" in str(caught.value) and "\n" not in str(caught.value)
 
@@ -114,7 +117,7 @@ def change(key, value):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda content: content.pop("images"), "as COCO json"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "gone.png"),
@@ -134,8 +137,8 @@ def change(key, value):
         (change("keypoints", [1, 2]), "keypoints must be 6 numbers"),
     ],
 )
-def test_bad_json_gets_one_line_that_names_the_file(coco_folder, tmp_path, spoil, said):
-    with pytest.raises(ValueError, match=said) as caught:
+def test_bad_json_gets_one_line_that_names_the_file(coco_folder, tmp_path, spoil, message):
+    with pytest.raises(ValueError, match=message) as caught:
         open_annotated(spoiled(coco_folder, tmp_path, spoil))
     assert "train.json" in str(caught.value) and "\n" not in str(caught.value)
 

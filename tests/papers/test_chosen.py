@@ -65,8 +65,8 @@ tables:
 
 def written(folder, numbers, table="choose"):
     """A table of own.yaml as if it had been run, with these numbers of each cell."""
-    one = resolved(read_paper(folder / "own.yaml").tables[table], folder)
-    path = path_of(one, folder).with_suffix(".json")
+    resolved_table = resolved(read_paper(folder / "own.yaml").tables[table], folder)
+    path = path_of(resolved_table, folder).with_suffix(".json")
     path.parent.mkdir(exist_ok=True)
     cells = {
         cell.place: {
@@ -77,7 +77,7 @@ def written(folder, numbers, table="choose"):
                 for seed, value in enumerate(numbers[cell.place])
             },
         }
-        for cell in one.cells()
+        for cell in resolved_table.cells()
     }
     path.write_text(json.dumps({"paper": "own", "table": table, "cells": cells, "claims": []}))
 
@@ -104,9 +104,11 @@ def test_each_cell_takes_the_trial_with_the_best_mean_in_its_column(tmp_path):
     (tmp_path / "own.yaml").write_text(OWN)
     written(tmp_path, CHOOSE)
     rate = resolved(read_paper(tmp_path / "own.yaml").tables["rate"], tmp_path)
-    found = {cell.place: dict(cell.settings) for cell in rate.cells()}
-    assert found["simclr-1/many"]["temperature"] == 0.1 and found["simclr-1/many"]["lr"] == 0.01
-    assert found["dcl-2/many"]["temperature"] == 0.5 and found["dcl-2/many"]["lr"] == 0.02
+    settings = {cell.place: dict(cell.settings) for cell in rate.cells()}
+    assert (
+        settings["simclr-1/many"]["temperature"] == 0.1 and settings["simclr-1/many"]["lr"] == 0.01
+    )
+    assert settings["dcl-2/many"]["temperature"] == 0.5 and settings["dcl-2/many"]["lr"] == 0.02
     assert (
         rate.choices["dcl-2/many"] == "temperature 0.5"
         and rate.rows["dcl-2"].title == "DCL, lr 0.02"
@@ -130,7 +132,7 @@ def test_choices_follow_one_another_and_another_column_takes_the_first(tmp_path)
     fresh = resolved(read_paper(tmp_path / "own.yaml").tables["fresh"], tmp_path)
     chosen = {"simclr": "temperature 0.1, lr 0.01", "other": "temperature 0.5, lr 0.02"}
     assert fresh.choices == {
-        f"{row}/{column}": one for row, one in chosen.items() for column in ("many", "five")
+        f"{row}/{column}": choice for row, choice in chosen.items() for column in ("many", "five")
     }
     assert {(cell.settings["temperature"], cell.settings["lr"]) for cell in fresh.cells()} == {
         (0.1, 0.01),
@@ -224,7 +226,7 @@ def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     trials = json.loads(Path("reproduced/own/choose.json").read_text())["cells"]
     values = [trials[f"simclr-{number}/digits"]["seeds"]["0"]["value"] for number in (1, 2)]
     temperature = "0.1" if values[0] >= values[1] else "0.5"
-    assert all("--held-out 128" in one["seeds"]["0"]["commands"][1] for one in trials.values())
+    assert all("--held-out 128" in trial["seeds"]["0"]["commands"][1] for trial in trials.values())
     (seed,) = outcome["cells"]["simclr/digits"]["seeds"]
     pretrain, evaluate = outcome["cells"]["simclr/digits"]["seeds"][seed]["commands"]
     assert (

@@ -23,12 +23,12 @@ GRAFTS = {
 
 def test_a_difference_is_that_of_randomised_blocks():
     grafts = {(pressure, "yield"): seeds(numbers) for pressure, numbers in GRAFTS.items()}
-    found = compare(grafts, ("8500", "yield"), ("9100", "yield"))
-    assert found.variance == pytest.approx(
+    comparison = compare(grafts, ("8500", "yield"), ("9100", "yield"))
+    assert comparison.variance == pytest.approx(
         7.33, abs=0.005
     )  # the book's mean square of errors, 15 degrees of freedom
-    assert found.mean == pytest.approx(92.82 - 85.77, abs=0.005)
-    assert found.half() == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
+    assert comparison.mean == pytest.approx(92.82 - 85.77, abs=0.005)
+    assert comparison.half() == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
 
 
 @pytest.mark.parametrize(("spread", "low", "high"), [(1.0, 180, 198), (8.0, 180, 200)])
@@ -42,8 +42,8 @@ def test_intervals_hold_the_truth_in_95_of_100_cases(spread, low, high):
             (str(row), ""): seeds(block[:count] + spreads[row] * generator.normal(size=count))
             for row, count in enumerate((5, 3, 4, 5, 5, 5))
         }
-        found = compare(rows, ("0", ""), ("1", ""))
-        inside += abs(found.mean) <= found.half()
+        comparison = compare(rows, ("0", ""), ("1", ""))
+        inside += abs(comparison.mean) <= comparison.half()
     assert low <= inside <= high
 
 
@@ -78,21 +78,25 @@ def test_what_was_not_run_is_not_judged(tmp_path):
     assert judged(tmp_path, [], B, better=("x", "y"))[:2] == ("not run", "not run here")
     assert judged(tmp_path, A, [], best="x").holds == "not run"
     table = paper("sce").tables["table-5"]
-    claim = next(one for one in table.claims if one.column == "stl10")
+    claim = next(candidate for candidate in table.claims if candidate.column == "stl10")
     assert judge(claim, table.small, {})[:2] == ("not run", "not run at this scale")
 
 
 def test_the_best_is_judged_against_the_row_that_speaks_most_against_it():
     table = paper("lorac").tables["table-3"]
-    claim = next(one for one in table.claims if one.best == "lorac" and one.column == "p1-top1")
+    claim = next(
+        candidate
+        for candidate in table.claims
+        if candidate.best == "lorac" and candidate.column == "p1-top1"
+    )
     numbers = {
         "lorac": [60, 61.5, 62],
         "moco-v2": [60.2, 61.1, 61.9],
         "moco-v1": [60.6, 61.2, 62.9],
     }
     values = {(row, "p1-top1"): seeds(given) for row, given in numbers.items()}
-    found = judge(claim, table.small, values)
-    assert found.holds == "not decided" and found.words.startswith(
+    judgement = judge(claim, table.small, values)
+    assert judgement.holds == "not decided" and judgement.words.startswith(
         "against MoCo v1: difference -0.4 %"
     )
     values["swav", "p1-top1"] = seeds([])
@@ -117,10 +121,10 @@ def test_a_margin_is_compared_with_the_end_of_the_interval(tmp_path):
         (B, A, lower, "not_worse", 0.2, "yes"),
         (A, B, lower, "not_worse", 0.2, "no"),
     ):
-        found = judged(
+        judgement = judged(
             tmp_path, first, second, *([change] if change else []), **{kind: ("x", "y", margin)}
         )
-        assert found.holds == holds
+        assert judgement.holds == holds
 
 
 def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
@@ -135,26 +139,32 @@ def test_counts_of_one_run_are_compared_and_equal_within_one_per_cent(tmp_path):
 def test_a_claim_is_judged_on_the_data_that_stands_for_the_papers_without_cells_of_other_data():
     table = paper("sce").tables["table-5"]
     claim = next(
-        one for one in table.claims if one.text == "SCE is better than ReSSL on ImageNet100"
+        candidate
+        for candidate in table.claims
+        if candidate.text == "SCE is better than ReSSL on ImageNet100"
     )
     values = {
         ("sce", "imagenette"): seeds([61.0, 62.0, 63.0]),
         ("ressl", "imagenette"): seeds([50.0, 51.0, 52.5]),
     }
-    found = judge(claim, table.small, values)
-    assert found.holds == "yes" and found.words.startswith("on Imagenette: difference +10.8 %")
+    judgement = judge(claim, table.small, values)
+    assert judgement.holds == "yes" and judgement.words.startswith(
+        "on Imagenette: difference +10.8 %"
+    )
     wild = {
         ("sce", "cifar10"): seeds([10.0, 90.0, 20.0]),
         ("ressl", "cifar10"): seeds([50.0, 1.0, 99.0]),
     }
-    assert judge(claim, table.small, values | wild) == found
+    assert judge(claim, table.small, values | wild) == judgement
     same = {("moco-v2", "imagenette"): seeds([10.0, 90.0, 20.0])}
     assert judge(claim, table.small, values | same).holds == "not decided"
 
 
 def test_a_difference_has_the_unit_of_its_column():
     table = paper("lorac").tables["figure-3"]
-    claim = next(one for one in table.claims if one.better == ("moco-m", "beta-2"))
+    claim = next(
+        candidate for candidate in table.claims if candidate.better == ("moco-m", "beta-2")
+    )
     values = {
         ("moco-m", "nuclear"): seeds([12.3, 12.2]),
         ("beta-2", "nuclear"): seeds([12.0, 12.1]),
@@ -167,12 +177,12 @@ def test_p_is_that_of_students_test_of_pairs(tmp_path):
     better = judged(tmp_path, x, y, better=("x", "y"))
     assert better.p == pytest.approx(stats.ttest_rel(x, y).pvalue)
     margin = judged(tmp_path, x, y, not_worse=("x", "y", 0.5))
-    assert margin.p == pytest.approx(stats.ttest_rel([one + 0.5 for one in x], y).pvalue)
+    assert margin.p == pytest.approx(stats.ttest_rel([value + 0.5 for value in x], y).pvalue)
     within = judged(
         tmp_path, A, B, within=("x", "y", 3.0)
     )  # two one-sided tests, each at half the level
     assert within.p == pytest.approx(
-        2 * stats.ttest_rel(A, [one + 3 for one in B], alternative="less").pvalue
+        2 * stats.ttest_rel(A, [value + 3 for value in B], alternative="less").pvalue
     )
     interval = stats.ttest_rel(x, y).confidence_interval(0.95)
     assert better.interval == pytest.approx((interval.low, interval.high))
@@ -185,7 +195,9 @@ def test_p_is_that_of_students_test_of_pairs(tmp_path):
 
 def test_the_best_of_many_equal_rows_is_seldom_refuted():
     table = paper("sce").tables["table-13"]
-    claim = next(one for one in table.claims if one.column == "cifar10" and one.best)
+    claim = next(
+        candidate for candidate in table.claims if candidate.column == "cifar10" and candidate.best
+    )
     generator, refuted = np.random.default_rng(0), 0
     for _ in range(25):
         values = {(row, "cifar10"): seeds(generator.normal(size=3)) for row in table.rows}
@@ -213,18 +225,18 @@ def test_the_error_of_the_test_images_is_that_of_the_bootstrap():
         [generator.uniform(size=400) < chance - gain for _ in range(3)] for gain in (0.0, 0.1)
     )
     none = Difference(mean=10.0, error=0.0, freedom=4, variance=0.0, cells=2)
-    found = with_test_images(none, first, second)
+    widened = with_test_images(none, first, second)
     drawn = generator.integers(400, size=(4000, 400))
     means = 100 * (np.mean(first, 0)[drawn] - np.mean(second, 0)[drawn]).mean(1)
     assert (
-        found.error == pytest.approx(means.std(), rel=0.05)
-        and found.freedom == 399
-        and found.mean == 10
+        widened.error == pytest.approx(means.std(), rel=0.05)
+        and widened.freedom == 399
+        and widened.mean == 10
     )
     both = with_test_images(
         Difference(mean=10.0, error=3.0, freedom=4, variance=1.0, cells=2), first, second
     )
-    assert both.error == pytest.approx((9 + found.error**2) ** 0.5) and 4 < both.freedom < 403
+    assert both.error == pytest.approx((9 + widened.error**2) ** 0.5) and 4 < both.freedom < 403
 
 
 def test_a_verdict_takes_the_test_images_in_where_it_has_them(tmp_path):
@@ -245,7 +257,9 @@ def test_a_verdict_takes_the_test_images_in_where_it_has_them(tmp_path):
 
 def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
     table = paper("sce").tables["table-5"]
-    claim = next(one for one in table.claims if one.more and "25 000" in one.text)
+    claim = next(
+        candidate for candidate in table.claims if candidate.more and "25 000" in candidate.text
+    )
     numbers = {
         ("sce", "cifar10"): [60.1, 61.2, 59.8],
         ("ressl", "cifar10"): [55.2, 56.0, 55.1],
@@ -256,9 +270,9 @@ def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
         np.subtract(numbers["sce", where], numbers["ressl", where])
         for where in ("cifar10", "cifar10-25k")
     ]
-    found = judge(claim, table.small, {place: seeds(given) for place, given in numbers.items()})
+    judgement = judge(claim, table.small, {place: seeds(given) for place, given in numbers.items()})
     welch = stats.ttest_ind(*gains, equal_var=False)
     interval = welch.confidence_interval(0.95)
-    assert found.holds == "yes" and found.p == pytest.approx(welch.pvalue)
-    assert found.interval == pytest.approx((interval.low, interval.high))
+    assert judgement.holds == "yes" and judgement.p == pytest.approx(welch.pvalue)
+    assert judgement.interval == pytest.approx((interval.low, interval.high))
     assert judge(claim, table.small, {}).holds == "not run"

@@ -26,8 +26,8 @@ def test_every_public_function_is_a_command(capsys):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_argument_says_what_it_means_and_can_be_given(name):
-    known = {one.field_info.name: one for one in options_of_app(command_app(name))}
-    assert all(one.parameter.help for one in known.values())
+    known = {argument.field_info.name: argument for argument in options_of_app(command_app(name))}
+    assert all(argument.parameter.help for argument in known.values())
     assert known.keys() - {"json"} == inspect.signature(function_of(name)).parameters.keys() - {
         "encoder"
     }

@@ -68,7 +68,9 @@ def test_a_line_says_how_many_images_were_read_and_left_out(run, coco_folder, tm
     shutil.copytree(coco_folder, tmp_path / "scenes")
     file = tmp_path / "scenes/annotations/train.json"
     content = json.loads(file.read_text())
-    content["annotations"] = [one for one in content["annotations"] if one["image_id"] > 1]
+    content["annotations"] = [
+        annotation for annotation in content["annotations"] if annotation["image_id"] > 1
+    ]
     file.write_text(json.dumps(content))
     words = ["transfer", run.path, tmp_path / "scenes", "--protocol", "detect", "--limit", "3"]
     assert main([*map(str, words), "--epochs", "1", "--no-baselines", "--json"]) == 0
@@ -126,11 +128,11 @@ def truth(*boxes, crowd=()):
     return AnnotatedImages((AnnotatedImage(Path("a.png"), 200, 200, objects),), ("cell",))
 
 
-def found(*boxes, scores=(0.9, 0.8)):
+def detections(*boxes, scores=(0.9, 0.8)):
     return [
         [
-            {"bbox": list(box), "category_id": 1, "score": one}
-            for box, one in zip(boxes, scores, strict=False)
+            {"bbox": list(box), "category_id": 1, "score": score}
+            for box, score in zip(boxes, scores, strict=False)
         ]
     ]
 
@@ -141,7 +143,7 @@ FIRST, SECOND = (0, 0, 50, 50), (100, 100, 50, 50)
 @pytest.mark.parametrize("kind", ["bbox", "segm", "keypoints"])
 def test_what_is_all_found_has_one_in_each_column(coco_folder, kind):
     _, test = open_annotated(coco_folder)
-    perfect = [[{**each, "score": 0.9} for each in one.objects] for one in test.images]
+    perfect = [[{**each, "score": 0.9} for each in image.objects] for image in test.images]
     numbers = average_precision(test, perfect, kind)
     assert all(value == pytest.approx(1) for value in numbers.values())
     assert {"AP", "AP50", "AP75"} <= set(numbers)
@@ -152,7 +154,7 @@ def test_overlap_of_two_thirds_counts_up_to_that():
     thresholds above.
     """
     expected = pytest.approx({"AP": 0.4, "AP50": 1.0, "AP75": 0.0, "AP cell": 0.4})
-    gold, guess = truth((0, 0, 100, 120)), found((0, 0, 100, 80))
+    gold, guess = truth((0, 0, 100, 120)), detections((0, 0, 100, 80))
     assert average_precision(gold, guess) == expected
     drawn = np.zeros((200, 200), np.uint8, order="F")
     drawn[:120, :100] = 1
@@ -163,16 +165,16 @@ def test_overlap_of_two_thirds_counts_up_to_that():
 
 
 def test_a_false_one_ahead_halves_the_precision_and_a_missed_one_ends_the_recall():
-    assert average_precision(truth(FIRST), found(SECOND, FIRST))["AP"] == pytest.approx(0.5)
-    assert average_precision(truth(FIRST), found(FIRST, SECOND))["AP"] == pytest.approx(1.0)
-    half = average_precision(truth(FIRST, SECOND), found(FIRST))
+    assert average_precision(truth(FIRST), detections(SECOND, FIRST))["AP"] == pytest.approx(0.5)
+    assert average_precision(truth(FIRST), detections(FIRST, SECOND))["AP"] == pytest.approx(1.0)
+    half = average_precision(truth(FIRST, SECOND), detections(FIRST))
     assert half["AP"] == pytest.approx(51 / 101)  # of the 101 levels of recall those up to a half
 
 
 def test_crowds_and_difficult_objects_neither_count_nor_cost():
     boxes = truth(FIRST, SECOND, crowd=(1,))
-    assert average_precision(boxes, found(FIRST))["AP"] == pytest.approx(1)
-    assert average_precision(boxes, found(SECOND, FIRST))["AP"] == pytest.approx(1)
+    assert average_precision(boxes, detections(FIRST))["AP"] == pytest.approx(1)
+    assert average_precision(boxes, detections(SECOND, FIRST))["AP"] == pytest.approx(1)
 
 
 def test_nothing_found_is_zero_and_nothing_to_find_is_an_error(monkeypatch):

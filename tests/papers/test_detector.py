@@ -41,32 +41,32 @@ def encoder(name, image_size=64, channels=3):
 )
 def test_every_setting_takes_one_step(coco_folder, name, task):
     train, test = open_annotated(coco_folder)
-    one, settings = encoder("small"), replace(DETECTORS[name], **TINY)
-    before = {key: value.clone() for key, value in one.state_dict().items()}
-    detector = build_detector(one, settings, task, 2, 2 if task == "keypoints" else 0)
+    net, settings = encoder("small"), replace(DETECTORS[name], **TINY)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    detector = build_detector(net, settings, task, 2, 2 if task == "keypoints" else 0)
     trunk = detector.backbone.maps.backbone.net
-    torch.testing.assert_close(trunk.state_dict(), one.backbone.net.state_dict())
+    torch.testing.assert_close(trunk.state_dict(), net.backbone.net.state_dict())
     fit_detector(detector, train, settings)
     assert not torch.equal(
-        trunk.conv.weight, one.backbone.net.conv.weight
+        trunk.conv.weight, net.backbone.net.conv.weight
     )  # all stages are trained
     assert all(
-        torch.equal(value, before[key]) for key, value in one.state_dict().items()
+        torch.equal(value, before[key]) for key, value in net.state_dict().items()
     )  # in a copy
-    found = find_objects(detector, test)
-    assert 0 <= average_precision(test, found, TASKS[task])["AP"] <= 1
+    objects = find_objects(detector, test)
+    assert 0 <= average_precision(test, objects, TASKS[task])["AP"] <= 1
 
 
 def test_the_papers_detectors_of_a_resnet_50():
-    one = encoder("resnet50", 224)
-    lorac = build_detector(one, replace(DETECTORS["lorac"], **SMALL_IMAGES), "segment", 2)
+    net = encoder("resnet50", 224)
+    lorac = build_detector(net, replace(DETECTORS["lorac"], **SMALL_IMAGES), "segment", 2)
     norms = [
         module for module in lorac.backbone.pyramid.modules() if isinstance(module, nn.BatchNorm2d)
     ]
     assert len(norms) == 8  # four maps, two convolutions each
     assert lorac.rpn.anchor_generator.sizes == ((32,), (64,), (128,), (256,), (512,))
     assert lorac.roi_heads.box_roi_pool.scales == [1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    sce = build_detector(one, replace(DETECTORS["sce"], **SMALL_IMAGES), "segment", 2)
+    sce = build_detector(net, replace(DETECTORS["sce"], **SMALL_IMAGES), "segment", 2)
     assert sce.backbone.out_channels == 1024 and sce.rpn.anchor_generator.sizes == (
         (32, 64, 128, 256, 512),
     )
@@ -125,7 +125,7 @@ def test_norms_have_their_own_weight_decay():
     detector = build_detector(encoder("small"), DETECTORS["lorac"], "detect", 2)
     rest, norms = detector_optimizer(detector, DETECTORS["lorac"]).param_groups
     assert (rest["weight_decay"], norms["weight_decay"]) == (1e-4, 0)
-    assert sum(one.numel() for one in norms["params"]) == 2 * (
+    assert sum(parameter.numel() for parameter in norms["params"]) == 2 * (
         64 * 3 + 256 * 3 + 6 * 256
     )  # trunk; six in the pyramid
 
@@ -156,7 +156,7 @@ def test_strides_and_channels(name, image_size, strides, channels):
     assert (maps.strides, maps.channels) == (strides, channels)
     side = 2 * strides[-1]
     with torch.no_grad():
-        assert [one.shape[1:] for one in maps(torch.zeros(1, 1, side, side))] == [
+        assert [level.shape[1:] for level in maps(torch.zeros(1, 1, side, side))] == [
             (dim, side // stride, side // stride)
             for dim, stride in zip(channels, strides, strict=True)
         ]

@@ -18,7 +18,7 @@ def test_pictures_of_runs_stand_side_by_side_in_their_order(tmp_path):
     side_by_side(pictures).savefig(tmp_path / "both.png")
     both = matplotlib.image.imread(tmp_path / "both.png")[..., :3]
     across = [np.argwhere((both == pixels[0, 0]).all(axis=2))[:, 1] for pixels in (red, blue)]
-    assert all(len(found) > 10_000 for found in across) and across[0].max() < across[1].min()
+    assert all(len(columns) > 10_000 for columns in across) and across[0].max() < across[1].min()
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_figures_have_a_picture_and_tables_over_one_quantity_of_one_net(tmp_path
 def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatch):
     drawn, hist = {}, matplotlib.axes.Axes.hist
 
-    def noted(axes, numbers, edges, weights, label, **how):
+    def noted(axes, numbers, edges, weights, label, **options):
         drawn[label] = sorted(numbers), edges, sum(weights)
-        return hist(axes, numbers, edges, weights=weights, label=label, **how)
+        return hist(axes, numbers, edges, weights=weights, label=label, **options)
 
     monkeypatch.setattr(matplotlib.axes.Axes, "hist", noted)
     table = paper("lorac").tables["figure-4c"]

@@ -57,9 +57,9 @@ def test_the_nuclear_norm_of_32_unit_rows_lies_between_equal_and_orthogonal_ones
 
 def test_a_measure_tells_what_it_read(run, capsys):
     main(["nuclear", json.dumps({"unit": "norm"}), str(run.path), "--json"])
-    told = json.loads(capsys.readouterr().out)
-    assert math.sqrt(32) <= told["result"] < 32
-    assert [one["line"] for one in told["read"]] == [
+    printed = json.loads(capsys.readouterr().out)
+    assert math.sqrt(32) <= printed["result"] < 32
+    assert [entry["line"] for entry in printed["read"]] == [
         "digits, the split train of train, test: 1437 images read",  # for the projector
         "digits, the split test of train, test: 360 images read",
     ]
@@ -89,9 +89,9 @@ def test_the_projector_of_a_run_is_that_of_its_last_step(run):
 def test_the_plane_is_measured_on_the_test_images(run, monkeypatch):
     monkeypatch.setattr(nearfar, "map", partial(nearfar.map, epochs=2, num_views=2), raising=False)
     (run.path / "plane.html").write_text("left by a measurement that was stopped")
-    found = MEASURES["plane"]({}, run.path)
+    plane = MEASURES["plane"]({}, run.path)
     numbers = json.loads((run.path / "plane.json").read_text())
-    assert found == 100 * numbers["knn_map"] and numbers["images"] == 360
+    assert plane == 100 * numbers["knn_map"] and numbers["images"] == 360
 
 
 def test_only_losses_of_one_network_are_measured_alone(tmp_path):
@@ -120,7 +120,7 @@ def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, mon
 def test_the_first_trial_of_a_process_gives_no_time(tmp_path, monkeypatch):
     speeds = iter([99.0, 50.0, 20.0])
     monkeypatch.setattr(measures, "SECONDS", 0.0)
-    monkeypatch.setattr(measures, "training_speed", lambda *given, **how: next(speeds))
+    monkeypatch.setattr(measures, "training_speed", lambda *given, **options: next(speeds))
     given = dict(method="simclr", encoder="tiny", batch_size=100)
     assert MEASURES["step-time"](given, tmp_path) == 1000 * 100 / 50
     MEASURES["step-memory"](given, tmp_path)
@@ -139,6 +139,6 @@ def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
         **options,
     )
     for name, start in (("temperature", 0.2), ("bias", -5.0)):
-        found = [line["monitored"][name] for line in run.metrics if "monitored" in line]
-        assert MEASURES["last"](dict(metric=f"monitored.{name}"), run.path) == found[-1]
-        assert found[0] == pytest.approx(start) and found[-1] != found[0]
+        values = [line["monitored"][name] for line in run.metrics if "monitored" in line]
+        assert MEASURES["last"](dict(metric=f"monitored.{name}"), run.path) == values[-1]
+        assert values[0] == pytest.approx(start) and values[-1] != values[0]

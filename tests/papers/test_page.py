@@ -47,9 +47,9 @@ def table_of(path):
 
 @pytest.mark.parametrize("path", TABLES)
 def test_verdicts_and_pages_follow_from_the_json(anew, path):
-    there, again = json.loads((PAPERS / path).read_text()), json.loads((anew / path).read_text())
-    assert again["claims"] == there["claims"]
-    assert again["cells"] == there["cells"]  # nothing is lost by a change of settings
+    kept, again = json.loads((PAPERS / path).read_text()), json.loads((anew / path).read_text())
+    assert again["claims"] == kept["claims"]
+    assert again["cells"] == kept["cells"]  # nothing is lost by a change of settings
     page = Path(path).with_suffix(".md")
     assert (anew / page).read_text() == (PAPERS / page).read_text()
     assert "| 0.00 " not in (PAPERS / page).read_text()  # a small number has its digits
@@ -62,8 +62,10 @@ def test_the_page_of_claims_follows_from_the_json(anew):
 def values_of(path):
     cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
     return {
-        tuple(cell.split("/")): {s: np.mean(one["value"]) for s, one in found["seeds"].items()}
-        for cell, found in cells.items()
+        tuple(cell.split("/")): {
+            s: np.mean(run["value"]) for s, run in cell_results["seeds"].items()
+        }
+        for cell, cell_results in cells.items()
     }
 
 
@@ -75,12 +77,12 @@ def cell_in(values, words):
 
 def check(number, source):
     """Assert that a number of the page is what the source in its comment says."""
-    name, _, what = source.partition(": ")
+    name, _, measure = source.partition(": ")
     if source == "tiny":
         parameters = build_backbone("tiny", image_size=32, channels=3).parameters()
         assert number == f"{sum(each.numel() for each in parameters) / 1e6:.1f}"
     elif name == "claims":
-        what, _, words = what.partition(" of ")
+        measure, _, words = measure.partition(" of ")
         every = [
             claim
             for table in pages.tables_in(PAPERS).values()
@@ -92,9 +94,9 @@ def check(number, source):
         counts |= {"all": len(every), "tested": len(tested)}
         counts["decided"] = sum(claim["holds"] in ("yes", "no") for claim in tested)
         counts["survive"] = sum(holm([claim["p"] for claim in tested]))
-        assert int(number) == counts[what]
+        assert int(number) == counts[measure]
     elif name == "bench":
-        case, batch, dim = what.rsplit(" ", 2)
+        case, batch, dim = measure.rsplit(" ", 2)
         rows = json.loads((DOCS / "benchmark-losses.json").read_text())["rows"]
         (row,) = [
             r for r in rows if (r["case"], r["batch"], r["dim"]) == (case, int(batch), int(dim))
@@ -102,18 +104,18 @@ def check(number, source):
         assert int(number) == round(1000 * row["median"])
     else:
         values = values_of(name)
-        cells, verdict = re.fullmatch(r"(.*?)(?: (decided|not decided))?", what).groups()
+        cells, verdict = re.fullmatch(r"(.*?)(?: (decided|not decided))?", measure).groups()
         first, *second = (cell_in(values, each) for each in cells.split(" - "))
-        found = statistics.mean(values[first].values())
+        value = statistics.mean(values[first].values())
         if second:
             _, table = table_of(f"{name}.json")
             judgement = judge(
                 Claim(text="", better=("/".join(first), "/".join(second[0]))), table, values
             )
-            found = judgement.difference
+            value = judgement.difference
             assert verdict is None or (judgement.holds in ("yes", "no")) == (verdict == "decided")
         digits = len(number.partition(".")[2])
-        signed = found if number[0] in "+-" else abs(found)
+        signed = value if number[0] in "+-" else abs(value)
         assert float(number) == pytest.approx(signed, abs=0.5001 * 10**-digits)
 
 

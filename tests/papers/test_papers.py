@@ -77,10 +77,10 @@ def test_settings_are_merged_from_left_to_right(tmp_path):
 
 def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
     table = read_paper(written(tmp_path)).tables["table-1"]
-    linear = read_paper(written(tmp_path, lambda one: one.update(metric="linear"))).tables[
+    linear = read_paper(written(tmp_path, lambda content: content.update(metric="linear"))).tables[
         "table-1"
     ]
-    other = read_paper(written(tmp_path, lambda one: one["common"].update(seed=1))).tables[
+    other = read_paper(written(tmp_path, lambda content: content["common"].update(seed=1))).tables[
         "table-1"
     ]
     assert [cell.key for cell in table.cells()] == [cell.key for cell in linear.cells()]
@@ -134,9 +134,9 @@ def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
 @pytest.mark.parametrize("name", paper_names())
 def test_every_run_of_a_paper_has_settings_that_exist(name):
     for table in paper(name).tables.values():
-        for one in filter(None, (table, table.small)):
-            check_cells(one)
-            assert {cell.settings.get("data", "digits") for cell in one.cells()} <= {
+        for variant in filter(None, (table, table.small)):
+            check_cells(variant)
+            assert {cell.settings.get("data", "digits") for cell in variant.cells()} <= {
                 *paper(name).data,
                 "digits",
             }
@@ -148,12 +148,12 @@ def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_noth
         ("methods", "digits", "full", False),
     ):
         cell = paper(name).tables[table].at(size).cells()[0]
-        found = {
+        samples = {
             f"{cell.row}/{cell.column}": {
                 "seeds": {"0": {"value": 1.0}, "1": {"value": 2.0, "versions": {}}}
             }
         }
-        assert [has(found, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]
+        assert [has(samples, cell, seed) for seed in (0, 1, 2)] == [not again, True, False]
 
 
 def test_the_keys_of_the_health_are_those_of_metrics():

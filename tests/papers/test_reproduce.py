@@ -157,8 +157,8 @@ def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, mon
         f"on {machine()}." in Path("reproduced/own/table-2.md").read_text()
     )  # the one that measured
     Path("mine.yaml").write_text(OWN)  # another table with the same run
-    found = nearfar_papers.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
-    assert found == again["own/table-3"]["cells"]
+    cells = nearfar_papers.reproduce("mine.yaml/table-3")["mine/table-3"]["cells"]
+    assert cells == again["own/table-3"]["cells"]
 
 
 def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(again):
@@ -204,14 +204,16 @@ DAMAGED = {
 def test_damaged_predictions_are_one_line(tmp_path, damage):
     path = tmp_path / "predictions.npz"
     np.savez(path, truth=TRUE, knn=np.array([0, 1, 1, 1]), few_1=np.array([TRUE, TRUE[::-1]]))
-    found = right_in(path)
-    assert found["knn"].tolist() == [True, True, False, True]
-    assert found["few_1"].tolist() == [[True] * 4, [False, False, False, False]]
+    right = right_in(path)
+    assert right["knn"].tolist() == [True, True, False, True]
+    assert right["few_1"].tolist() == [[True] * 4, [False, False, False, False]]
     path.unlink()
     DAMAGED[damage](path)
-    with pytest.raises(ValueError, match=r"predictions\.npz is damaged; evaluate again: ") as told:
+    with pytest.raises(
+        ValueError, match=r"predictions\.npz is damaged; evaluate again: "
+    ) as caught:
         right_in(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_tables_can_be_judged_anew_without_running_anything(again):
@@ -258,7 +260,7 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["saclr/table-33"], "there is no table of saclr 'table-33': did you mean 'table-3'"),
         (
@@ -269,14 +271,14 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
         (["missing.yaml"], "missing.yaml"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complaint, words, told):
+def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complaint, words, message):
     monkeypatch.chdir(tmp_path)
-    assert told in complaint("reproduce", *words)
+    assert message in complaint("reproduce", *words)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "told"),
+    ("was", "becomes", "message"),
     [
         (
             "metric: knn",
@@ -309,12 +311,12 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complai
     ],
 )
 def test_a_paper_that_cannot_be_run_is_refused_before_anything_runs(
-    tmp_path, monkeypatch, complaint, was, becomes, told
+    tmp_path, monkeypatch, complaint, was, becomes, message
 ):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(OWN.replace(was, becomes, 1))
-    said = complaint("reproduce", "own.yaml")
-    assert "table-1" in said and told in said
+    printed = complaint("reproduce", "own.yaml")
+    assert "table-1" in printed and message in printed
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
@@ -339,10 +341,10 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(tmp_path, monkeypatch
     monkeypatch.setattr(runs._Commands, "run", run)
     Path("own.yaml").write_text(own)
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 1
-    said = capsys.readouterr()
-    assert said.err == "nearfar: 2 of 3 runs failed; the same command tries them again\n"
-    assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in said.out
-    assert "failed: nearfar: it is too large (see" in said.out
+    output = capsys.readouterr()
+    assert output.err == "nearfar: 2 of 3 runs failed; the same command tries them again\n"
+    assert "failed: ValueError: results.json has no finetune_50_top5, but finetune_50" in output.out
+    assert "failed: nearfar: it is too large (see" in output.out
     cells = json.loads(Path("reproduced/own/table-2.json").read_text())["cells"]
     assert cells["matrix/n"]["seeds"]["0"]["value"] == 7 and not cells["row/n"]["seeds"]
 
@@ -371,10 +373,10 @@ def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, cap
         Path(f"data/photos/{number}.png").write_bytes(png(number))
     Path("data/photos/cut.png").write_bytes(png(0)[:60])
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    read = [line for line in said if "images read" in line]
+    lines = capsys.readouterr().out.splitlines()
+    read = [line for line in lines if "images read" in line]
     assert read == ["data/photos: 20 images read, 1 left out: 1 cut off"]
-    assert said.index(read[0]) < next(i for i, line in enumerate(said) if line.startswith("1/2"))
+    assert lines.index(read[0]) < next(i for i, line in enumerate(lines) if line.startswith("1/2"))
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):

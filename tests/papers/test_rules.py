@@ -44,13 +44,13 @@ LISTED = {f"nearfar.{name}" for names in EXCEPTIONS.values() for name in names.s
 
 def used():
     """Names that are imported from nearfar, as "nearfar.room.name", with the files that do so."""
-    found = {}
+    imports = {}
     for path in FILES:
         names = {name for name in imported(path) if name.partition(".")[0] == "nearfar"}
         for name in names:  # of `from a import b` both a and a.b are listed
             if not any(other.startswith(f"{name}.") for other in names):
-                found.setdefault(name, set()).add(path.name)
-    return found
+                imports.setdefault(name, set()).add(path.name)
+    return imports
 
 
 def is_a_helper(name):
@@ -81,7 +81,7 @@ def test_what_nearfar_wraps_is_not_used_beside_it(library):
 
 
 def test_functions_fit_on_a_screen_and_nobody_passes_a_console():
-    found = []
+    violations = []
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
@@ -94,5 +94,5 @@ def test_functions_fit_on_a_screen_and_nobody_passes_a_console():
                 spared = first.end_lineno - first.lineno + 1 if documented else 0
                 lines = node.end_lineno - node.lineno + 1 - spared
                 if lines > LONGEST or (below and len(names) > 8) or known & {"console", "progress"}:
-                    found.append(f"{path.name}: {node.name}")
-    assert not found
+                    violations.append(f"{path.name}: {node.name}")
+    assert not violations

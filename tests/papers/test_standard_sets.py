@@ -105,9 +105,9 @@ def test_caltech_is_drawn_30_of_each_class_and_the_rest(tmp_path):
 @pytest.mark.parametrize("name", ["cifar10", "sun397", "voc2007"])
 def test_missing_files_are_one_clear_line(tmp_path, name):
     match = rf"{STANDARD_SETS[name].kind} finds no files in .*nothing is downloaded"
-    with pytest.raises(FileNotFoundError, match=match) as told:
+    with pytest.raises(FileNotFoundError, match=match) as caught:
         open_standard(STANDARD_SETS[name], tmp_path)
-    assert "\n" not in str(told.value) and "download=True" not in str(told.value)
+    assert "\n" not in str(caught.value) and "download=True" not in str(caught.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     with pytest.raises(ValueError, match="`root=DIR`"):
         open_standard(STANDARD_SETS[name], None)
@@ -117,10 +117,10 @@ def test_the_tables_of_the_papers():
     """SCE Table 9 has 11 of them; the metrics are those of section 4.4; LORAC Table 2 has all but
     VOC.
     """
-    mean = {name for name, one in STANDARD_SETS.items() if one.metric == "mean_per_class"}
+    mean = {name for name, standard in STANDARD_SETS.items() if standard.metric == "mean_per_class"}
     assert mean == {"aircraft", "caltech101", "flowers102", "pets"}
     assert len(STANDARD_SETS) == 12 and STANDARD_SETS["voc2007"].metric == "eleven_point_map"
-    long = {name for name, one in STANDARD_SETS.items() if one.steps == 30_000}
+    long = {name for name, standard in STANDARD_SETS.items() if standard.steps == 30_000}
     assert (
         standard_set("torchvision:OxfordIIITPet")[0] == "pets" and standard_set("photos/") is None
     )
@@ -143,22 +143,22 @@ def test_pieces_are_put_together_and_labels_stay_with_their_images(tmp_path, log
     splits = open_standard(STANDARD_SETS["voc2007"], tmp_path)
     twice = {"once": means, "again": lambda pixels: 2 * means(pixels)}
     sets = LabelledSets(splits, "torchvision:voc2007")
-    found = dict(features_in_pieces(sets, FITTED, twice))
+    in_pieces = dict(features_in_pieces(sets, FITTED, twice))
     lines = [line for line in log.lines if line.startswith("torchvision:")]
     assert [line.partition(" of ")[0] for line in lines] == [
         f"torchvision:voc2007, the split {name}" for name in splits
     ]
     assert "train, validation, test: 6 images read" in lines[0] and "left out" not in lines[0]
     assert "5 images read, 1 left out: 1 (cannot identify image file" in lines[2]
-    features, labels = found["once"]["test"]
-    assert features.shape == (5, 3) and torch.equal(found["again"]["test"][0], 2 * features)
+    features, labels = in_pieces["once"]["test"]
+    assert features.shape == (5, 3) and torch.equal(in_pieces["again"]["test"][0], 2 * features)
     reds = torch.tensor([0.0, 125, 0, 250, 125])  # of images 0, 2, 3, 4 and 5
     assert (features[:, 0] - reds).abs().max() < 10
     assert labels[:, VOC_CLASSES.index("cat")].tolist() == [1, 1, 1, -1, 1]
     assert labels[:, VOC_CLASSES.index("bus")].tolist() == [0, -1, -1, -1, -1]
-    assert len(found["once"]["train"][1]) == len(found["once"]["validation"][1]) == 6
+    assert len(in_pieces["once"]["train"][1]) == len(in_pieces["once"]["validation"][1]) == 6
     some = splits["train"].sampled(4, 0)
     [(_, few)] = features_in_pieces(LabelledSets({"train": some}), FITTED, {"means": means})
     rows = sample(6, 4, 0)
-    assert torch.equal(few["train"][0], found["once"]["train"][0][rows]) and len(some) == 4
-    assert (few["train"][1] == found["once"]["train"][1][rows]).all()
+    assert torch.equal(few["train"][0], in_pieces["once"]["train"][0][rows]) and len(some) == 4
+    assert (few["train"][1] == in_pieces["once"]["train"][1][rows]).all()

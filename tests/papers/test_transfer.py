@@ -88,7 +88,7 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("--protocol transfr", "there is no protocol 'transfr': did you mean 'transfer'"),
         ("--protocol knn", "there are transfer, transfer-sgd"),
@@ -98,7 +98,7 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, monkeypatch):
         ("--limit 0", "--limit"),
     ],
 )
-def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, said):
+def test_mistakes_are_one_line_and_change_nothing(run, complaint, line, message):
     before = run.results
-    assert said in complaint("transfer", run.path, *line.split())
+    assert message in complaint("transfer", run.path, *line.split())
     assert run.results == before

@@ -110,9 +110,9 @@ def test_sgd_finds_a_rate_that_serves_on_a_fifth_of_the_training_images(clouds):
     best = (test_x[:, :4].argmax(1).numpy() == test_y).mean()
     result = transfer_sgd_accuracy((train_x, train_y), None, (test_x, test_y), steps=300)
     assert result.score == pytest.approx(best, abs=0.03) and result.chosen in RATES
-    one = torch.eye(2), ["a", "a"]
+    single = torch.eye(2), ["a", "a"]
     with pytest.raises(ValueError, match="two classes"):
-        transfer_accuracy(one, None, one)
+        transfer_accuracy(single, None, single)
 
 
 def test_all_images_are_one_svm_for_each_class_on_unit_features(clouds):
@@ -124,20 +124,20 @@ def test_all_images_are_one_svm_for_each_class_on_unit_features(clouds):
         expected.append(
             area_precision(test_y == label, svm.decision_function(normalize(test_x.numpy())))
         )
-    found = low_shot_precision((train_x * 7, train_y), (test_x * 3, test_y), shots=())
+    precision = low_shot_precision((train_x * 7, train_y), (test_x * 3, test_y), shots=())
     assert (
-        found[None].mean == pytest.approx(np.mean(expected), abs=1e-4)
-        and found[None].deviation == 0
+        precision[None].mean == pytest.approx(np.mean(expected), abs=1e-4)
+        and precision[None].deviation == 0
     )
 
 
 def test_more_shots_are_better_and_a_seed_is_a_result(clouds):
-    found = low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
+    precision = low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
     assert (
-        found[2].mean < found[16].mean < found[None].mean
-        and found[2].deviation > found[16].deviation > 0
+        precision[2].mean < precision[16].mean < precision[None].mean
+        and precision[2].deviation > precision[16].deviation > 0
     )
-    assert found == low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
+    assert precision == low_shot_precision(clouds[:2], clouds[2:], shots=(2, 16))
 
 
 def test_one_label_an_image_is_a_matrix_with_one_1_in_a_row(clouds):
@@ -158,8 +158,8 @@ def test_every_class_gets_its_positives_and_an_image_of_two_may_come_twice():
 
 def test_a_class_that_training_lacks_is_found_by_chance():
     x = torch.eye(4)
-    found = low_shot_precision((x[[0, 1]], ["a", "b"]), (x, ["a", "b", "c", "d"]), shots=())
-    assert found[None].mean == pytest.approx((1 + 1 + 1 / 4 + 1 / 4) / 4)
+    precision = low_shot_precision((x[[0, 1]], ["a", "b"]), (x, ["a", "b", "c", "d"]), shots=())
+    assert precision[None].mean == pytest.approx((1 + 1 + 1 / 4 + 1 / 4) / 4)
 
 
 THERE = np.array([True, False, True, False, False, True])
@@ -174,23 +174,23 @@ def test_by_hand():
     assert area_precision(THERE, SCORES) == pytest.approx((1 + 2 / 3 + 1 / 2) / 3)
 
 
-def naive(there, scores):
+def naive(relevant, scores):
     order = np.argsort(-scores)
-    hits = there[order].cumsum()
+    hits = relevant[order].cumsum()
     precision, recall = hits / np.arange(1, len(hits) + 1), hits / hits[-1]
     eleven = np.mean([max(precision[recall >= t - 1e-9]) for t in np.arange(11) / 10])
-    area = np.mean([max(precision[rank:]) for rank in np.flatnonzero(there[order])])
+    area = np.mean([max(precision[rank:]) for rank in np.flatnonzero(relevant[order])])
     return eleven, area
 
 
 def test_random_rankings_are_those_of_a_plain_loop_and_above_the_curve_that_is_not_made_to_fall():
     generator = np.random.default_rng(0)
     for _ in range(20):
-        there, scores = generator.random(50) < 0.3, generator.random(50)
-        eleven, area = naive(there, scores)
-        assert eleven_point_precision(there, scores) == pytest.approx(eleven)
-        assert area_precision(there, scores) == pytest.approx(area)
-        assert area >= average_precision_score(there, scores)
+        relevant, scores = generator.random(50) < 0.3, generator.random(50)
+        eleven, area = naive(relevant, scores)
+        assert eleven_point_precision(relevant, scores) == pytest.approx(eleven)
+        assert area_precision(relevant, scores) == pytest.approx(area)
+        assert area >= average_precision_score(relevant, scores)
 
 
 def test_difficult_images_and_classes_that_nothing_shows_are_left_out():
@@ -212,14 +212,14 @@ def test_the_results_of_a_protocol_by_name(clouds):
     train, test = (clouds[0][:200], clouds[1][:200]), (clouds[2][:200], clouds[3][:200])
     shots = low_shot_precision(train, test, seed=1)
     parts = [(train[0][part], train[1][part]) for part in (slice(80), slice(80, None))]
-    found = protocol_results(
+    results = protocol_results(
         "low-shot", {"train": parts[0], "validation": parts[1], "test": test}, seed=1
     )
     expected = {f"low_shot_{k or 'all'}": score.mean for k, score in shots.items()}
     expected |= {
         f"low_shot_{k}_std": score.deviation for k, score in shots.items() if k is not None
     }
-    assert found == pytest.approx(expected)
+    assert results == pytest.approx(expected)
     sgd = protocol_results("transfer-sgd", {"train": train, "test": test}, steps=50, seed=1)
     assert sgd == {"transfer_sgd": transfer_sgd_accuracy(train, None, test, steps=50, seed=1).score}
 

@@ -60,14 +60,16 @@ def _warned():
     if torch.accelerator.current_accelerator().type != "cuda":
         yield notes
         return
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield notes
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    for one in said:
-        if "synchroniz" in str(one.message) and "nearfar" in one.filename:
-            with open(one.filename) as source:
-                notes.append((str(one.message), source.read().splitlines()[one.lineno - 1].strip()))
+    for warning in caught:
+        if "synchroniz" in str(warning.message) and "nearfar" in warning.filename:
+            with open(warning.filename) as source:
+                notes.append(
+                    (str(warning.message), source.read().splitlines()[warning.lineno - 1].strip())
+                )

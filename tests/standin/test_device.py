@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
-    assert [find_device(asked).type for asked in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
+    assert [find_device(wish).type for wish in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
     assert gpu_names() == [NAME] and build_fabric("auto", "32-true").device == DEVICE
     with pytest.raises(
         ValueError, match=f"`accelerator='xpu'`: torch finds no such device.*{NAME} and the CPU"
@@ -113,8 +113,8 @@ def test_a_device_without_float64_computes_what_needs_it_on_the_cpu():
         )
         assert whitened(z1.to(NAME), z2.to(NAME)) == pytest.approx(wmse, rel=1e-6)
         assert torch.equal(nearest_rows(z1.to(NAME), k=3, metric="euclidean").index.cpu(), near)
-        found = float(LORAC()(queries.to(NAME), keys.to(NAME), queue.to(NAME)))
-        assert found == pytest.approx(lorac, rel=1e-6)
+        value = float(LORAC()(queries.to(NAME), keys.to(NAME), queue.to(NAME)))
+        assert value == pytest.approx(lorac, rel=1e-6)
     assert in_float64(z1.to(NAME)).device.type == NAME
 
 
@@ -124,7 +124,7 @@ def test_how_a_run_computes_on_a_device():
     """
     taken = {
         (device.type, precision): [
-            name for name, one in setup_of(device, precision)._asdict().items() if one.value
+            name for name, option in setup_of(device, precision)._asdict().items() if option.value
         ]
         for device in (CPU, DEVICE, torch.device("cuda"), torch.device("mps"))
         for precision in ("32-true", "bf16-mixed", "16-mixed")
@@ -139,12 +139,16 @@ def test_how_a_run_computes_on_a_device():
 
 
 def test_doctor_tells_the_device_and_why(log):
-    found = nearfar.doctor()
-    assert found["device"] == NAME and found["precision"] == "32-true" and found["problems"] == []
-    assert found["gpus"] == [{"name": NAME, "memory": None, "bfloat16": True, "float64": True}]
-    assert found["setup"]["fused"]["value"] and not found["setup"]["compiled"]["value"]
-    told = log.text
-    assert f"device     {NAME}\n" in told and "fused: yes, one kernel in place of many" in told
+    diagnosis = nearfar.doctor()
+    assert (
+        diagnosis["device"] == NAME
+        and diagnosis["precision"] == "32-true"
+        and diagnosis["problems"] == []
+    )
+    assert diagnosis["gpus"] == [{"name": NAME, "memory": None, "bfloat16": True, "float64": True}]
+    assert diagnosis["setup"]["fused"]["value"] and not diagnosis["setup"]["compiled"]["value"]
+    text = log.text
+    assert f"device     {NAME}\n" in text and "fused: yes, one kernel in place of many" in text
 
 
 @pytest.mark.parametrize(
@@ -172,15 +176,15 @@ def test_random_numbers_of_a_device_are_put_back():
     torch.manual_seed(1)
     with seeded(NAME, 5):
         inner = drawn()
-    for one, other, of_seed in zip(wanted, drawn(), inner, strict=True):
-        assert torch.equal(one, other) and not torch.equal(one, of_seed)
+    for expected, other, of_seed in zip(wanted, drawn(), inner, strict=True):
+        assert torch.equal(expected, other) and not torch.equal(expected, of_seed)
     with seeded(NAME, 5):
-        assert all(torch.equal(one, other) for one, other in zip(inner, drawn(), strict=True))
+        assert all(torch.equal(draw, other) for draw, other in zip(inner, drawn(), strict=True))
 
 
 def test_searches_run_on_the_gpu_and_end_on_the_cpu():
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32))
-    found = find_nearest(rows, rows[:4], k=3)
+    nearest = find_nearest(rows, rows[:4], k=3)
     wanted = nearest_rows(rows, rows[:4], k=3)
-    assert found.index.device.type == "cpu" and torch.equal(found.index, wanted.index)
-    torch.testing.assert_close(found.distance, wanted.distance)
+    assert nearest.index.device.type == "cpu" and torch.equal(nearest.index, wanted.index)
+    torch.testing.assert_close(nearest.distance, wanted.distance)

@@ -25,12 +25,12 @@ def evaluate(loss, given, forward=nullcontext):
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_is_the_same_and_waits_for_nothing(name, device, tolerance, waits_for):
     given = inputs(name, dtype=torch.float32)
-    here, there = make(name), make(name).to(device)
+    own, sent = make(name), make(name).to(device)
     for _ in range(2):  # the second time with the state that the first has left
-        wanted, wanted_gradients = evaluate(here, given)
+        wanted, wanted_gradients = evaluate(own, given)
         moved = [x.to(device) for x in given]
         with waits_for() as waits:
-            value, gradients = evaluate(there, moved)
+            value, gradients = evaluate(sent, moved)
         assert value.device == device
         torch.testing.assert_close(value.cpu(), wanted, **tolerance)
         for gradient, other in zip(gradients, wanted_gradients, strict=True):
@@ -38,8 +38,8 @@ def test_a_loss_is_the_same_and_waits_for_nothing(name, device, tolerance, waits
             if gradient is not None:
                 torch.testing.assert_close(gradient.cpu(), other, **tolerance)
         assert {line for _, line in waits} <= ({EIGH} if name.startswith("LORAC") else set())
-    for key, saved in there.state_dict().items():
-        torch.testing.assert_close(saved.cpu(), here.state_dict()[key], **tolerance)
+    for key, saved in sent.state_dict().items():
+        torch.testing.assert_close(saved.cpu(), own.state_dict()[key], **tolerance)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -57,5 +57,5 @@ def test_a_loss_leaves_autocast(name, device):
         assert (rows @ rows).dtype == torch.bfloat16
     value, others = evaluate(loss, given, lower)  # the way back stays outside, as torch advises
     assert value.dtype == torch.float32 and torch.equal(value.cpu(), plain.cpu())
-    for one, other in zip(gradients, others, strict=True):
-        assert one is None or torch.equal(one.cpu(), other.cpu())
+    for gradient, other in zip(gradients, others, strict=True):
+        assert gradient is None or torch.equal(gradient.cpu(), other.cpu())

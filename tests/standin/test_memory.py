@@ -46,8 +46,10 @@ def test_out_of_memory_names_what_helps(micro_batch, little_memory, images_file,
         | ({} if micro_batch is None else {"micro_batch": micro_batch})
     )
     assert main(["pretrain", images_file, "--out", str(tmp_path / "run"), *to_argv(options)]) == 1
-    [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nearfar: ")]
-    assert "out of memory" in said and "try --micro-batch auto" in said
+    [message] = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("nearfar: ")
+    ]
+    assert "out of memory" in message and "try --micro-batch auto" in message
 
 
 def test_auto_finds_a_size_and_trains_as_that_size_does(
@@ -71,6 +73,6 @@ def test_auto_finds_a_size_and_trains_as_that_size_does(
         )
         for size in ("auto", 4)
     ]
-    one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-    assert tried[:6] == [None, 8, 4, 4, 4, 4] and len(one) == 4
-    assert one == pytest.approx(two, rel=1e-6)
+    first, second = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+    assert tried[:6] == [None, 8, 4, 4, 4, 4] and len(first) == 4
+    assert first == pytest.approx(second, rel=1e-6)

@@ -55,8 +55,8 @@ def test_an_optimiser_takes_the_steps_of_the_cpu(name, device, tolerance, waits_
     wanted = train(*begin(name, torch.device("cpu")), range(2 * STEPS))
     with waits_for() as waits:
         net, optimizer = begin(name, device)
-        found = train(net, optimizer, range(2 * STEPS))
-    torch.testing.assert_close(found, wanted, **tolerance)
+        weights = train(net, optimizer, range(2 * STEPS))
+    torch.testing.assert_close(weights, wanted, **tolerance)
     assert all(line == "a test" for _, line in waits)
 
 

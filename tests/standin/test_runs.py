@@ -56,12 +56,12 @@ def begin_and_stop(*given, **options):
 def same_metrics(run, other, tolerance):
     """Losses, learning rates and health line by line."""
     assert [line["step"] for line in run.metrics] == [line["step"] for line in other.metrics]
-    for one, two in zip(run.metrics, other.metrics, strict=True):
-        for key in {"loss", "lr"} & one.keys():
-            assert one[key] == pytest.approx(two[key], rel=10 * tolerance["rtol"])
+    for entry, other_entry in zip(run.metrics, other.metrics, strict=True):
+        for key in {"loss", "lr"} & entry.keys():
+            assert entry[key] == pytest.approx(other_entry[key], rel=10 * tolerance["rtol"])
         measured, wanted = (
             {k: v for k, v in line.get("health", {}).items() if v is not None}
-            for line in (one, two)
+            for line in (entry, other_entry)
         )
         assert measured == pytest.approx(wanted, rel=0.02, abs=0.02)
     assert run.verdict.state == other.verdict.state
@@ -111,14 +111,20 @@ def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
     """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose
     scale is saved.
     """
-    asked = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
+    settings = [("cpu", "32-true"), ("cpu", precision), ("gpu", precision)]
     runs = [
-        begin(images_file, tmp_path / "-".join(one), one[0], precision=one[1], epochs=1, seed=1)
-        for one in asked
+        begin(
+            images_file, tmp_path / "-".join(given), given[0], precision=given[1], epochs=1, seed=1
+        )
+        for given in settings
     ]
-    full, one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+    full, half, half_on_device = (
+        [line["loss"] for line in run.metrics if "loss" in line] for run in runs
+    )
     assert (
-        one == pytest.approx(two, rel=0.02) and one == pytest.approx(full, rel=0.1) and one != full
+        half == pytest.approx(half_on_device, rel=0.02)
+        and half == pytest.approx(full, rel=0.1)
+        and half != full
     )
     saved = torch.load(
         runs[2].path / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True
@@ -137,8 +143,8 @@ def test_images_that_workers_decode_and_views_of_ones_own(tmp_path, tolerance):
             begin(tmp_path / "images", tmp_path / f"{name}-{w}", w, **options, **more)
             for w in ("cpu", "gpu")
         ]
-        one, two = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-        assert len(one) == 3 and one == pytest.approx(two, rel=tolerance["rtol"])
+        first, second = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
+        assert len(first) == 3 and first == pytest.approx(second, rel=tolerance["rtol"])
 
 
 def mirrored(images):
@@ -153,13 +159,13 @@ def trained(images_file, tmp_path_factory):
 
 def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device, tolerance):
     """`embed` with and without a GPU, and `load` there as a module of one's own."""
-    there = np.load(trained.embed(out=trained.path / "there.npz").path)
+    on_device = np.load(trained.embed(out=trained.path / "there.npz").path)
     (trained.path / "features.safetensors").unlink()
     with without_gpu():
         here = np.load(trained.embed(out=trained.path / "here.npz").path)
     key = next(name for name in here if here[name].ndim == 2)
     np.testing.assert_allclose(
-        there[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"]
+        on_device[key], here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"]
     )
     pixels = torch.from_numpy(np.load(images_file)["images"])[:, None]
     encoder = nearfar.load(trained)
@@ -171,30 +177,30 @@ def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device,
 
 def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
     monkeypatch.setattr(finetune, "LEAST_STEPS", 10)
-    there = trained.evaluate(protocol=PROTOCOLS)
+    on_device = trained.evaluate(protocol=PROTOCOLS)
     with without_gpu():
         here = trained.evaluate(protocol=PROTOCOLS)
-    assert there.keys() == here.keys() and len(there["trained"]) == 9
+    assert on_device.keys() == here.keys() and len(on_device["trained"]) == 9
     for (
         row,
         numbers,
     ) in here.items():  # one test image of 16 more or less, where a GPU rounds in another way
-        assert there[row] == pytest.approx(numbers, abs=0.07 if REAL else 1e-6)
+        assert on_device[row] == pytest.approx(numbers, abs=0.07 if REAL else 1e-6)
 
 
 def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
     names = open_images(images_file).names[:2]
 
-    def found():
+    def results():
         (trained.path / "features.safetensors").unlink(missing_ok=True)
         near = trained.search(names, k=5)
         copies = trained.duplicates(distance=0.05)
         chosen = trained.select(n=6)
         return near["name"], copies["name"], chosen["name"], near["distance"]
 
-    *images, distances = found()
+    *images, distances = results()
     with without_gpu():
-        *others, far = found()
+        *others, far = results()
     assert distances == pytest.approx(far, abs=1e-5)
     assert REAL or images == others
 
@@ -208,7 +214,7 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
         page = trained.map(out=tmp_path / f"{name}.html", layout=layout, epochs=3).path
         return load_map(page.with_suffix(".safetensors")).coordinates
 
-    there = drawn("there")
+    on_device = drawn("there")
     new = trained.map(
         images_file,
         out=tmp_path / "new.html",
@@ -218,9 +224,9 @@ def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkey
     assert new.is_file()
     with without_gpu():
         here = drawn("here")
-    assert there.isfinite().all() and there.shape == here.shape == (80, 2)
+    assert on_device.isfinite().all() and on_device.shape == here.shape == (80, 2)
     if not REAL:  # whose own random numbers give another map
-        torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-2 * float(here.std()))
+        torch.testing.assert_close(on_device, here, rtol=1e-2, atol=1e-2 * float(here.std()))
 
 
 @pytest.mark.parametrize("to", ["safetensors", "torch", "timm"])

@@ -45,13 +45,13 @@ def views_of(images, the_plan, **rows):
     return make_views(images, the_plan, torch.Generator().manual_seed(5), *moments, **rows)
 
 
-def same(there, here, device, share=0.0):
+def same(on_device, here, device, share=0.0):
     """Equal within 1 of 255, in all pixels but a share of them, in units of the deviation by which
     they are divided.
     """
-    for one, other in zip(there, here, strict=True):
-        assert one.device == device and one.dtype == other.dtype == torch.float32
-        assert ((one.cpu() - other).abs() > 1 / 255 / 0.2).float().mean() <= share
+    for view, other in zip(on_device, here, strict=True):
+        assert view.device == device and view.dtype == other.dtype == torch.float32
+        assert ((view.cpu() - other).abs() > 1 / 255 / 0.2).float().mean() <= share
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -63,9 +63,9 @@ def test_an_operation_gives_the_views_of_the_cpu(name, channels, bits, device):
         name, (View(size=20, **OPERATIONS[name]), View(size=11, **OPERATIONS[name]))
     )
     here = views_of(images, the_plan)
-    there = views_of(images.to(device), the_plan)
+    on_device = views_of(images.to(device), the_plan)
     same(
-        there, here, device, share=2e-3 if name == "solarize" else 0.0
+        on_device, here, device, share=2e-3 if name == "solarize" else 0.0
     )  # a value at its threshold may tip over
     part = slice(2, 5)  # of a batch that processes share
     same(
@@ -85,10 +85,10 @@ def test_a_plan_gives_the_views_of_the_cpu(name, size, bits, device):
 
 def test_large_images_of_8_bits_are_resized_to_whole_numbers_on_the_cpu_alone(device):
     images, the_plan = pictures(3, 72), plan("weak", 72, 3)
-    for one, other in zip(
+    for view, other in zip(
         views_of(images.to(device), the_plan), views_of(images, the_plan), strict=True
     ):
-        assert 0.1 / 255 < (one.cpu() - other).abs().max() * 0.2 < 1.01 / 255  # rounded twice
+        assert 0.1 / 255 < (view.cpu() - other).abs().max() * 0.2 < 1.01 / 255  # rounded twice
 
 
 def test_crops_that_workers_made_give_the_views_of_the_cpu(device):
@@ -112,21 +112,23 @@ def test_a_function_of_ones_own_runs_on_the_device_and_repeats_itself(device):
     torch.manual_seed(1)
     before = torch.rand(2, device=device).cpu()
     torch.manual_seed(1)
-    there, again = (views_of(images.to(device), function) for _ in range(2))
+    on_device, again = (views_of(images.to(device), function) for _ in range(2))
     assert torch.equal(
         torch.rand(2, device=device).cpu(), before
     )  # the global generators are put back
-    assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(there, again, strict=True))
-    same(there[:1], views_of(images, function)[:1], device)
-    noise = (there[1].cpu() * 0.2 + 0.4 - images / 255) / 0.1
+    assert all(
+        torch.equal(view.cpu(), other.cpu()) for view, other in zip(on_device, again, strict=True)
+    )
+    same(on_device[:1], views_of(images, function)[:1], device)
+    noise = (on_device[1].cpu() * 0.2 + 0.4 - images / 255) / 0.1
     assert 0.4 < noise.mean() < 0.6 and noise.std() > 0.2
 
 
 @pytest.mark.parametrize(("height", "width"), [(90, 110), (32, 32), (20, 33)])
 def test_images_are_resized_as_on_the_cpu(height, width, device):
     images = pictures(3, height, width)
-    there, here = resize_square(images.to(device), 32), resize_square(images, 32)
-    assert there.dtype == torch.uint8 and (there.cpu().int() - here.int()).abs().max() <= 1
+    on_device, here = resize_square(images.to(device), 32), resize_square(images, 32)
+    assert on_device.dtype == torch.uint8 and (on_device.cpu().int() - here.int()).abs().max() <= 1
     floats = images / 255
     torch.testing.assert_close(
         resize_square(floats.to(device), 32).cpu(), resize_square(floats, 32)

@@ -117,8 +117,8 @@ def test_a_run_is_continued_by_its_own_encoder(images_file, tmp_path):
     )
     assert second.settings.encoder == "small"
     assert second.settings.mean == pytest.approx(first.encoder.mean.flatten().tolist())
-    one, two = (load_file(one.path / "encoder.safetensors") for one in (first, second))
-    assert torch.equal(one["blocks.0.conv1.weight"], two["blocks.0.conv1.weight"])
+    weights, others = (load_file(run.path / "encoder.safetensors") for run in (first, second))
+    assert torch.equal(weights["blocks.0.conv1.weight"], others["blocks.0.conv1.weight"])
 
 
 def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path):
@@ -126,7 +126,9 @@ def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path):
     package = nearfar.networks.load_encoder(Path(nearfar.__file__).parent / "weights" / "small")
     assert started.settings.encoder == "small" and not started.settings.whiten
     assert started.settings.mean == pytest.approx([float(package.mean.mean())])
-    trained, shipped = (one.backbone.net.blocks.state_dict() for one in (started.encoder, package))
+    trained, shipped = (
+        started_run.backbone.net.blocks.state_dict() for started_run in (started.encoder, package)
+    )
     assert all(
         torch.equal(trained[name], shipped[name]) for name in trained if name.endswith("weight")
     )

@@ -69,10 +69,10 @@ def test_alignment_uniformity_and_view_retrieval_follow_their_definitions():
     )
     pairs = [np.exp(-2 * ((a[i] - a[j]) ** 2).sum()) for i in range(30) for j in range(i)]
     assert health.uniformity == pytest.approx(np.log(np.mean(pairs)))
-    found = [np.argmin(((b - p) ** 2).sum(1)) == i for i, p in enumerate(a)]
-    found += [np.argmin(((a - q) ** 2).sum(1)) == i for i, q in enumerate(b)]
-    assert 0.2 < np.mean(found) < 1
-    assert health.view_retrieval == pytest.approx(np.mean(found))
+    hits = [np.argmin(((b - p) ** 2).sum(1)) == i for i, p in enumerate(a)]
+    hits += [np.argmin(((a - q) ** 2).sum(1)) == i for i, q in enumerate(b)]
+    assert 0.2 < np.mean(hits) < 1
+    assert health.view_retrieval == pytest.approx(np.mean(hits))
 
 
 def test_unrelated_views_are_found_by_chance_and_tied_ones_never():

@@ -203,8 +203,8 @@ def test_a_run_that_was_killed_keeps_the_encoders_that_it_has(photos):
 def test_held_out_images_with_labels_have_a_knn_accuracy_while_training(photos):
     options = SETTINGS | {"held_out": 20}
     run = nearfar.pretrain(photos, out="run", **options)
-    found = [line["health"]["knn"] for line in run.metrics if "health" in line]
-    assert len(found) > 2 and all(0 <= value <= 1 for value in found)
+    accuracies = [line["health"]["knn"] for line in run.metrics if "health" in line]
+    assert len(accuracies) > 2 and all(0 <= value <= 1 for value in accuracies)
     images = nearfar.data.open_images(photos, image_size=run.settings.image_size)
     _, held = images.split_holdout(20, run.settings.seed)
     features = extract(nearfar.load(run), held)
@@ -214,7 +214,7 @@ def test_held_out_images_with_labels_have_a_knn_accuracy_while_training(photos):
         others = [other for other in range(20) if other != row]
         vote = KNeighborsClassifier(5).fit(unit[others], held.labels[others])
         right.append(vote.predict(unit[[row]])[0] == held.labels[row])
-    assert found[-1] == pytest.approx(np.mean(right))
+    assert accuracies[-1] == pytest.approx(np.mean(right))
     assert "kNN accuracy" in (run.path / "report.html").read_text()
     whole = torch.stack([images.gather(torch.tensor([row]))[0] for row in range(40)])
     unlabelled = nearfar.pretrain(whole, out="unlabelled", **options)

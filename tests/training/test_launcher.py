@@ -41,14 +41,15 @@ SETTINGS = dict(
 )
 
 
-def same_run(one, two):
+def same_run(first, second):
     for key in ("loss", "lr"):
         numbers = [
-            torch.tensor([line[key] for line in run.metrics if key in line]) for run in (one, two)
+            torch.tensor([line[key] for line in run.metrics if key in line])
+            for run in (first, second)
         ]
         assert len(numbers[0]) > 0
         torch.testing.assert_close(*numbers, rtol=1e-3, atol=1e-4)
-    weights = [load_file(run.path / "encoder.safetensors") for run in (one, two)]
+    weights = [load_file(run.path / "encoder.safetensors") for run in (first, second)]
     for key, value in weights[0].items():
         torch.testing.assert_close(
             weights[1][key], value, rtol=1e-2, atol=1e-3, msg=lambda text, key=key: key + text
@@ -157,12 +158,12 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     assert code == 1
     out, err = capfd.readouterr()
     err = err.splitlines()
-    said = [line for line in err if line.startswith("nearfar: ")]
+    lines = [line for line in err if line.startswith("nearfar: ")]
     assert not [line for line in err if "torch/" in line]
-    assert len(said) == 1 and "of 2" in said[0] and "--resume" in said[0]
-    told = json.loads(out)  # and no progress beside it
-    assert told["error"] == said[0].removeprefix("nearfar: ")
-    assert [read["images"] for read in told["read"]] == [80]
+    assert len(lines) == 1 and "of 2" in lines[0] and "--resume" in lines[0]
+    printed = json.loads(out)  # and no progress beside it
+    assert printed["error"] == lines[0].removeprefix("nearfar: ")
+    assert [read["images"] for read in printed["read"]] == [80]
     assert not multiprocessing.active_children()
 
 

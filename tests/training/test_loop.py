@@ -93,12 +93,12 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     )
     whole = run(images_file, tmp_path / "whole", **options)
     parts = run(images_file, tmp_path / "parts", **options, micro_batch=5)
-    one, two = ([line["loss"] for line in r.metrics if "loss" in line] for r in (whole, parts))
-    torch.testing.assert_close(torch.tensor(one), torch.tensor(two), rtol=1e-4, atol=1e-5)
+    first, second = ([line["loss"] for line in r.metrics if "loss" in line] for r in (whole, parts))
+    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path):
-    asked = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
+    precisions = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
     options = dict(method="simclr", epochs=6, limit=800, encoder="tiny")
     runs = [
         nearfar.pretrain(
@@ -108,7 +108,7 @@ def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path):
             out=str(tmp_path / f"{precision}-{seed}"),
             **options,
         )
-        for precision, seed in asked
+        for precision, seed in precisions
     ]
     exact, other, fast = (
         torch.tensor([line["loss"] for line in run.metrics if "loss" in line]) for run in runs
@@ -193,10 +193,10 @@ def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_pa
     parts = nearfar.resume(tmp_path / "parts")
     assert len(compiled) == 5  # a trial before the run, and two networks in each of its parts
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > graphs + 2  # which ran
-    for one, two in zip(whole.metrics, parts.metrics, strict=True):
-        assert one.get("loss", 0.0) == pytest.approx(two.get("loss", 0.0), rel=1e-4)
-    one, two = (load_file(r.path / "encoder.safetensors") for r in (whole, parts))
-    assert one.keys() == two.keys()
+    for first, second in zip(whole.metrics, parts.metrics, strict=True):
+        assert first.get("loss", 0.0) == pytest.approx(second.get("loss", 0.0), rel=1e-4)
+    first, second = (load_file(r.path / "encoder.safetensors") for r in (whole, parts))
+    assert first.keys() == second.keys()
 
 
 def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, monkeypatch):
@@ -240,8 +240,8 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
         self.loss.partition.fill_(torch.inf)
 
     monkeypatch.setattr(Model, "after_step", spoiling)
-    said = "loss.partition became nan or inf by step 7; the last good checkpoint is"
-    with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=said):
+    message = "loss.partition became nan or inf by step 7; the last good checkpoint is"
+    with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=message):
         nearfar.resume(out)
     assert checkpoint.read_bytes() == before
 

@@ -117,34 +117,34 @@ def two_processes(tmp_path_factory):
 @pytest.mark.parametrize("synced", [False, True], ids=["no norm", "synced norm"])
 @pytest.mark.parametrize("name", method_names())
 def test_two_processes_are_one(name, synced, two_processes):
-    one = train(name, 0, 1, synced)
+    single = train(name, 0, 1, synced)
     for states in two_processes:
-        same(states[name, synced], one)
+        same(states[name, synced], single)
 
 
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_two_processes_in_micro_batches_are_one(name, two_processes):
-    one = train(name, 0, 1)
+    single = train(name, 0, 1)
     for states in two_processes:
-        same(states[name, "parts"], one)
+        same(states[name, "parts"], single)
 
 
 @pytest.mark.parametrize("name", TAUGHT)
 def test_two_processes_with_a_teacher_in_micro_batches_are_one(name, two_processes):
-    one, alone = train(name, 0, 1, taught=True), train(name, 0, 1)
-    assert (one["losses"] - alone["losses"]).abs().min() > 1e-6  # the teacher does matter
+    single, alone = train(name, 0, 1, taught=True), train(name, 0, 1)
+    assert (single["losses"] - alone["losses"]).abs().min() > 1e-6  # the teacher does matter
     for states in two_processes:
-        same(states[name, "taught"], one)
+        same(states[name, "taught"], single)
 
 
 @pytest.mark.parametrize("name", SPLIT)
 def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one(
     name, two_processes
 ):
-    one, whole = train(name, 0, 1, groups=4), train(name, 0, 1, groups=1)
-    assert (one["losses"] - whole["losses"]).abs().min() > 1e-6  # the groups do matter
+    single, whole = train(name, 0, 1, groups=4), train(name, 0, 1, groups=1)
+    assert (single["losses"] - whole["losses"]).abs().min() > 1e-6  # the groups do matter
     for states in two_processes:
-        same(states[name, "groups"], one)
+        same(states[name, "groups"], single)
 
 
 def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):

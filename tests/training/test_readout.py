@@ -87,9 +87,9 @@ def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_pat
     pixels = nearfar.views.resize_square(images, 32)
     data = nearfar.data.Images(pixels, names=[f"{i:02d}" for i in range(40)], labels=labels)
     run = nearfar.pretrain(data, out=tmp_path / "run", beside="edges", **FEW)
-    found = nearfar.evaluate(run, data, protocol=["knn"])
-    assert {"hog", "untrained", "trained_alone", "trained"} <= found.keys()
-    assert "alone" not in found.summary()["sentence"]
+    accuracies = nearfar.evaluate(run, data, protocol=["knn"])
+    assert {"hog", "untrained", "trained_alone", "trained"} <= accuracies.keys()
+    assert "alone" not in accuracies.summary()["sentence"]
     other = nearfar.pretrain(data, out=tmp_path / "other", **FEW)
     assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"])
 
@@ -105,7 +105,7 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"beside": "edge"}, "there is no `beside` 'edge': did you mean 'edges'"),
         ({"beside": "pretrained"}, "no pretrained weights are installed: pip install"),
@@ -119,8 +119,8 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
         ),
     ],
 )
-def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(images, tmp_path, given, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_stand_beside_a_net_is_refused_in_one_line(images, tmp_path, given, message):
+    with pytest.raises(ValueError, match=message):
         nearfar.pretrain(images, out=tmp_path / "run", **{**FEW, **given})
     assert not (tmp_path / "run").exists()
 

@@ -17,7 +17,7 @@ from nearfar.views import View, ViewPlan
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
-NAMES = [one.name for one in settings_fields()]
+NAMES = [setting.name for setting in settings_fields()]
 
 
 def test_what_is_saved_is_read_back(tmp_path, unchecked):
@@ -95,7 +95,7 @@ def test_the_signature_and_the_documentation_have_every_setting():
 
 
 def test_the_command_line_has_every_setting():
-    options = {one.field_info.name for one in options_of_app(pretrain_app())}
+    options = {argument.field_info.name for argument in options_of_app(pretrain_app())}
     assert {*NAMES} <= options
 
 

@@ -177,7 +177,7 @@ def with_a_bad_batch(name, bad, rows):
     kind = method_class(name)
     own = {"predictor": ()} if name == "sce" else {}
     own |= {"projector": (16, 4)} if name == "wmse" else {}
-    known = {one.name for one in fields(kind)}
+    known = {field.name for field in fields(kind)}
     method = kind(**{key: value for key, value in (NARROW | own).items() if key in known})
     model = Model(method, Normalised(), IMAGES)
     fabric = SimpleNamespace(
@@ -211,11 +211,11 @@ def with_a_bad_batch(name, bad, rows):
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 @pytest.mark.parametrize("name", method_names())
 def test_one_bad_batch_leaves_no_trace(name, bad, rows):
-    found, wanted = with_a_bad_batch(name, bad, rows), with_a_bad_batch(name, None, rows)
+    left, wanted = with_a_bad_batch(name, bad, rows), with_a_bad_batch(name, None, rows)
     for key, value in wanted.items():
         counted = "num_batches_tracked" in key or "extra_state" in key  # how often, not what
         if name == "swav" and not counted:  # its unit rows are divided by their length once more
-            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(left[key], value, rtol=1e-4, atol=1e-6)
         elif not counted:
-            assert torch.equal(found[key], value), key
-        assert found[key].isfinite().all() or key.endswith("mask"), key
+            assert torch.equal(left[key], value), key
+        assert left[key].isfinite().all() or key.endswith("mask"), key

@@ -1,5 +1,5 @@
-"""What several properties draw: names as people and machines give them, and images that tell which
-one they are.
+"""Strategies for several properties: names as people and machines give them, and images that tell
+which one they are.
 """
 
 import contextlib

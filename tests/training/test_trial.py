@@ -45,7 +45,7 @@ def test_it_has_enough_images_for_the_loss(monkeypatch):
 
 
 def test_it_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, monkeypatch):
-    """Where not even a trial fits into the memory, the run begins all the same."""
+    """A run begins even if not even a trial fits into the memory."""
     seen = set()
 
     def full(self, make_views, index, batch, seed):

@@ -91,8 +91,8 @@ def command_paths() -> dict[str, str]:
 def function_of(name: str) -> Callable[..., Any]:
     """Import the function behind a command."""
     module, _, function = command_paths()[name].partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
-    return found
+    function_object: Callable[..., Any] = getattr(import_module(module), function)
+    return function_object
 
 
 def parameters_in_messages(name: str) -> set[str]:
@@ -104,13 +104,13 @@ def parameters_in_messages(name: str) -> set[str]:
     own: list[Argument] = []
     with suppress(Exception):  # another package's, whose import fails: that is the message
         own = list(inspect.signature(function_of(name)).parameters.values())
-    names = {one.name for one in own if one.kind is Argument.KEYWORD_ONLY}
-    names |= {*MEANINGS, *(one.name for one in settings_fields())}
+    names = {argument.name for argument in own if argument.kind is Argument.KEYWORD_ONLY}
+    names |= {*MEANINGS, *(setting.name for setting in settings_fields())}
     methods = sys.modules.get("nearfar.methods")  # else no method has said anything
     if methods is not None:
         kinds = map(methods.method_class, methods.method_names())
-        names |= {one.name for kind in kinds for one in fields(kind)}
-    return names - {one.name for one in own if one.kind is not Argument.KEYWORD_ONLY}
+        names |= {parameter.name for kind in kinds for parameter in fields(kind)}
+    return names - {argument.name for argument in own if argument.kind is not Argument.KEYWORD_ONLY}
 
 
 def opens_images(name: str) -> bool:
@@ -146,7 +146,7 @@ def command_line(*apps: App, summaries: bool = False) -> App:
         version=nearfar.__version__,
         **PAGE,
     )
-    made = {one.name[0]: one for one in apps}
+    made = {command.name[0]: command for command in apps}
     for place, name in enumerate(command_paths()):
         if name in made:
             app.command(made[name])
@@ -186,7 +186,7 @@ def command_app(name: str, choices: Mapping[str, Sequence[str]] | None = None) -
     def command(*_: Any, **__: Any) -> None: ...
 
     command.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]
-    options = {one.name for one in arguments if one.kind is Argument.KEYWORD_ONLY}
+    options = {argument.name for argument in arguments if argument.kind is Argument.KEYWORD_ONLY}
     # a paragraph in one line: the help is wrapped where it is shown
     docs = re.sub(r"\n {5,}", " ", inspect.getdoc(function) or "")
     command.__doc__ = as_options(docs, lambda: options)
@@ -196,9 +196,9 @@ def command_app(name: str, choices: Mapping[str, Sequence[str]] | None = None) -
 def options_of_app(app: App) -> ArgumentCollection:
     """Return what words can give to a command, with its help."""
     return ArgumentCollection(
-        one
-        for one in app.assemble_argument_collection(parse_docstring=True)
-        if one.parse and not one.children
+        argument
+        for argument in app.assemble_argument_collection(parse_docstring=True)
+        if argument.parse and not argument.children
     )
 
 
@@ -216,13 +216,16 @@ def _arguments(
     text for what may be of any type.
     """
     scope = inspect.unwrap(function).__globals__
-    for one in inspect.signature(function).parameters.values():
-        placed, hint = one.kind is not Argument.KEYWORD_ONLY, _hint_of_words(one.annotation, scope)
-        several = hint is Any and one.name in SOURCES
-        default = Argument.empty if (name, one.name) in REQUIRED else one.default
+    for parameter in inspect.signature(function).parameters.values():
+        placed, hint = (
+            parameter.kind is not Argument.KEYWORD_ONLY,
+            _hint_of_words(parameter.annotation, scope),
+        )
+        several = hint is Any and parameter.name in SOURCES
+        default = Argument.empty if (name, parameter.name) in REQUIRED else parameter.default
         if hint is None:
             taken: Any = Annotated[Any, Parameter(parse=False)]
-            yield one.replace(kind=Argument.KEYWORD_ONLY, annotation=taken)
+            yield parameter.replace(kind=Argument.KEYWORD_ONLY, annotation=taken)
             continue
         if hint is Any:
             hint = str | Path if placed or several else str
@@ -231,8 +234,8 @@ def _arguments(
         if several and placed:
             kind, default = Argument.VAR_POSITIONAL, Argument.empty
         shown = default if default is not Argument.empty else None
-        taken = _word(hint, shown, several=several, choices=choices.get(one.name))
-        yield Argument(one.name, kind, default=default, annotation=taken)
+        taken = _word(hint, shown, several=several, choices=choices.get(parameter.name))
+        yield Argument(parameter.name, kind, default=default, annotation=taken)
 
 
 def _hint_of_words(annotation: Any, scope: dict[str, Any]) -> Any:
@@ -250,7 +253,7 @@ def _hint_of_words(annotation: Any, scope: dict[str, Any]) -> Any:
                 known.append(eval(alternative, scope))
             except (NameError, AttributeError, SyntaxError):
                 continue
-    return reduce(or_, known) if any(one is not None for one in known) else None
+    return reduce(or_, known) if any(alternative is not None for alternative in known) else None
 
 
 def _further(name: str) -> Iterator[Argument]:
@@ -287,14 +290,14 @@ def pretrain_app(
     names = [Settings.method] if methods is None else methods
     data, *others = settings_fields()
     own = {
-        one.name: _word(
-            str if hints[one.name] is Any else hints[one.name],
-            one.default,
-            help=_in_words(one.metadata["meaning"]),
-            choices=choices.get(one.name),
-            **_place(one.name, full),
+        setting.name: _word(
+            str if hints[setting.name] is Any else hints[setting.name],
+            setting.default,
+            help=_in_words(setting.metadata["meaning"]),
+            choices=choices.get(setting.name),
+            **_place(setting.name, full),
         )
-        for one in others
+        for setting in others
     }
     of_methods = _hyperparameters(names, recipe or Settings.recipe, full or bool(methods))
     # dictionaries hold what is given; a dataclass would add its defaults
@@ -324,7 +327,7 @@ def _in_words(meaning: str) -> str:
     from nearfar.training.settings import settings_fields
 
     words = re.sub(r"[;.] [iI]n Python also .*?(?=\. |\.?$)", "", meaning)
-    return as_options(words, lambda: {one.name for one in settings_fields()})
+    return as_options(words, lambda: {setting.name for setting in settings_fields()})
 
 
 def _place(name: str, full: bool) -> dict[str, Any]:
@@ -349,10 +352,10 @@ def _hyperparameters(methods: Sequence[str], recipe: str, shown: bool) -> dict[s
         group = Group(f"--method {method} --recipe {recipe}", sort_key=len(GROUPS) + number)
         hints, values = get_type_hints(kind), kind.from_recipe(recipe)
         meanings = describe(kind)["meanings"]
-        for one in fields(kind):
-            meaning, value = meanings.get(one.name, ""), getattr(values, one.name)
-            taken = _word(hints[one.name], value, help=meaning, group=group, show=shown)
-            numbers.setdefault(one.name, taken)
+        for parameter in fields(kind):
+            meaning, value = meanings.get(parameter.name, ""), getattr(values, parameter.name)
+            taken = _word(hints[parameter.name], value, help=meaning, group=group, show=shown)
+            numbers.setdefault(parameter.name, taken)
     return numbers
 
 
@@ -377,7 +380,7 @@ def _whole(hint: Any, _: Any, tokens: Sequence[Token]) -> Any:
     """Convert words to a value of a type with whole numbers: cyclopts would round 1.5 to one."""
     value = convert(hint, tokens)
     values = value if isinstance(value, list | tuple) else [value]
-    for token, one in zip(tokens, values, strict=False):
-        if type(one) is int and "." in token.value:
+    for token, number in zip(tokens, values, strict=False):
+        if type(number) is int and "." in token.value:
             raise CoercionError(token=token, target_type=int)
     return value

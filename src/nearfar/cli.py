@@ -68,10 +68,10 @@ def _answered(words: list[str]) -> int:
 
     def ahead(*, json: bool = False, help: bool = False, help_all: bool = False) -> None: ...
 
-    asked = _ahead(ahead, words)
+    given = _ahead(ahead, words)
     with warnings.catch_warnings():
         warnings.showwarning = _warn  # type: ignore[assignment]
-        if not asked.pop("json", False) or asked:
+        if not given.pop("json", False) or given:
             return _carry_out(words)[0]
         before = READ.set([])
         with _stdout_to_stderr():
@@ -160,20 +160,20 @@ def _failed(error: Exception) -> tuple[int, Any]:
         RuntimeError,
         OSError,
     ) as broken:  # RuntimeError: a torchvision of another torch
-        how = "a package is missing or broken: pip install --force-reinstall nearfar"
-        return _complain(f"{first_line(broken)}; {how}", 1)
+        remedy = "a package is missing or broken: pip install --force-reinstall nearfar"
+        return _complain(f"{first_line(broken)}; {remedy}", 1)
     if isinstance(error, NotWrittenError | TrainingDiverged | ProcessLost | CommandFailed):
         return _complain(error, 1)
-    if not isinstance(error, ValueError) and (what := lacking(error)):
-        return _complain(f"{SHORT_OF[what]} ({first_line(error)[:200]})", 1)
+    if not isinstance(error, ValueError) and (resource := lacking(error)):
+        return _complain(f"{SHORT_OF[resource]} ({first_line(error)[:200]})", 1)
     if isinstance(error, ValueError | OSError):
         return _complain(error, 2)
     if isinstance(error, TrainingStopped):  # all processes stop together; the first one says so
         return (130, None) if is_follower() else _complain(error, 130)
     traceback.print_exception(error)
-    said = f"{type(error).__name__}: {first_line(error)[:200]}"
+    description = f"{type(error).__name__}: {first_line(error)[:200]}"
     return _complain(
-        f"{said}. This is a defect of nearfar {nearfar.__version__}; please report it with "
+        f"{description}. This is a defect of nearfar {nearfar.__version__}; please report it with "
         f"the above",
         1,
     )
@@ -215,15 +215,15 @@ def _pretrain(words: list[str]) -> tuple[dict[str, Any], App]:
         help_all: bool = False,
     ) -> None: ...
 
-    asked = _ahead(ahead, words)
-    values, others = _configured(asked.get("config"))
+    given = _ahead(ahead, words)
+    values, others = _configured(given.get("config"))
     method, recipe = (
-        asked.get(name) or (values | others).get(name) for name in ("method", "recipe")
+        given.get(name) or (values | others).get(name) for name in ("method", "recipe")
     )
     # the short page needs none
-    methods = [str(method)] if method else [] if "help" in asked else None
-    app = pretrain_app(methods, recipe and str(recipe), "help_all" in asked)
-    app.config = (Dict(others, source=asked.get("config"), use_commands_as_keys=False),)
+    methods = [str(method)] if method else [] if "help" in given else None
+    app = pretrain_app(methods, recipe and str(recipe), "help_all" in given)
+    app.config = (Dict(others, source=given.get("config"), use_commands_as_keys=False),)
     return values, app
 
 
@@ -305,8 +305,8 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 def _complain(error: object, code: int) -> tuple[int, dict[str, str]]:
     """Print one line, without the number of an OSError."""
-    said = worded(re.sub(r"^\[Errno \d+\] ", "", str(error)))
-    line = _one_line(said or type(error).__name__)
+    message = worded(re.sub(r"^\[Errno \d+\] ", "", str(error)))
+    line = _one_line(message or type(error).__name__)
     print(f"nearfar: {line}", file=sys.stderr)
     return code, {"error": line}
 

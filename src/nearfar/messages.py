@@ -102,29 +102,29 @@ def lacking(error: BaseException | None) -> str:
     system.
     """
     while error is not None:
-        said = str(error).lower()
+        text = str(error).lower()
         number = error.errno if isinstance(error, OSError) else None
         if (
             isinstance(error, MemoryError)
             or number == errno.ENOMEM
-            or any(map(said.__contains__, OF_MEMORY))
+            or any(map(text.__contains__, OF_MEMORY))
         ):
             return "memory"
-        if number in (errno.EMFILE, errno.ENFILE) or "too many open files" in said:
+        if number in (errno.EMFILE, errno.ENFILE) or "too many open files" in text:
             return "open files"
-        if isinstance(error, BlockingIOError) or any(map(said.__contains__, OF_THREADS)):
+        if isinstance(error, BlockingIOError) or any(map(text.__contains__, OF_THREADS)):
             return "threads"
         error = error.__cause__ or error.__context__
     return ""
 
 
 @contextmanager
-def raise_as_value_error(what: str, *kinds: type[BaseException]) -> Iterator[None]:
-    """Turn errors of these kinds into a ValueError of one line that begins with `what`.
+def raise_as_value_error(prefix: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """Turn errors of these kinds into a ValueError of one line that begins with `prefix`.
 
     kinds: default: any, for decoders, networks and code of the user's, which raise anything. Errors
     of a machine that lacks memory, threads or open files stay as they are, unless the kinds name
-    MemoryError: they say nothing of `what`.
+    MemoryError: they say nothing of it.
     """
     caught = kinds or (Exception,)
     try:
@@ -132,7 +132,7 @@ def raise_as_value_error(what: str, *kinds: type[BaseException]) -> Iterator[Non
     except caught as error:
         if lacking(error) and MemoryError not in kinds:
             raise
-        raise ValueError(f"{what}: {first_line(error)}") from error
+        raise ValueError(f"{prefix}: {first_line(error)}") from error
 
 
 def summary_of(docs: str) -> str:
@@ -219,7 +219,7 @@ def _in_shell(code: str, names: Collection[str]) -> str:
             return " ".join(to_argv({name: _value_of(value)}))
         case ast.Call(args=[ast.Call(ast.Attribute(ast.Name(package), name), placed, named)]):
             places = [str(_value_of(value)) for value in placed]
-            given = {one.arg or "": _value_of(one.value) for one in named}
+            given = {keyword.arg or "": _value_of(keyword.value) for keyword in named}
             command = [name, *places, *to_argv(given)]
             if name == "resume":  # a command of its own in Python alone
                 data = [given["data"]] if "data" in given else []

@@ -83,10 +83,10 @@ def header(data: bytes | str | np.ndarray) -> Header:
         _, bands, height, width = shape_of_planes((1, *data.shape), data.dtype)
         narrow = has_eight_bits(as_planes(data[None]))
         return Header(height, width, bands, 8 if narrow else 16)
-    if (found := raw(data)) is not None:
-        width, height = found.native
-        bits = 16 if found.wide else 8
-        return Header(height, width, found.channels, bits, pages=found.pages)
+    if (raw_image := raw(data)) is not None:
+        width, height = raw_image.native
+        bits = 16 if raw_image.wide else 8
+        return Header(height, width, raw_image.channels, bits, pages=raw_image.pages)
     with Image.open(opened(data), formats=formats()) as image:
         width, height = shown_size(image, data)
         bands = 1 if _is_grayscale(image) else 3
@@ -164,21 +164,23 @@ def own_numbers(
 
     Pages are channels where more than a picture has are asked for, and the pages have as many.
     """
-    found = raw(data)
-    if found is not None and pages_are_channels(found.channels, found.pages, channels):
-        assert found.read_pages is not None
-        return found._replace(channels=channels, pages=1, read=found.read_pages)
-    if found is not None and found.pillow and not found.wide and found.pages > 1:
-        found = None  # the first page is a picture
-    if found is None and channels not in PICTURE:
+    raw_image = raw(data)
+    if raw_image is not None and pages_are_channels(raw_image.channels, raw_image.pages, channels):
+        assert raw_image.read_pages is not None
+        return raw_image._replace(channels=channels, pages=1, read=raw_image.read_pages)
+    if raw_image is not None and raw_image.pillow and not raw_image.wide and raw_image.pages > 1:
+        raw_image = None  # the first page is a picture
+    if raw_image is None and channels not in PICTURE:
         raise ValueError(
             f"it is a picture of 8 bits, which has 1 or 3 channels, and {channels} are read"
         )
-    narrow = found is not None and found.pillow and value_range is None and channels in PICTURE
+    narrow = (
+        raw_image is not None and raw_image.pillow and value_range is None and channels in PICTURE
+    )
     return (
         None
-        if narrow and found is not None and (found.wide or found.channels != channels)
-        else found
+        if narrow and raw_image is not None and (raw_image.wide or raw_image.channels != channels)
+        else raw_image
     )
 
 

@@ -180,10 +180,10 @@ class Images:
         """A line of what was read: the number of images, the splits, and what was left out, by
         kinds and endings.
         """
-        said = self._count.line
+        line = self._count.line
         if of_pages := self._of_pages():
-            said += f"; the first page or frame is read of {of_pages} with several"
-        return said
+            line += f"; the first page or frame is read of {of_pages} with several"
+        return line
 
     def _of_pages(self) -> int:
         """Number of images that are the first of several pages or frames."""

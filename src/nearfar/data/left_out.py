@@ -166,10 +166,10 @@ def describe_left_out(skipped: Sequence[tuple[str, str]]) -> str:
     for name, reason in skipped:
         names.setdefault(kind_of(reason), []).append(name)
     kinds = sorted(names, key=lambda kind: -len(names[kind]))
-    said = [_said(kind, names[kind]) for kind in kinds[:_MOST_KINDS]]
+    parts = [_said(kind, names[kind]) for kind in kinds[:_MOST_KINDS]]
     if others := sum(len(names[kind]) for kind in kinds[_MOST_KINDS:]):
-        said.append(f"{others} for other reasons")
-    return ", ".join(said)
+        parts.append(f"{others} for other reasons")
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -211,10 +211,10 @@ class Count:
     @property
     def line(self) -> str:
         """The same in one line, with kinds and endings of what was left out."""
-        said = f"{self.where}: {self.images} image{'' if self.images == 1 else 's'} read"
+        line = f"{self.where}: {self.images} image{'' if self.images == 1 else 's'} read"
         if self.skipped:
-            said += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
-        return said
+            line += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
+        return line
 
 
 def _said(kind: str, names: Iterable[str]) -> str:

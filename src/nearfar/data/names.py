@@ -62,13 +62,13 @@ def match(
     so. Endings of images may be missing or differ. What may mean several images, and several names
     for one, mean none.
     """
-    found, said = _matched(names, images, paths, lambda part: part)
-    left = [row for row in range(len(names)) if row not in set(found.values())]
-    if left and len(found) < len(images):
+    row_of, line = _matched(names, images, paths, lambda part: part)
+    left = [row for row in range(len(names)) if row not in set(row_of.values())]
+    if left and len(row_of) < len(images):
         more, also = _matched([names[row] for row in left], images, paths, _without_ending)
-        found |= {image: left[row] for image, row in more.items() if image not in found}
-        said = said or also
-    return found, said
+        row_of |= {image: left[row] for image, row in more.items() if image not in row_of}
+        line = line or also
+    return row_of, line
 
 
 def _without_ending(part: str) -> str:
@@ -84,37 +84,37 @@ def _matched(
 ) -> tuple[dict[int, int], str]:
     own = [parts_of(name) for name in images]
     full = own if paths is None else [parts_of(path) for path in paths]
-    asked = [parts_of(name) for name in names]
-    for listed in (own, asked, *([] if paths is None else [full])):
+    wanted = [parts_of(name) for name in names]
+    for listed in (own, wanted, *([] if paths is None else [full])):
         for parts in listed:
             if parts:
                 parts[-1] = key(parts[-1])
-    flat = {tuple(parts[:-1]) for parts in asked if parts}
+    flat = {tuple(parts[:-1]) for parts in wanted if parts}
     candidates: dict[int, list[tuple[int, int, bool]]] = {}
-    opened = {row for row, parts in enumerate(asked) if parts}
-    for length in range(min(_MOST, max(map(len, asked), default=0)), 0, -1):
+    opened = {row for row, parts in enumerate(wanted) if parts}
+    for length in range(min(_MOST, max(map(len, wanted), default=0)), 0, -1):
         ends: dict[tuple[str, ...], int] = {}
         for row, parts in enumerate(full):
             if len(parts) >= length:
                 end = tuple(parts[-length:])
                 ends[end] = -1 if end in ends else row  # of two images
-        for row in [row for row in opened if len(asked[row]) >= length]:
-            image = ends.get(tuple(asked[row][-length:]))
+        for row in [row for row in opened if len(wanted[row]) >= length]:
+            image = ends.get(tuple(wanted[row][-length:]))
             if image is None:
                 continue
             opened.discard(row)  # longest end: a shorter one would say less
-            whole = length == len(asked[row]) or length >= max(2, len(own[image]))
+            whole = length == len(wanted[row]) or length >= max(2, len(own[image]))
             alone = len(own[image]) == 1 and len(flat) == 1  # a folder that was moved
             if image >= 0 and (whole or length > 1 or alone):
                 candidates.setdefault(image, []).append((length, row, whole))
-    found, moved = {}, None
+    row_of, moved = {}, None
     for image, several in candidates.items():
         several.sort(reverse=True)
         length, row, whole = several[0]
         if len(several) == 1 or several[1][0] < length:
-            found[image] = row
+            row_of[image] = row
             if not whole:
                 moved = moved or (names[row], images[image])
     if moved is None:
-        return found, ""
-    return found, f"names agree at their ends alone: {moved[0]} is taken for {moved[1]}"
+        return row_of, ""
+    return row_of, f"names agree at their ends alone: {moved[0]} is taken for {moved[1]}"

@@ -144,26 +144,28 @@ def open_images(
     """
     raise_pixel_limit(max_pixels)
     request = parse_request(image_size, channels, value_range)
-    found = scanned(source, label_column, cache_dir, request=request, limit=cache_limit)
-    if isinstance(found, Images):
-        images = _as_they_are(found, split, request)
+    scanned_source = scanned(source, label_column, cache_dir, request=request, limit=cache_limit)
+    if isinstance(scanned_source, Images):
+        images = _as_they_are(scanned_source, split, request)
         if show_channels is not None:
             images = copy.copy(images)
             images.shown = shown_positions(show_channels, images.channels)
         return images if few is None else images.subset(spread(len(images), few))
-    chosen = found.choose(split, digests=few is None)
+    chosen = scanned_source.choose(split, digests=few is None)
     for part in chosen.parts if split is None else ():
         if not part.source.undivided:
             say_splits(part.name, part.source.split_names())
     if few is not None:
         chosen = _few_of(chosen, few)
-    lead = len(found.sources) if isinstance(split, tuple) else len(chosen.parts)
-    labelled = found.label_column is None or len(found.sources) > 1
+    lead = len(scanned_source.sources) if isinstance(split, tuple) else len(chosen.parts)
+    labelled = scanned_source.label_column is None or len(scanned_source.sources) > 1
     if not labelled and len(readable(chosen.table)) and chosen.labels()[0] is None:
-        raise ValueError(f"'{found.name}' has no label in a column '{found.label_column}'")
-    store = Store(found.folder, cache_limit, cache, workers)
-    images = open_rows(chosen, lead, request, store, found.name, cached=few is None)
-    images.splits = found.every_split
+        raise ValueError(
+            f"'{scanned_source.name}' has no label in a column '{scanned_source.label_column}'"
+        )
+    store = Store(scanned_source.folder, cache_limit, cache, workers)
+    images = open_rows(chosen, lead, request, store, scanned_source.name, cached=few is None)
+    images.splits = scanned_source.every_split
     images.shown = shown_positions(show_channels, images.channels)
     return images
 
@@ -250,7 +252,9 @@ def _assembled(
     splits = {part.split for part in whole.parts}
     images = Images(
         stored,
-        names=[one for every, names in zip(named, own, strict=True) for one in every[: len(names)]],
+        names=[
+            name for every, names in zip(named, own, strict=True) for name in every[: len(names)]
+        ],
         form=form,
         labels=labels,
         class_names=class_names,
@@ -419,12 +423,12 @@ def _saved_range(
         if lasting:
             return json.loads(saved.read_text())
     with without_warnings(), only_python_writes():
-        found, passing = _sampled_range(source.read(sample), channels, value_range)
+        limits, passing = _sampled_range(source.read(sample), channels, value_range)
     if lasting and not passing:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            write_file(saved, json.dumps(found))
-    return found
+            write_file(saved, json.dumps(limits))
+    return limits
 
 
 def _sampled_range(
@@ -487,8 +491,8 @@ def scan(
     >>> scan("photos").num_rows
     25
     """
-    found = scanned(source, cache_dir=cache_dir)
-    return None if isinstance(found, Images) else found.table(split, digests)
+    scanned_source = scanned(source, cache_dir=cache_dir)
+    return None if isinstance(scanned_source, Images) else scanned_source.table(split, digests)
 
 
 def list_splits(source: Any) -> list[str]:
@@ -497,5 +501,5 @@ def list_splits(source: Any) -> list[str]:
     >>> list_splits("photos")
     []
     """
-    found = scanned(source)
-    return [] if isinstance(found, Images) else found.splits
+    scanned_source = scanned(source)
+    return [] if isinstance(scanned_source, Images) else scanned_source.splits

@@ -367,8 +367,8 @@ def tiff(data: bytes | str) -> Raw | None:
         if bits != 8 or is_passing(error):
             raise
         return None  # its first page is a picture
-    one = is_picture and decoded.channels == decoded.pages == 1
-    return None if bits == 8 and one else decoded
+    is_single = is_picture and decoded.channels == decoded.pages == 1
+    return None if bits == 8 and is_single else decoded
 
 
 def _loses_numbers(mode: str, tags: Any) -> bool:

@@ -129,10 +129,10 @@ class Stream:
     @property
     def line(self) -> str:
         """The images found, in one line; of what cannot be decoded, the head alone is known."""
-        said = f"{self.source}: {len(self)} images found"
+        line = f"{self.source}: {len(self)} images found"
         if self.skipped:
-            said += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
-        return said
+            line += f", {len(self.skipped)} left out: {describe_left_out(self.skipped)}"
+        return line
 
     def normalised_by(self, mean: Sequence[float], std: Sequence[float]) -> Stream:
         """The same images with another `mean` and `std`; ValueError unless there is one number for
@@ -171,15 +171,15 @@ def open_stream(
         raise ValueError(
             "`value_range` and `show_channels` do not go with `stream`, whose images become 8 bits"
         )
-    found = scanned_stream(source, cache_dir)
-    name, opened = found.name, found.sources[0]
+    scanned = scanned_stream(source, cache_dir)
+    name, opened = scanned.name, scanned.sources[0]
     assert isinstance(opened, Tars)
-    splits, table, places = _places(found, split)
+    splits, table, places = _places(scanned, split)
     if split is None:
         say_splits(name, opened.splits)
-    held = _first_images(found, places, HEAD)
+    held = _first_images(scanned, places, HEAD)
     chosen = Concatenated([Part(held, name, name, [""], held.table)])
-    head = open_rows(chosen, 1, form, Store(found.folder, LIMIT), name, cached=False)
+    head = open_rows(chosen, 1, form, Store(scanned.folder, LIMIT), name, cached=False)
     problems = [(printable(file), why) for file, why in opened.left_out(splits)]
     head.skipped = [*problems, *skipped(table), *head.skipped]
     head.split, head.source = splits[0] or None if len(splits) == 1 else None, name
@@ -198,60 +198,60 @@ def scanned_stream(source: Any, cache_dir: str | os.PathLike[str] | None = None)
     if isinstance(source, Scanned):
         return source
     on_hub = isinstance(source, str) and source.startswith(HUB)
-    found = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
-    tars, found.name = found.sources[0], describe(source)
+    scanned = Scanned(HubTars(source) if on_hub else source, cache_dir=cache_dir)
+    tars, scanned.name = scanned.sources[0], describe(source)
     if not isinstance(tars, Tars) or not tars.splits:
         raise ValueError(
             f"a stream is read from one tar or folder of tars in WebDataset form, and "
-            f"{found.name} is none"
+            f"{scanned.name} is none"
         )
     tars.headers = True
-    return found
+    return scanned
 
 
-def glance(found: Scanned, split: str | None) -> tuple[int, pyarrow.Table]:
+def glance(scanned: Scanned, split: str | None) -> tuple[int, pyarrow.Table]:
     """Return how many images a stream has, and a table of the first ones by their headers."""
-    _, _, places = _places(found, split)
-    return len(places), _first_images(found, places, CHUNK).table
+    _, _, places = _places(scanned, split)
+    return len(places), _first_images(scanned, places, CHUNK).table
 
 
-def _places(found: Scanned, split: str | None) -> tuple[list[str], pyarrow.Table, pyarrow.Table]:
+def _places(scanned: Scanned, split: str | None) -> tuple[list[str], pyarrow.Table, pyarrow.Table]:
     """Return the splits to read, the table of their images, and where the readable ones lie."""
-    tars = found.sources[0]
+    tars = scanned.sources[0]
     assert isinstance(tars, Tars)
-    splits = choose_splits(tars.splits, split, found.name)
+    splits = choose_splits(tars.splits, split, scanned.name)
     table = tars.table.filter(pc.is_in(tars.table["split"], pyarrow.array(splits)))
     places = table.take(readable(table)).select(["ref", "place", "bytes", "name"])
     if not len(places):
         raise ValueError(
-            f"'{found.name}' holds no images"
+            f"'{scanned.name}' holds no images"
             + "".join(f"; {': '.join(entry)}" for entry in skipped(table)[:1])
         )
     return splits, table, places
 
 
-def _first_images(found: Scanned, places: pyarrow.Table, count: int) -> Outside:
+def _first_images(scanned: Scanned, places: pyarrow.Table, count: int) -> Outside:
     """Read the first images of a stream, as a source."""
-    tars, first = found.sources[0], places.slice(0, count)
+    tars, first = scanned.sources[0], places.slice(0, count)
     assert isinstance(tars, Tars)
-    return Outside(_Head(first["name"].to_pylist(), _read(tars, first)), found.name)
+    return Outside(_Head(first["name"].to_pylist(), _read(tars, first)), scanned.name)
 
 
 def _read(tars: Tars, places: pyarrow.Table) -> list[bytes]:
     """Encoded images, one tar after the other."""
-    found = []
+    encoded = []
     columns = (places[name].to_pylist() for name in ("ref", "place", "bytes"))
     for ref, rows in groupby(zip(*columns, strict=True), itemgetter(0)):
         path = tars.path(os.fsdecode(ref))
         with opened(path) as file:
             for _, place, size in rows:
                 file.seek(place)
-                found.append(file.read(size))
-                if len(found[-1]) < size:
+                encoded.append(file.read(size))
+                if len(encoded[-1]) < size:
                     raise ValueError(
                         f"'{path}' has changed since it was opened: some of its images are missing"
                     )
-    return found
+    return encoded
 
 
 def _marks(tars: Tars, names: list[str]) -> pyarrow.Table:

@@ -201,11 +201,11 @@ def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
         return f"the same images in another order: first {first}"
     first = min(set[str]().union(*changes.values()))
     (number, change), *more = [(len(names), change) for change, names in changes.items() if names]
-    said = [
+    counts = [
         f"{number} image{'' if number == 1 else 's'} {change}",
         *(f"{number} {change}" for number, change in more),
     ]
-    return f"{', '.join(said)}: first {first}"
+    return f"{', '.join(counts)}: first {first}"
 
 
 def save_table(table: pyarrow.Table, path: Path) -> None:

@@ -526,7 +526,11 @@ def arguments_of(
 
         @functools.wraps(function)
         def call(data: Any = None, **given: Any) -> R:
-            objects = {one.name: given.pop(one.name) for one in others if one.name in given}
+            objects = {
+                parameter.name: given.pop(parameter.name)
+                for parameter in others
+                if parameter.name in given
+            }
             given = {
                 name: os.fspath(value) if isinstance(value, os.PathLike) else value
                 for name, value in {"data": data, **given}.items()
@@ -553,8 +557,8 @@ def _documented(docstring: str) -> str:
     """Put the meaning of every setting into a docstring, before its "Returns:"."""
     lines = []
     for declared in settings_fields():
-        said = "" if declared.default in (None, MISSING) else f" Default: {declared.default!r}."
-        entry = f"{declared.name}: {declared.metadata['meaning']}.{said}"
+        default = "" if declared.default in (None, MISSING) else f" Default: {declared.default!r}."
+        entry = f"{declared.name}: {declared.metadata['meaning']}.{default}"
         lines += textwrap.wrap(entry, 116, initial_indent=" " * 4, subsequent_indent=" " * 8)
     lines += ["    hyperparameters: those of the method."]
     before, after = inspect.cleandoc(docstring).split("Returns:\n", 1)

@@ -249,10 +249,10 @@ def with_headers(table: pyarrow.Table, images: Iterable[Picture]) -> pyarrow.Tab
         scan_image(EncodedImage(image))
         for image in tracked(images, "looking at images", len(table))
     ]
-    found = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
-    for name in found.column_names:
+    headers = pyarrow.Table.from_pylist([row._asdict() for row in rows], ROWS)
+    for name in headers.column_names:
         if name not in ("place", "name", "label"):
-            table = table.append_column(name, found[name])
+            table = table.append_column(name, headers[name])
     return table
 
 

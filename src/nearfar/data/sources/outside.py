@@ -81,8 +81,8 @@ class Outside(Source):
         for number in range(len(rows)):
             image = next(images, None)
             if image is None:
-                said = f"read() of {self.name} gave {number} images for {len(rows)} rows"
-                raise ValueError(said)
+                message = f"read() of {self.name} gave {number} images for {len(rows)} rows"
+                raise ValueError(message)
             yield _as_picture(image)
 
     def originals(

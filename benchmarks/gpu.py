@@ -41,20 +41,21 @@ from nearfar.device import (
     hardware,
     has_bfloat16,
     peak_memory,
+    send,
     setup_of,
     synchronize,
 )
 from nearfar.methods import Model, method_class
 from nearfar.networks import build_backbone
 from nearfar.training.environment import software
-from nearfar.training.fabric import build_fabric
 from nearfar.training.optimizers import build_optimizer
+from nearfar.training.processes import this_process
 from nearfar.training.step import GradientStep
 from nearfar.views import make_views, plan
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "<!-- Below: written by benchmarks/gpu.py -->"
-PRECISIONS = {  # precision of Fabric, and whether products of float32 may be of TF32
+PRECISIONS = {  # precision of a run, and whether products of float32 may be of TF32
     "float32": ("32-true", False),
     "TF32": ("32-true", True),
     "bfloat16": ("bf16-mixed", True),
@@ -146,33 +147,32 @@ class Training:
 
     def __init__(self, case: Case, precision: str, compiled: bool) -> None:
         torch.manual_seed(0)
-        self.case, self.fabric = case, build_fabric("auto", PRECISIONS[precision][0])  # type: ignore[arg-type]
+        self.case, self.process = case, this_process("auto", PRECISIONS[precision][0])  # type: ignore[arg-type]
         self.model = Model(
             method_class("simclr")(),
             build_backbone(case.encoder, image_size=case.size, channels=3),
             4 * case.batch,
         )
-        self.how = setup_of(self.fabric.device, PRECISIONS[precision][0])
-        self.fabric.to_device(self.model)
+        self.how = setup_of(self.process.device, PRECISIONS[precision][0])
+        self.model.to(self.process.device)
         if self.how.channels_last.value:
             self.model.to(memory_format=torch.channels_last)
         if compiled:
             self.model.compile_networks()
-        optimizer = build_optimizer(
+        self.optimizer = build_optimizer(
             "sgd", self.model, lr=0.01, weight_decay=5e-4, fused=self.how.fused.value
         )
-        self.optimizer: Any = self.fabric.setup_optimizers(optimizer)
         self.model.train()
 
     def whole_step(self) -> Callable[[], None]:
-        case, gradient_of = self.case, GradientStep(self.fabric, self.model)
+        case, gradient_of = self.case, GradientStep(self.process, self.model)
         images, views = random_images(case, 4 * case.batch), plan("saclr-cifar", case.size, 3)
         batches = Batches(images, case.batch, 0, pin=self.how.pinned.value)
         generator = torch.Generator().manual_seed(0)
         coming = (batch for epoch in range(10**9) for batch in batches.epoch(epoch))
 
         def step() -> None:
-            pixels, index = self.fabric.to_device(next(coming))
+            pixels, index = (send(part, self.process.device) for part in next(coming))
             self.optimizer.zero_grad()
             gradient_of(
                 lambda rows: make_views(pixels[rows], views, generator, images.mean, images.std),
@@ -180,20 +180,20 @@ class Training:
                 case.batch,
                 0,
             )
-            self.optimizer.step()
+            self.process.update(self.optimizer)
 
         return step
 
     def bare_step(self) -> Callable[[], None]:
         ready = torch.randn(
-            2 * self.case.batch, 3, self.case.size, self.case.size, device=self.fabric.device
+            2 * self.case.batch, 3, self.case.size, self.case.size, device=self.process.device
         )
 
         def step() -> None:
             self.optimizer.zero_grad()
-            with self.fabric.autocast():
+            with self.process.autocast():
                 out = self.model.online(ready)
-            self.fabric.backward(out.float().square().mean())
+            self.process.backward(out.float().square().mean())
 
         return step
 
@@ -244,12 +244,12 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
     )
 
     def step() -> None:
-        first, second = training.fabric.to_device(next(coming))
+        first, second = (send(view, training.process.device) for view in next(coming))
         training.optimizer.zero_grad()
-        with training.fabric.autocast():
+        with training.process.autocast():
             loss = criterion(training.model.online(first), training.model.online(second))
-        training.fabric.backward(loss)
-        training.optimizer.step()
+        training.process.backward(loss)
+        training.process.update(training.optimizer)
 
     return step
 

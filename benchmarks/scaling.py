@@ -7,13 +7,11 @@ the other
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -23,6 +21,7 @@ from torch import nn
 from nearfar.data import rank_rows
 from nearfar.methods import Model, method_class, method_names
 from nearfar.networks import build_backbone
+from nearfar.training.processes import Process
 from nearfar.training.step import GradientStep
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -85,15 +84,10 @@ def step(name: str, batch: int, dim: int, rank: int, world: int) -> int:
     )
     chosen = method(**heads, **METHODS[name])
     model = Model(chosen, Backbone(), 10 * batch)
-    fabric = SimpleNamespace(
-        global_rank=rank,
-        world_size=world,
-        autocast=contextlib.nullcontext,
-        backward=lambda loss: loss.backward(),
-    )
+    process = Process(torch.device("cpu"), rank=rank, world_size=world)
     own = rank_rows(batch, rank, world)
     views = torch.randn(len(chosen.views), own.stop - own.start, 1, 4, 4)
-    GradientStep(fabric, model)(
+    GradientStep(process, model)(
         lambda rows: list(views[:, rows]), torch.arange(own.start, own.stop), batch, seed=0
     )
     del model.loss  # the gradients of its parameters are complete on every process

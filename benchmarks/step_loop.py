@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.methods import Embeddings, Model, method_class
 from nearfar.networks import build_backbone
 from nearfar.training import loop
+from nearfar.training.processes import Process
 from nearfar.training.settings import Settings
 from nearfar.views import plan
 
@@ -151,8 +151,6 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
             devices=1,
             accelerator="cpu",
         )
-        fabric = Fabric(accelerator="cpu", devices=1)
-        fabric.launch()
         loop.make_views, loop._batches_from, loop.build_optimizer = (
             timed_views,
             timed_batches,
@@ -162,7 +160,7 @@ def run(images: Images, model: TimedModel, case: Any, views: str, between: Betwe
             Path(folder, "checkpoints").mkdir()
             made = plan(views, images.image_size, 3)
             loop.fit(
-                fabric,
+                Process(torch.device("cpu")),
                 model,
                 images,
                 None,

@@ -6,8 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ import nearfar
 from nearfar.data import rank_rows
 from nearfar.methods import Model
 from nearfar.training import loop
+from nearfar.training.processes import Process
 from nearfar.training.step import GradientStep
 
 
@@ -75,13 +75,8 @@ def descend(
 
     begun: epochs of schedules that have passed.
     """
-    fabric = SimpleNamespace(
-        global_rank=rank,
-        world_size=world,
-        autocast=nullcontext,
-        backward=lambda loss: loss.backward(),
-    )
-    gradient_of, own = GradientStep(fabric, model, micro), rank_rows(batch, rank, world)
+    process = Process(torch.device("cpu"), rank=rank, world_size=world)
+    gradient_of, own = GradientStep(process, model, micro), rank_rows(batch, rank, world)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     made, losses = torch.Generator().manual_seed(1), []
     for step in range(steps):

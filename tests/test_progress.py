@@ -8,7 +8,7 @@ from rich.console import Console
 import nearfar
 from nearfar import rendering
 from nearfar.progress import Bar, Table, log, progress, renderer, tracked, waiting
-from nearfar.rendering import ConsoleRenderer, shown_as, shown_here, shown_on
+from nearfar.rendering import ConsoleRenderer, shown_on
 
 
 def console_of(file, terminal=False):
@@ -82,18 +82,6 @@ def test_lines_are_recorded_where_a_program_listens(caplog):
     with caplog.at_level(logging.INFO, "nearfar"):
         log.info("%d images", 3)
     assert caplog.messages == ["3 images"]
-
-
-def test_another_process_shows_what_this_one_does(capsys):
-    assert shown_here() is None
-    with shown_on(Console(soft_wrap=True, stderr=True)):
-        drawn = shown_here()
-    assert drawn == (True, logging.INFO, frozenset())
-    with shown_as(drawn):
-        log.info("from there")
-    with shown_as(None):
-        log.info("not shown")
-    assert capsys.readouterr().err == "from there\n"
 
 
 def test_show_progress_can_be_taken_back(capsys):

@@ -24,7 +24,6 @@ CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text())
 ON_CONDA = {
     "torch": "pytorch",
-    "lightning-fabric": "pytorch-lightning",
     "matplotlib": "matplotlib-base",
 }
 ON_CONDA |= {"huggingface-hub": "huggingface_hub"}

@@ -147,7 +147,6 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
 @pytest.mark.parametrize(
     ("library", "homes"),
     [
-        ("lightning_fabric", {"training"}),
         ("torch.distributed", {"training", "pairs", "testing"}),
         ("matplotlib", {"maps", "pages"}),
         (
@@ -243,7 +242,6 @@ HEAVY = [
     "torchvision",
     "sklearn",
     "matplotlib",
-    "lightning_fabric",
     "datasets",
     "cyclopts",
     "rich",

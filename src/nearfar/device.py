@@ -23,8 +23,8 @@ PINNED = ("cuda", "xpu")
 """Kinds of devices with memory of their own, to which page-locked memory is copied while the CPU
 goes on.
 """
-SEVERAL = ("cpu", "cuda")
-"""Kinds of devices on which several processes train one model."""
+SEVERAL = {"cpu": "gloo", "cuda": "nccl"}
+"""Kinds of devices on which several processes train one model, and what carries their messages."""
 
 
 def quiet_compiler() -> None:

@@ -178,11 +178,6 @@ def named_as_options(names: Callable[[], Collection[str]]) -> Iterator[None]:
         _option_names = before
 
 
-def option_names() -> frozenset[str]:
-    """Return the parameters that `worded` writes as options now; none for a Python caller."""
-    return frozenset(() if _option_names is None else _option_names())
-
-
 def worded(text: str) -> str:
     """Return a message as its reader gives parameters: as it is for a Python caller, with options
     and commands inside `named_as_options`.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import rich.table
 from rich.console import Console
@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.progress import TaskProgressColumn as Percent
 from rich.text import Text
 
-from nearfar.messages import named_as_options, option_names, worded
-from nearfar.progress import Bar, Bold, Table, drawn_by, log, renderer
+from nearfar.messages import worded
+from nearfar.progress import Bar, Bold, Table, drawn_by, log
 
 INTERVAL = 15.0  # seconds between plain lines
 MOMENT = 0.2  # seconds after which a bar inside another is drawn
@@ -160,33 +160,6 @@ def shown_on(console: Console, level: int = logging.INFO) -> Iterator[None]:
     finally:
         log.handlers, log.propagate = before, propagates
         log.setLevel(was)
-
-
-class Shown(NamedTuple):
-    """The way this process shows lines, so that another one can do the same."""
-
-    stderr: bool
-    level: int
-    options: frozenset[str]  # see `nearfar.messages.option_names`
-
-
-def shown_here() -> Shown | None:
-    """Return how this process shows lines; None where it shows none."""
-    drawing = renderer()
-    if not isinstance(drawing, ConsoleRenderer) or drawing.console.quiet:
-        return None
-    return Shown(drawing.console.stderr, log.level, option_names())
-
-
-@contextmanager
-def shown_as(shown: Shown | None) -> Iterator[None]:
-    """Show lines and bars as another process does; nothing for None."""
-    if shown is None:
-        yield
-        return
-    console = Console(soft_wrap=True, stderr=shown.stderr)
-    with shown_on(console, shown.level), named_as_options(lambda: shown.options):
-        yield
 
 
 def shown_nowhere() -> AbstractContextManager[None]:

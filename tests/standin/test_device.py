@@ -20,7 +20,7 @@ from nearfar.device import (
 )
 from nearfar.losses import LORAC, WMSE
 from nearfar.neighbours import find_nearest, nearest_rows
-from nearfar.training.fabric import build_fabric
+from nearfar.training.processes import check_machine, this_process
 from tests.standin import device as device_module
 from tests.standin.device import DEVICE, NAME, available, synchronisations
 
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 def test_the_gpu_is_taken_where_there_is_one(monkeypatch):
     assert [find_device(wish).type for wish in ("auto", "gpu", "cpu")] == [NAME, NAME, "cpu"]
-    assert gpu_names() == [NAME] and build_fabric("auto", "32-true").device == DEVICE
+    assert gpu_names() == [NAME] and this_process("auto", "32-true").device == DEVICE
     with pytest.raises(
         ValueError, match=f"`accelerator='xpu'`: torch finds no such device.*{NAME} and the CPU"
     ):
@@ -74,7 +74,7 @@ def test_several_processes_train_where_they_can():
         ValueError,
         match=f"`devices=2`: several processes do not train on {NAME}; use `accelerator='cpu'`",
     ):
-        build_fabric("auto", "32-true", devices=2)
+        check_machine("auto", "32-true", devices=2)
 
 
 def test_a_device_without_bfloat16_takes_float16():

@@ -8,7 +8,7 @@ from nearfar.methods import method_class, method_names
 from tests.standin.test_losses import EIGH
 
 MAY_WAIT = {
-    "fabric.to_device(model)": "the start of the run",
+    "model.to(process.device)": "the start of the run",
     "super()._apply(fn, recurse)": "the same, of the momentum encoder",
     "mean = (loss_sum / loss_count).item()": "a line of metrics",
     "name: float(value)": "the same",

@@ -21,7 +21,15 @@ from safetensors.torch import load_file
 import nearfar
 from nearfar.cli import main
 from nearfar.messages import to_argv
-from nearfar.training.processes import is_follower, world_size
+from nearfar.training import processes
+from nearfar.training.processes import (
+    HALF,
+    Process,
+    check_machine,
+    is_follower,
+    this_process,
+    world_size,
+)
 from nearfar.training.run_folder import read_metrics
 
 pytestmark = pytest.mark.usefixtures("known_speed")
@@ -150,7 +158,7 @@ def test_a_killed_process_ends_the_others_with_one_line(images_file, tmp_path, c
     run = tmp_path / "run"
 
     def kill():
-        os.kill(multiprocessing.active_children()[1].pid, signal.SIGKILL)
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
     with after_steps(run, 1, kill):
         options = to_argv(SETTINGS | {"epochs": 2000, "devices": 2})
@@ -181,9 +189,96 @@ def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_pat
     assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
 
 
+HANGS = """
+import os, time
+import torch
+from nearfar.training import processes
+def vanish(process):
+    os._exit(3)
+if __name__ == "__main__":
+    processes.RAISES, processes.PATIENCE = (), 0.2
+    first = processes.Process(torch.device("cpu"), world_size=2)
+    with processes.followers(first, vanish, "runs/a") as store, processes.meeting(first, store):
+        time.sleep(100)
+"""
+
+
+def test_a_process_that_waits_where_no_error_reaches_it_ends_with_one_line(tmp_path):
+    """As NCCL's processes do, on the GPU."""
+    (tmp_path / "script.py").write_text(HANGS)
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=90
+    )
+    assert ended.returncode == 1 and ended.stdout == ""
+    message = (
+        "nearfar: process 2 of 2 has ended; resume from the last checkpoint, if there is one, "
+    )
+    assert ended.stderr.strip() == f"{message}with: `nearfar.resume('runs/a')`"
+
+
+def test_a_script_without_a_main_guard_is_told_so(images_file, tmp_path):
+    call = f"nearfar.pretrain({str(images_file)!r}, out='run', devices=2, **{SETTINGS!r})"
+    (tmp_path / "script.py").write_text(f"import nearfar\n{call}\n")
+    ended = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=QUIET_CORES,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 1
+    assert "a script must have its calls under if __name__" in ended.stderr.splitlines()[-1]
+
+
 def test_torchrun_says_how_many(monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert world_size(None) == world_size(4) == 4 and is_follower()
     with pytest.raises(ValueError, match="torchrun started 4 processes"):
         world_size(2)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_step_is_clipped_in_every_precision(precision):
+    process, weight = Process(torch.device("cpu"), precision), torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    process.backward((weight * torch.tensor([3.0, 4.0])).sum())
+    process.update(optimizer, clip=1.0)
+    torch.testing.assert_close(weight.detach(), torch.tensor([-0.6, -0.8]))
+    optimizer.zero_grad()
+    process.backward((weight * torch.tensor([3.0, 4.0])).sum())
+    process.update(optimizer)
+    torch.testing.assert_close(weight.detach(), torch.tensor([-3.6, -4.8]))
+    with process.autocast():
+        kind = (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    assert kind == HALF.get(precision, torch.float32)
+
+
+def test_float16_leaves_out_a_step_that_it_cannot_hold():
+    process = Process(torch.device("cpu"), "16-mixed")
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    process.backward((weight * torch.inf).sum())
+    scale = process.scaler.get_scale()
+    process.update(optimizer, clip=1.0)
+    assert weight.tolist() == [0, 0] and process.scaler.get_scale() == scale / 2
+    assert "scale" in process.scaler.state_dict()
+    assert Process(torch.device("cpu"), "bf16-mixed").scaler.state_dict() == {}
+
+
+def test_a_process_of_torchrun_has_its_own_gpu(monkeypatch):
+    monkeypatch.setattr(processes, "find_device", lambda kind: torch.device("cuda"))
+    monkeypatch.setattr(processes, "check_precision", lambda *given: None)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert this_process("auto", "32-true", 2) == Process(torch.device("cuda:0"), world_size=2)
+    check_machine("auto", "32-true", 2)
+    with pytest.raises(ValueError, match=r"3 processes need as many GPUs, .* has 2"):
+        check_machine("auto", "32-true", 3)
+    of_torchrun = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", **of_torchrun}.items():
+        monkeypatch.setenv(name, value)
+    assert this_process("auto", "32-true", 4) == Process(
+        torch.device("cuda:1"), rank=3, world_size=4
+    )
+    check_machine("auto", "32-true", 4)

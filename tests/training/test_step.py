@@ -1,14 +1,13 @@
 """A step that runs out of memory is repeated in smaller parts, and nothing of it is lost."""
 
-from contextlib import nullcontext
 from dataclasses import fields
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from nearfar.methods import Model, method_class, method_names
+from nearfar.training.processes import Process
 from nearfar.training.step import GradientStep
 from tests.steps import descend
 
@@ -180,10 +179,7 @@ def with_a_bad_batch(name, bad, rows):
     known = {field.name for field in fields(kind)}
     method = kind(**{key: value for key, value in (NARROW | own).items() if key in known})
     model = Model(method, Normalised(), IMAGES)
-    fabric = SimpleNamespace(
-        global_rank=0, world_size=1, autocast=nullcontext, backward=lambda loss: loss.backward()
-    )
-    gradient_of = GradientStep(fabric, model)
+    gradient_of = GradientStep(Process(torch.device("cpu")), model)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     made, losses = torch.Generator().manual_seed(1), []
     for step in range(5):

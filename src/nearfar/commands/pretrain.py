@@ -62,15 +62,11 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
     from nearfar.training.facts import choose_threads, default_precision
     from nearfar.training.job import follow, launch
     from nearfar.training.prepare import prepare
-    from nearfar.training.processes import (
-        by_torchrun,
-        check_hook,
-        interrupt_on_sigterm,
-        is_follower,
-    )
+    from nearfar.training.processes import by_torchrun, is_follower, world_size
     from nearfar.training.request import default_folder
     from nearfar.training.run_folder import CONFIG, clear, create_run_folder
     from nearfar.training.run_header import write_run_header
+    from nearfar.training.stopping import interrupt_on_sigterm
 
     began = time.perf_counter()
     reuse_memory()
@@ -80,7 +76,7 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
-    check_hook(on_metrics, settings.devices)
+    world_size(settings.devices)
     teacher = None if settings.teacher is None else find_teacher(settings.teacher)
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
     with interrupt_on_sigterm(), create_run_folder(folder), _resumable(folder):
@@ -149,16 +145,17 @@ def resume(
     from nearfar.run import Run
     from nearfar.threads import use_threads
     from nearfar.training.job import follow, launch
-    from nearfar.training.processes import check_hook, interrupt_on_sigterm, is_follower
+    from nearfar.training.processes import is_follower, world_size
     from nearfar.training.run_folder import lock_run_folder
     from nearfar.training.run_header import note_resumed, resume_plan
+    from nearfar.training.stopping import interrupt_on_sigterm
 
     reuse_memory()
     run = Run.of(run)
     settings = run.settings  # raises an error where this is no run folder, before a lock is written
     if is_follower():
         return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
-    check_hook(on_metrics, devices or settings.devices)
+    world_size(devices)
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with interrupt_on_sigterm(), lock_run_folder(run.path), _resumable(run.path):
         longer = settings if epochs is None else _longer(run, settings, epochs)

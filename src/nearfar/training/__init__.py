@@ -1,4 +1,4 @@
-"""Training: settings, the plan of a run, the one loop on Lightning Fabric, optimisers, checkpoints,
+"""Training: settings, the plan of a run, the one loop, optimisers, checkpoints,
 and health.
 
 The names stand in its files alone, so that settings can be read without torch.

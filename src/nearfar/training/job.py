@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from nearfar.data import Images, Stream
@@ -17,17 +17,24 @@ from nearfar.methods import Method, Model, Recipe
 from nearfar.networks import Backbone, Encoder, SmallNet, build_backbone, whiten_stem
 from nearfar.networks.backbone import with_grid
 from nearfar.progress import log
-from nearfar.rendering import Shown, shown_as, shown_here, shown_nowhere
+from nearfar.rendering import shown_nowhere
 from nearfar.threads import use_threads
-from nearfar.training import processes
 from nearfar.training.batch_norm import spread_norm_groups, sync_batch_norm
-from nearfar.training.fabric import build_fabric, without_hints
 from nearfar.training.loop import (
     StoppedByHook,
     TrainingDiverged,
     TrainingStopped,
     fit,
     write_encoder,
+)
+from nearfar.training.processes import (
+    Process,
+    by_torchrun,
+    followers,
+    lost_in_one_line,
+    meeting,
+    this_process,
+    world_size,
 )
 from nearfar.training.run_data import reopen_data
 from nearfar.training.run_folder import CONFIG, STARTING, OnMetrics
@@ -118,12 +125,9 @@ def _whiten(backbone: Backbone, images: Images) -> None:
     whiten_stem(backbone.net, seen.preprocess(images.gather(rows)))
 
 
-logging.getLogger("lightning_fabric").setLevel(
-    logging.WARNING
-)  # here, since new processes import this file first
 logging.getLogger("torch.multiprocessing.spawn").setLevel(
     logging.ERROR
-)  # `translate_errors` says what was lost
+)  # `ProcessLost` says what was lost
 
 
 def launch(
@@ -132,81 +136,55 @@ def launch(
     model: Model | None = None,
     on_metrics: OnMetrics | None = None,
 ) -> None:
-    """Train to the last epoch and write the encoder into the run folder; on many processes if the
-    settings say so.
+    """Train to the last epoch and write the encoder into the run folder, as the first of the
+    processes that the settings ask for.
 
-    model: `job.model(...)` if it has been built already, for one process. Under torchrun this is
-    the first of the processes that it started. Otherwise `devices` processes are started here; each
-    opens the data again by its name (from the cache), or gets images that have none. on_metrics:
-    see `pretrain`. Raises ProcessLost where one of them dies, besides what `fit` raises.
+    The others were started by torchrun, or are started here; each opens the data again by its name
+    (from the cache), or gets images that have none. model: `job.model(...)` if it has been built
+    already. on_metrics: see `pretrain`. Raises ProcessLost where another process dies, besides what
+    `fit` raises.
     """
     settings = job.settings
-    elsewhere = replace(
-        job, images=job.images if isinstance(settings.data, Described) else None
-    )  # without its sets
-    with processes.translate_errors(settings.devices, settings.out), without_hints():
-        if settings.devices == 1 or processes.by_torchrun():
-            fabric = build_fabric(
-                settings.accelerator, settings.precision, settings.devices, "popen"
-            )
-            fabric.launch()
-            with processes.leave_process_group(), use_threads(settings.threads):
-                fabric.broadcast((elsewhere, resume))
-                _run(fabric, job, resume, model, on_metrics)
-            return
-        fabric = build_fabric(settings.accelerator, settings.precision, settings.devices, "spawn")
-        with processes.stopped_together():
-            work = partial(
-                _work, job=elsewhere, resume=resume, shown=shown_here(), on_metrics=on_metrics
-            )
-            ending = fabric.launch(work)
-        if ending is not None:
-            raise ending
+    described = isinstance(settings.data, Described)
+    elsewhere = replace(job, images=job.images if described else None)  # without its sets
+    process = this_process(settings.accelerator, settings.precision, settings.devices)
+    with lost_in_one_line(settings.devices, settings.out), ExitStack() as stack:
+        store = None
+        if settings.devices > 1 and not by_torchrun():
+            store = stack.enter_context(followers(process, _take_part, settings.out))
+        stack.enter_context(meeting(process, store))
+        stack.enter_context(use_threads(settings.threads))
+        process.broadcast((elsewhere, resume))
+        _run(process, job, resume, model, on_metrics)
 
 
 def follow(accelerator: str, precision: Precision) -> str:
     """Take part in a run that the first process of torchrun prepares, as one of the others; returns
     its folder.
     """
-    devices = processes.world_size(None)
-    with processes.translate_errors(devices, "RUN"), without_hints():
-        fabric = build_fabric(accelerator, precision, devices, "popen")
-        fabric.launch()
-        with processes.leave_process_group():
-            received: tuple[Job, bool] | None = fabric.broadcast(None)
-            assert received is not None
-            job, resume = received
-            with shown_nowhere(), use_threads(job.settings.threads):
-                _run(fabric, job, resume)
+    process = this_process(accelerator, precision, world_size(None))
+    with lost_in_one_line(process.world_size, "RUN"), meeting(process):
+        return _received(process)
+
+
+def _take_part(process: Process) -> None:
+    """Take part in a run that the first process has prepared, and which all end together."""
+    with lasting_streams(), suppress(TrainingStopped, TrainingDiverged):
+        _received(process)
+
+
+def _received(process: Process) -> str:
+    """Get a run from the first process and train it; returns its folder."""
+    received: tuple[Job, bool] | None = process.broadcast(None)
+    assert received is not None
+    job, resume = received
+    with shown_nowhere(), use_threads(job.settings.threads):
+        _run(process, job, resume)
     return job.settings.out
 
 
-def _work(
-    fabric: Fabric, job: Job, resume: bool, shown: Shown | None, on_metrics: OnMetrics | None
-) -> Exception | None:
-    """Run as one of the processes started here; what all of them agreed to end with is returned,
-    not raised.
-
-    shown: how the parent shows lines and bars, as the first of these processes does.
-    """
-    processes.end_with_parent()
-    with lasting_streams(), shown_as(shown) if fabric.is_global_zero else shown_nowhere():
-        try:
-            with (
-                without_hints(),
-                processes.leave_process_group(),
-                use_threads(job.settings.threads),
-            ):
-                _run(fabric, job, resume, on_metrics=on_metrics)
-        except (TrainingStopped, TrainingDiverged) as ending:
-            return ending
-        except KeyboardInterrupt:
-            return TrainingStopped("stopped before the first step")
-    return None
-
-
 def _run(
-    fabric: Fabric,
+    process: Process,
     job: Job,
     resume: bool,
     model: Model | None = None,
@@ -218,12 +196,12 @@ def _run(
     if settings.teacher is not None:
         assert isinstance(images, Images)
         model.teacher_rows = load_teacher(Path(settings.out), images)
-    if settings.sync_batch_norm and fabric.world_size > 1:
+    if settings.sync_batch_norm and process.world_size > 1:
         sync_batch_norm(model)
     spread_norm_groups(model, settings.batch_size)
     try:
         epochs = fit(
-            fabric,
+            process,
             model,
             images,
             validation,
@@ -232,12 +210,12 @@ def _run(
             job.recipe,
             resume,
             job.seconds,
-            on_metrics if fabric.is_global_zero else None,
+            on_metrics if process.is_first else None,
         )
     except StoppedByHook as ending:  # in all processes, and the run is as it is after Ctrl-C
         log.info("%s", ending)
         return
-    if fabric.is_global_zero:
+    if process.is_first:
         if epochs != settings.epochs:
             replace(settings, epochs=epochs).save(Path(settings.out) / CONFIG)
         write_encoder(Path(settings.out), model, images, settings)

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from nearfar.data import Batches, Images, Stream, StreamBatches, rank_rows
-from nearfar.device import Setup, setup_of
+from nearfar.device import Setup, send, setup_of
 from nearfar.messages import raise_as_value_error
 from nearfar.methods import Model, Recipe
 from nearfar.networks import Encoder, layer_scales, save_encoder
 from nearfar.training import run_folder
 from nearfar.training.health import validation_health
 from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor
-from nearfar.training.processes import StopRequest
+from nearfar.training.processes import Process
 from nearfar.training.progress import StepBudget, TrainingProgress
 from nearfar.training.readout import saved_encoder
 from nearfar.training.run_folder import OnMetrics
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep, MakeViews
+from nearfar.training.stopping import StopRequest
 from nearfar.views import Views, make_views
 
 Pixels = Tensor | list[Tensor]
@@ -53,7 +53,7 @@ class StoppedByHook(TrainingStopped):
 
 
 def fit(
-    fabric: Fabric,
+    process: Process,
     model: Model,
     images: Images | Stream,
     validation: Images | None,
@@ -81,7 +81,7 @@ def fit(
     NotWrittenError for a full disk, and for a folder that was moved.
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
-    batches = _batches(fabric, images, plan, settings)
+    batches = _batches(process, images, plan, settings)
     per_epoch = len(batches)
     pace = StepBudget(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
@@ -90,30 +90,28 @@ def fit(
     health_every = max(1, int(settings.epochs) // HEALTH_TIMES)
 
     finite = set(run_folder.finite_names(model.state_dict()))
-    device_setup = to_device(fabric, model, settings.precision, bool(settings.compile))
+    device_setup = to_device(process, model, settings.precision, bool(settings.compile))
     constant = (
         [model.predictor]
         if model.setup.constant_predictor_lr and model.predictor is not None
         else []
     )
-    optimizer: Any = fabric.setup_optimizers(
-        build_optimizer(
-            settings.optimizer,
-            model,
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            rules=GroupRules(
-                decay_all=recipe.decay_all,
-                vector_lr=recipe.vector_lr,
-                constant=constant,
-                lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
-            ),
-            fused=device_setup.fused.value,
-        )
+    optimizer = build_optimizer(
+        settings.optimizer,
+        model,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        rules=GroupRules(
+            decay_all=recipe.decay_all,
+            vector_lr=recipe.vector_lr,
+            constant=constant,
+            lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
+        ),
+        fused=device_setup.fused.value,
     )
-    gradient_of = GradientStep(fabric, model, settings.micro_batch)
+    gradient_of = GradientStep(process, model, settings.micro_batch)
     stop = StopRequest()
-    step, loss_sum, loss_count = 0, torch.zeros((), device=fabric.device), 0
+    step, loss_sum, loss_count = 0, torch.zeros((), device=process.device), 0
     resumed = resume and checkpoint.is_file()
     if resumed:
         state = run_folder.load_checkpoint(checkpoint)
@@ -121,10 +119,10 @@ def fit(
         with raise_as_value_error(f"the checkpoint {checkpoint} is of another run"):
             model.load_state_dict(state["model"])
             run_folder.load_optimizer(optimizer, state["optimizer"]["state"])
-            fabric.strategy.precision.load_state_dict(state["precision"])
+            process.scaler.load_state_dict(state["precision"])
             step, loss_sum, loss_count = (
                 state["step"],
-                state["loss_sum"].to(fabric.device),
+                state["loss_sum"].to(process.device),
                 state["loss_count"],
             )
             pace.load(state["pace"], step)
@@ -133,21 +131,21 @@ def fit(
         kept = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         if spoiled := run_folder.not_finite(kept, finite):
             raise TrainingDiverged(_what_to_try(step, f"{spoiled} became nan or inf", checkpoint))
-        if fabric.is_global_zero:
+        if process.is_first:
             run_folder.check_unmoved(folder, metrics.home)
             saved = kept | {"step": step, "loss_sum": loss_sum, "loss_count": loss_count}
             saved |= {"pace": pace.state()}
             run_folder.save_checkpoint(
-                checkpoint, saved | {"precision": fabric.strategy.precision.state_dict()}
+                checkpoint, saved | {"precision": process.scaler.state_dict()}
             )
 
     def log_health(at_an_end: bool) -> None:
-        if validation is not None and fabric.is_global_zero:
+        if validation is not None and process.is_first:
             health = validation_health(model, validation, plan, settings.seed, with_lidar=at_an_end)
             metrics.write(step, epoch=step / per_epoch, health=asdict(health))
 
     def keep(epochs: int) -> None:
-        if fabric.is_global_zero:
+        if process.is_first:
             run_folder.check_unmoved(folder, metrics.home)
             write_encoder(run_folder.kept_encoder(folder, epochs), model, images, settings)
 
@@ -155,13 +153,13 @@ def fit(
         folder,
         step if resumed else -1,
         settings.tensorboard,
-        fabric.is_global_zero,
+        process.is_first,
         on_metrics,
     )
     with (
         closing(log) as metrics,
-        TrainingProgress(pace, step, per_epoch, shown=fabric.is_global_zero) as progress,
-        stop.listening(),
+        TrainingProgress(pace, step, per_epoch, shown=process.is_first) as progress,
+        stop.listening() if process.listens else nullcontext(),
     ):
         if step == 0:
             log_health(at_an_end=True)
@@ -170,7 +168,7 @@ def fit(
         coming = _batches_from(batches, step)
         while step < pace.steps:
             waiting_since = time.perf_counter()
-            pixels, index = fabric.to_device(next(coming))
+            pixels, index = _sent(next(coming), process.device)
             waited += time.perf_counter() - waiting_since
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
@@ -185,20 +183,16 @@ def fit(
 
             model.train()
             optimizer.zero_grad()
-            views_of = _view_maker(fabric, pixels, images, plan, settings, step)
+            views_of = _view_maker(process, pixels, images, plan, settings, step)
             seed = derive_seed(settings.seed, "step", step)
             loss, embeddings = gradient_of(views_of, index, settings.batch_size, seed)
-            if settings.clip_gradient is not None:
-                fabric.clip_gradients(
-                    model, optimizer, max_norm=settings.clip_gradient, error_if_nonfinite=False
-                )
-            optimizer.step()
+            process.update(optimizer, settings.clip_gradient)
             model.after_step(embeddings, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
             loss_sum, loss_count = loss_sum + loss, loss_count + 1
             together = step % min(settings.log_every, ASK_EVERY) == 0
-            if seconds is not None and (fabric.world_size == 1 or together):
-                pace.change(step, fabric.broadcast(pace.fit(step)))
+            if seconds is not None and (process.world_size == 1 or together):
+                pace.change(step, process.broadcast(pace.fit(step)))
             is_last, ends_epoch = step == pace.steps, step % per_epoch == 0
 
             if step % settings.log_every == 0 or ends_epoch or is_last:
@@ -236,15 +230,15 @@ def fit(
                 keep(step // per_epoch)
                 since = time.perf_counter()
             progress.advance(step)
-            asks = fabric.device.type == "cpu" or fabric.world_size == 1 or together
+            asks = process.device.type == "cpu" or process.world_size == 1 or together
             if metrics.stop or metrics.error is not None:
                 stop.ask()
             # several GPUs would wait for it in every step
-            if asks and stop.agreed(fabric.device) and not is_last:
+            if asks and stop.agreed(process.device) and not is_last:
                 save()
-                if fabric.is_global_zero:
+                if process.is_first:
                     write_encoder(folder, model, images, settings)
-                ending = StoppedByHook if fabric.broadcast(metrics.stop) else TrainingStopped
+                ending = StoppedByHook if process.broadcast(metrics.stop) else TrainingStopped
                 raise metrics.error or ending(
                     f"stopped after step {step} of {pace.steps}, saved; resume with: "
                     f"`nearfar.resume({str(folder)!r})`"
@@ -271,20 +265,20 @@ def write_encoder(folder: Path, model: Model, images: Images | Stream, settings:
 
 
 def _batches(
-    fabric: Fabric, images: Images | Stream, plan: Views, settings: Settings
+    process: Process, images: Images | Stream, plan: Views, settings: Settings
 ) -> Batches | StreamBatches:
     """Batches of whole images, or, where no pixels are stored, of crops that workers make from the
     original files.
     """
-    pin = setup_of(fabric.device, settings.precision).pinned.value
+    pin = setup_of(process.device, settings.precision).pinned.value
     crops = plan.crops(settings.image_size)
     if isinstance(images, Stream):
         return StreamBatches(
             images,
             settings.batch_size,
             settings.seed,
-            fabric.global_rank,
-            fabric.world_size,
+            process.rank,
+            process.world_size,
             crops=crops,
             workers=settings.workers,
             pin=pin,
@@ -294,22 +288,22 @@ def _batches(
         images,
         settings.batch_size,
         settings.seed,
-        fabric.global_rank,
-        fabric.world_size,
+        process.rank,
+        process.world_size,
         crops=None if images.stored else crops,
         workers=settings.workers,
         pin=pin,
     )
 
 
-def to_device(fabric: Fabric, model: Model, precision: Any, compiled: bool) -> Setup:
+def to_device(process: Process, model: Model, precision: Any, compiled: bool) -> Setup:
     """Put a model where it is trained, in place, in the device's memory format; and how that device
     computes.
     """
-    fabric.to_device(model)
+    model.to(process.device)
     if model.teacher_rows is not None:
-        model.teacher_rows = fabric.to_device(model.teacher_rows)
-    device_setup = setup_of(fabric.device, precision)
+        model.teacher_rows = model.teacher_rows.to(process.device)
+    device_setup = setup_of(process.device, precision)
     if device_setup.channels_last.value:
         model.to(memory_format=torch.channels_last)
     if compiled:
@@ -324,8 +318,15 @@ def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple
         )
 
 
+def _sent(batch: tuple[Pixels, Tensor], device: torch.device) -> tuple[Pixels, Tensor]:
+    pixels, index = batch
+    if isinstance(pixels, list):
+        return [send(view, device) for view in pixels], send(index, device)
+    return send(pixels, device), send(index, device)
+
+
 def _view_maker(
-    fabric: Fabric,
+    process: Process,
     pixels: Pixels,
     images: Images | Stream,
     plan: Views,
@@ -335,7 +336,7 @@ def _view_maker(
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one
     would.
     """
-    offset = rank_rows(settings.batch_size, fabric.global_rank, fabric.world_size).start
+    offset = rank_rows(settings.batch_size, process.rank, process.world_size).start
 
     def views_of(rows: slice) -> list[Tensor]:
         generator = stream(settings.seed, "views", step)

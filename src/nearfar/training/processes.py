@@ -1,32 +1,118 @@
-"""Around a run on several processes: who started them, how they are stopped, and how their end is
-told.
+"""The processes that train a model: what each is, and how several meet and end, started by torchrun
+or by the first of them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import FrameType
+from functools import cached_property
+from multiprocessing.connection import wait
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch import Tensor, nn
+from torch.multiprocessing import (
+    ProcessContext,
+    ProcessExitedException,
+    ProcessRaisedException,
+    start_processes,
+)
 
+from nearfar.device import SEVERAL, check_precision, find_device
+from nearfar.messages import worded
+from nearfar.training.settings import Precision
+from nearfar.training.stopping import handled, hangup
+
+HALF = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+MOST_PROCESSES = 8  # on a CPU with fewer cores: each holds a model and takes seconds to start
 TIMEOUT = timedelta(minutes=30)  # a process that waits longer than this for another gives up
-PATIENCE = 5.0  # seconds for another process to tell its own error
+PATIENCE = 5.0  # seconds for a process to end, or to tell its own error
+RAISES = ("gloo",)  # backends that raise an error where a process is lost; NCCL's would hang
 _LOST = ("closed by peer", "reset by peer", "Timed out", "timeout", "Broken pipe")
+T = TypeVar("T")
 
 
 class ProcessLost(RuntimeError):
     """A process of the run died, and the others were stopped."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of the processes that train a model: its number, its device, and how it computes there.
+
+    rank: from 0 to `world_size` - 1; 0 writes the run folder. listens: whether signals ask this
+    one to stop.
+    """
+
+    device: torch.device
+    precision: Precision = "32-true"
+    rank: int = 0
+    world_size: int = 1
+    listens: bool = True
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this process writes the run folder."""
+        return self.rank == 0
+
+    @cached_property
+    def scaler(self) -> torch.amp.GradScaler:
+        """Return what scales gradients for float16; it does nothing in other precisions."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "16-mixed")
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Let networks compute in half precision while the context is open, if the run does."""
+        if self.precision == "32-true":
+            return nullcontext()
+        return torch.autocast(self.device.type, HALF[self.precision])
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradient of a loss, scaled for float16."""
+        self.scaler.scale(loss).backward()
+
+    def update(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> None:
+        """Take the optimiser's step, with a gradient of at most the norm `clip`; none where float16
+        did not hold the gradient.
+        """
+        if clip is not None:
+            self.scaler.unscale_(optimizer)
+            groups = [group["params"] for group in optimizer.param_groups]
+            nn.utils.clip_grad_norm_([weight for group in groups for weight in group], clip)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def broadcast(self, value: T) -> T:
+        """Return the value of the first process; every process must call it."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, 0)
+        return values[0]
+
+
+def this_process(accelerator: str, precision: Precision, world_size: int = 1) -> Process:
+    """Return this process as the one that torchrun says it is, or as the first of so many.
+
+    Raises ValueError for a device that this machine does not have, or that has no such precision.
+    """
+    device = find_device(accelerator)
+    check_precision(device, precision)
+    rank, number = (int(os.environ[key]) if by_torchrun() else 0 for key in ("RANK", "LOCAL_RANK"))
+    return Process(_numbered(device, number), precision, rank, world_size)
+
+
+def _numbered(device: torch.device, number: int) -> torch.device:
+    return device if device.type == "cpu" else torch.device(device.type, number)
 
 
 def by_torchrun() -> bool:
@@ -78,212 +164,205 @@ def check_processes(
         )
 
 
-@contextmanager
-def stopped_together() -> Iterator[None]:
-    """Pass Ctrl-C on to the processes that this one started, so that they agree to stop; a second
-    one ends them.
+def check_machine(accelerator: str, precision: Precision, devices: int) -> None:
+    """Raise ValueError for devices that this machine does not have, and for a precision that they
+    do not.
     """
-    stop_requested = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal stop_requested
-        if stop_requested and number not in _hangup():
-            raise KeyboardInterrupt
-        stop_requested = True
-        for process in multiprocessing.active_children():
-            if process.pid is not None:
-                os.kill(process.pid, signal.SIGINT)
-
-    try:
-        with handled(_asking(), ask):
-            yield
-    except BaseException:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
+    device = find_device(accelerator)
+    check_precision(device, precision)
+    if devices > 1 and device.type not in SEVERAL:
+        raise ValueError(
+            f"`devices={devices}`: several processes do not train on {device.type}; use "
+            "`accelerator='cpu'`"
+        )
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if by_torchrun() else devices
+    if device.type != "cpu" and here > (count := torch.accelerator.device_count()):
+        raise ValueError(f"{here} processes need as many GPUs, and this machine has {count}")
+    most = max(MOST_PROCESSES, os.cpu_count() or 1)
+    if device.type == "cpu" and devices > most and not by_torchrun():
+        raise ValueError(
+            f"`devices={devices}` are too many processes for {os.cpu_count()} cores: at most {most}"
+        )
 
 
 @contextmanager
-def leave_process_group() -> Iterator[None]:
-    """Leave the group of processes at the end, all together.
+def meeting(process: Process, store: dist.Store | None = None) -> Iterator[None]:
+    """Meet the other processes of a run, compute with them, and leave them, all together.
 
-    One that loses another waits, so that the error of that one is told first.
+    store: where they meet. Default: where torchrun's do.
     """
+    if process.device.type != "cpu":
+        torch.accelerator.set_device_index(process.device)
+    if process.world_size == 1 or dist.is_initialized():  # by a program of the user's own
+        yield
+        return
+    backend = SEVERAL[process.device.type]
+    if store is None:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=process.rank,
+            world_size=process.world_size,
+            timeout=TIMEOUT,
+        )
+    whole = False
     try:
         yield
-        if dist.is_initialized():
-            dist.barrier()
-    except RuntimeError as error:
-        if _is_lost(error):
-            time.sleep(PATIENCE)
-        raise
+        dist.barrier()
+        whole = True
     finally:
-        if (
-            dist.is_initialized() and dist.get_backend() == "gloo"
-        ):  # NCCL's would wait for the lost one
+        if whole or backend in RAISES:  # others would wait for the lost one
             dist.destroy_process_group()
 
 
 @contextmanager
-def translate_errors(devices: int, folder: str) -> Iterator[None]:
-    """Turn the ways in which processes end into a ProcessLost that says in one line what happened
-    and what to do.
+def followers(first: Process, work: Callable[[Process], None], folder: str) -> Iterator[dist.Store]:
+    """Start the other processes of a run on this machine, of which this is the first.
+
+    Yields the store in which they meet; each then calls `work`. They end with the context and with
+    this process, and signals that ask a run to stop reach this one alone. Raises what torch does
+    where one of them fails (see `lost_in_one_line`).
+
+    folder: of the run, for a message.
     """
-    go_on = (
-        f"resume from the last checkpoint, if there is one, with: `nearfar.resume({str(folder)!r})`"
-    )
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+    exact = torch.are_deterministic_algorithms_enabled()
+    with handled([signal.SIGINT, *hangup()], signal.SIG_IGN):  # which new processes inherit
+        given = (work, first, store.port, exact)
+        count = first.world_size - 1
+        context = start_processes(_follow, given, count, join=False, start_method="spawn")
+    assert context is not None
+    left = threading.Event()
+    threading.Thread(target=_watch, args=(context, left, folder), daemon=True).start()
+    patience = 0.0
     try:
-        yield
-    except ProcessExitedException as error:
-        if error.signal_name == "SIGINT":  # Ctrl-C before the processes were ready to agree on it
-            raise KeyboardInterrupt from error
-        ending = error.signal_name or f"exit code {error.exit_code}"
-        raise ProcessLost(
-            f"process {error.error_index + 1} of {devices} ended with {ending}, the others "
-            f"were stopped; {go_on}"
-        ) from error
-    except ProcessRaisedException as error:
-        last = str(error).strip().splitlines()[-1]
-        raise ProcessLost(
-            f"process {error.error_index + 1} of {devices} failed: {last}; {go_on}"
-        ) from error
-    except RuntimeError as error:
-        if devices > 1 and _is_lost(error):
-            raise ProcessLost(
-                f"another of the {devices} processes has ended or does not answer; {go_on}"
-            ) from error
+        _all_here(store, context)
+        try:
+            yield store
+        except RuntimeError as error:
+            if _is_lost(error):
+                _until_one_fails(context)  # which raises why
+            raise
+        while not context.join():
+            pass
+    except Exception:
+        patience = PATIENCE
         raise
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in _LOST)
-
-
-Handler = Callable[[int, FrameType | None], None]
-
-
-@contextmanager
-def handled(signals: list[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Handle signals in the `with` block, where this is the main thread, which alone can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in signals}
-    try:
-        yield
     finally:
-        for number, handled in before.items():
-            signal.signal(number, handled)
+        left.set()
+        _end(context, patience)
 
 
-def _asking() -> list[signal.Signals]:
-    """Return the signals that ask a run to stop."""
-    return [signal.SIGINT, signal.SIGTERM, *_hangup()]
+def _follow(
+    index: int, work: Callable[[Process], None], first: Process, port: int, exact: bool
+) -> None:
+    """Take part in the run of the process that started this one."""
+    _end_with_parent()
+    torch.use_deterministic_algorithms(exact)
+    rank = index + 1
+    process = replace(first, device=_numbered(first.device, rank), rank=rank, listens=False)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
+    store.add("here", 1)
+    with meeting(process, store):
+        work(process)
 
 
-def _hangup() -> list[signal.Signals]:
-    """Return the signal of a terminal that is closed, unless the run was told to ignore it, as by
-    nohup.
-    """
-    hangup = getattr(signal, "SIGHUP", None)  # there is none on Windows
-    return [] if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN else [hangup]
-
-
-def _leave_terminal() -> None:
-    """Write nothing more to a terminal that is gone: every line would be an error, and the
-    checkpoint not be saved.
-    """
-    for number in (1, 2):
-        if stat.S_ISCHR(os.fstat(number).st_mode):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-
-
-def end_with_parent() -> None:
-    """Let this process, which another one started, end with it, however that ends: it alone owns
-    the run folder.
+def _end_with_parent() -> None:
+    """Let this process end with the one that started it, however that ends: it alone owns the run
+    folder.
     """
     parent = multiprocessing.parent_process()
 
-    def wait() -> None:
+    def watch() -> None:
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=wait, name="nearfar-parent", daemon=True).start()
+    threading.Thread(target=watch, name="nearfar-parent", daemon=True).start()
 
 
-@contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Make the first SIGTERM or SIGHUP a KeyboardInterrupt, as Ctrl-C is, so that a run cleans up;
-    ignore others then.
-
-    `StopRequest` and `stopped_together` take their place while a run trains.
-    """
-    own, signals = os.getpid(), [signal.SIGTERM, *_hangup()]
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != own:  # a process that was forked from this one
-            os._exit(1)
-        for signum in signals:
-            signal.signal(signum, signal.SIG_IGN)
-        if number != signal.SIGTERM:
-            _leave_terminal()
-        raise KeyboardInterrupt
-
-    with handled(signals, stop):
-        yield
-
-
-def check_hook(on_metrics: object, devices: int | None) -> None:
-    """Raise ValueError for a hook that cannot be given to processes that are started here."""
-    if on_metrics is None or devices in (None, 1) or by_torchrun():
-        return
+def _all_here(store: dist.Store, context: ProcessContext) -> None:
+    """Wait until all processes that were started have read what they need."""
     try:
-        pickle.dumps(on_metrics)
-    except Exception as error:
-        raise ValueError(
-            f"on_metrics is called in another process with `devices={devices}`: give a function "
-            f"of a module ({type(error).__name__})"
+        while store.add("here", 0) < len(context.processes):
+            context.join(0.02)
+    except ProcessExitedException as error:
+        raise ProcessLost(
+            f"process {error.error_index + 2} could not start (exit code {error.exit_code}); "
+            'a script must have its calls under if __name__ == "__main__":'
         ) from error
 
 
-class StopRequest:
-    """The first SIGINT, SIGTERM or SIGHUP, while `listening`, as a request to stop that all
-    processes agree on.
+def _until_one_fails(context: ProcessContext) -> None:
+    """Wait a while for the process that is lost to fail; raises what torch says of it."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and not context.join(0.1):
+        pass
 
-    A terminal that closes asks as often as it likes; the second of the others is a
-    KeyboardInterrupt. In a process that nearfar started itself, SIGINT (from the terminal, the
-    parent or both) is never more than a request, and SIGTERM ends it at once: so the parent can end
-    one that waits for a process that is lost.
+
+def _end(context: ProcessContext, patience: float) -> None:
+    """End processes, those that end by themselves within so many seconds first."""
+    until = time.monotonic() + patience
+    for process in context.processes:
+        process.join(max(0.0, until - time.monotonic()))
+    for process in context.processes:
+        process.kill()
+        process.join()
+
+
+def _watch(context: ProcessContext, left: threading.Event, folder: str) -> None:
+    """End this process, with one line, where it waits for ever for another one that is lost.
+
+    NCCL waits on the GPU, where no error and no signal reaches it.
     """
+    numbers = {process.sentinel: 2 + index for index, process in enumerate(context.processes)}
+    lost = numbers[wait(list(numbers))[0]]
+    if left.wait(PATIENCE) or (dist.is_initialized() and dist.get_backend() in RAISES):
+        return
+    message = worded(f"process {lost} of {1 + len(numbers)} has ended; {_resume(folder)}")
+    print(f"nearfar: {message}", file=sys.stderr, flush=True)
+    for process in context.processes:
+        process.kill()
+    os._exit(1)
 
-    def __init__(self) -> None:
-        self._asked = False
-        self._spawned = multiprocessing.parent_process() is not None
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take the signals in the `with` block."""
-        with handled([signal.SIGINT, *_hangup()] if self._spawned else _asking(), self._ask):
-            yield
+@contextmanager
+def lost_in_one_line(devices: int, folder: str) -> Iterator[None]:
+    """Turn the ways in which other processes end into a ProcessLost that says in one line what
+    happened and what to do.
+    """
+    try:
+        yield
+    except ProcessExitedException as error:
+        ending = error.signal_name or f"exit code {error.exit_code}"
+        raise ProcessLost(
+            f"process {error.error_index + 2} of {devices} ended with {ending}, the others "
+            f"were stopped; {_resume(folder)}"
+        ) from error
+    except ProcessRaisedException as error:
+        last = str(error).strip().splitlines()[-1]
+        raise ProcessLost(
+            f"process {error.error_index + 2} of {devices} failed: {last}; {_resume(folder)}"
+        ) from error
+    except RuntimeError as error:
+        if devices > 1 and _is_lost(error):
+            raise ProcessLost(
+                f"another of the {devices} processes has ended or does not answer; "
+                f"{_resume(folder)}"
+            ) from error
+        raise
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if number in _hangup():
-            _leave_terminal()
-        elif self._asked and not self._spawned:
-            raise KeyboardInterrupt
-        self._asked = True
 
-    def ask(self) -> None:
-        """Ask for a stop without a signal."""
-        self._asked = True
+def _resume(folder: str) -> str:
+    return (
+        f"resume from the last checkpoint, if there is one, with: `nearfar.resume({str(folder)!r})`"
+    )
 
-    def agreed(self, device: torch.device) -> bool:
-        """Return whether any process was asked to stop; every process must call it at the same
-        step.
-        """
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            requested = torch.tensor(float(self._asked), device=device)
-            dist.all_reduce(requested, op=dist.ReduceOp.MAX)
-            return bool(requested.item())
-        return self._asked
+
+def _is_lost(error: RuntimeError) -> bool:
+    plain = type(error) is RuntimeError  # gloo's
+    return isinstance(error, dist.DistError) or (
+        plain and any(sign in str(error) for sign in _LOST)
+    )

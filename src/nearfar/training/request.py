@@ -21,8 +21,7 @@ from nearfar.messages import check_known, raise_as_value_error
 from nearfar.methods import Method, Recipe, method_class, method_name
 from nearfar.networks import Encoder, StartingWeights, check_encoder, find_weights
 from nearfar.networks.backbone import name_and_arguments
-from nearfar.training.fabric import check_machine
-from nearfar.training.processes import check_processes, world_size
+from nearfar.training.processes import check_machine, check_processes, world_size
 from nearfar.training.readout import check_beside
 from nearfar.training.run_folder import CONFIG, TABLE
 from nearfar.training.settings import (

@@ -21,9 +21,13 @@ from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.progress import log
 from nearfar.training.environment import write_environment
-from nearfar.training.fabric import check_machine
 from nearfar.training.job import Job
-from nearfar.training.processes import by_torchrun, check_processes, world_size
+from nearfar.training.processes import (
+    by_torchrun,
+    check_machine,
+    check_processes,
+    world_size,
+)
 from nearfar.training.readout import beside_words, check_beside
 from nearfar.training.request import resolve_method, serializable_source
 from nearfar.training.run_data import open_data

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Literal, Protocol, runtime_checkable
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -18,24 +18,10 @@ from nearfar.device import is_out_of_memory
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import shared_rows
 from nearfar.pairs.shares import gather_rows, world_size
+from nearfar.training.processes import Process
 
 MakeViews = Callable[[slice], list[Tensor]]
 """Makes the views of some rows of this process's batch; the same rows always get the same views."""
-
-
-@runtime_checkable
-class Process(Protocol):
-    """A process, as a step sees Lightning's Fabric: which process this is, and how it computes."""
-
-    @property
-    def global_rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def autocast(self) -> AbstractContextManager[None]: ...
-
-    def backward(self, tensor: Tensor) -> None: ...
 
 
 class GradientStep:
@@ -51,9 +37,9 @@ class GradientStep:
     """
 
     def __init__(
-        self, fabric: Process, model: Model, micro_batch: int | Literal["auto"] | None = None
+        self, process: Process, model: Model, micro_batch: int | Literal["auto"] | None = None
     ) -> None:
-        self.fabric, self.model = fabric, model
+        self.process, self.model = process, model
         self.backs_off = micro_batch == "auto"
         self.micro_batch = None if micro_batch == "auto" else micro_batch
 
@@ -105,14 +91,14 @@ class GradientStep:
                 pieces = [self._embed(make_views, rows, seed) for rows in parts]
             own = {name: torch.cat([piece[name] for piece in pieces], 1) for name in pieces[0]}
 
-        world, rank = self.fabric.world_size, self.fabric.global_rank
+        world, rank = self.process.world_size, self.process.rank
         shares = [rank_rows(batch, other, world) for other in range(world)]
         joined = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
         seen = {name: part.detach().requires_grad_(name != "key") for name, part in joined.items()}
         torch.manual_seed(seed)
         with shared_rows(shares, rank):
             loss = self.model.compute_loss(seen, join_batches(index, batch))
-        self.fabric.backward(loss)
+        self.process.backward(loss)
         loss = loss.detach()
 
         for rows in parts:
@@ -135,9 +121,9 @@ class GradientStep:
     def _embed(
         self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True
     ) -> Embeddings:
-        torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.fabric.global_rank)
+        torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.process.rank)
         views = make_views(rows)
-        with self.fabric.autocast():
+        with self.process.autocast():
             return self.model(views, with_keys)
 
 

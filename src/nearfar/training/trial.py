@@ -16,10 +16,10 @@ from nearfar.methods import Method, Model
 from nearfar.networks import build_backbone
 from nearfar.progress import log, waiting
 from nearfar.training.batch_size import with_teacher_rows
-from nearfar.training.fabric import build_fabric
 from nearfar.training.loop import to_device
 from nearfar.training.model_size import Candidate, Way
 from nearfar.training.optimizers import build_optimizer
+from nearfar.training.processes import this_process
 from nearfar.training.settings import Settings
 from nearfar.training.step import GradientStep
 from nearfar.training.teacher import teacher_of
@@ -119,7 +119,7 @@ def training_speed(
     """
     encoder, image_size, crop_size = candidate
     batch_size = batch_size or max(LEAST, min(PIXELS // crop_size**2, MOST))
-    fabric = build_fabric(given.accelerator, precision)
+    process = this_process(given.accelerator, precision)
     before, log.disabled = log.disabled, True
     try:
         backbone = build_backbone(encoder, image_size=crop_size, channels=channels)
@@ -128,17 +128,14 @@ def training_speed(
         )
     finally:
         log.disabled = before
-    setup = to_device(fabric, model, precision, compiled)
-    optimizer: Any = build_optimizer(
-        "sgd", model, lr=0.0, weight_decay=0.0, fused=setup.fused.value
-    )
-    optimizer = fabric.setup_optimizers(optimizer)
-    gradient_of = GradientStep(fabric, model, given.micro_batch)
+    setup = to_device(process, model, precision, compiled)
+    optimizer = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=setup.fused.value)
+    gradient_of = GradientStep(process, model, given.micro_batch)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(
         256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator
     )
-    pixels, index = fabric.to_device((pixels, torch.arange(batch_size)))
+    pixels, index = pixels.to(process.device), torch.arange(batch_size, device=process.device)
     moments = [0.5] * channels
 
     def step() -> None:
@@ -149,7 +146,7 @@ def training_speed(
             batch_size,
             0,
         )
-        optimizer.step()
+        process.update(optimizer)
         model.after_step(embeddings, 0.0, 1)
         loss.item()  # waits for a GPU
 

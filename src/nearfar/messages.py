@@ -382,3 +382,13 @@ def load_yaml(path: Path) -> Any:
     if node is not None:
         size(node)
     return yaml.safe_load(text)
+
+
+def dump_yaml(values: Any) -> str:
+    """Return plain values as YAML that `load_yaml` gives back as they are."""
+    import yaml
+
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    # PyYAML does not read back all that it writes of texts with U+0085 or U+2028
+    same = yaml.safe_load(text) == values
+    return text if same else yaml.safe_dump(values, sort_keys=False)

@@ -21,6 +21,7 @@ from nearfar.data.table import as_arrays, cut
 from nearfar.progress import log
 
 FORMATS = (".parquet", ".csv", ".npz")
+_LONGEST_LABEL = 1000  # characters
 
 
 def check_format(out: str | Path, formats: Sequence[str] = FORMATS) -> None:
@@ -83,12 +84,7 @@ def write_embeddings(
         known |= {name: columns[name] for name in names_now} if whole else as_arrays(columns)
     with replacing(path) as file:
         if path.suffix == ".npz":  # whose texts have one width, and objects would be pickled
-            known = {
-                name: np.array([cut(str(text), LONGEST) for text in values], dtype=str)
-                if isinstance(values, np.ndarray) and values.dtype.kind == "O"
-                else values
-                for name, values in known.items()
-            }
+            known = {name: _of_one_width(name, values) for name, values in known.items()}
             np.savez(file, **known, **embedding)
         elif path.suffix == ".csv":
             pyarrow.csv.write_csv(pyarrow.table(known | embedding), file)
@@ -99,3 +95,14 @@ def write_embeddings(
             pyarrow.parquet.write_table(
                 table if pictures is None else marked_as_images(table, pictures), file
             )
+
+
+def _of_one_width(name: str, values: Any) -> Any:
+    """Texts as an array of them, cut; of labels all that tells two classes apart. Others as they
+    are.
+    """
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "O":
+        return values
+    if name == "label":
+        return np.array([str(text)[:_LONGEST_LABEL] for text in values], dtype=str)
+    return np.array([cut(str(text), LONGEST) for text in values], dtype=str)

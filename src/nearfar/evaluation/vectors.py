@@ -204,16 +204,23 @@ def _of_wide(
 
 
 def _numbered_columns(schema: pyarrow.Schema) -> list[str]:
-    """Columns of floats whose names are one word and the numbers from 0 or 1 on, at least eight."""
+    """Columns of numbers whose names are one word and the numbers from 0 or 1 on, at least eight.
+
+    Some may hold whole numbers alone, as CSV has the zeros of a feature that is never active; all
+    only under the names that we write and usual ones, since pixels are whole numbers too.
+    """
+    kinds = pyarrow.types
     groups: dict[str, dict[int, str]] = {}
     for field in schema:
         matched = _WIDE.fullmatch(field.name)
-        if matched and pyarrow.types.is_floating(field.type):
+        if matched and (kinds.is_floating(field.type) or kinds.is_integer(field.type)):
             groups.setdefault(matched[1], {})[int(matched[2])] = field.name
-    for group in sorted(groups.values(), key=len, reverse=True):
+    for word, group in sorted(groups.items(), key=lambda item: len(item[1]), reverse=True):
         places = sorted(group)
         follow = places == list(range(places[0], places[0] + len(places)))
-        if follow and places[0] in (0, 1) and len(places) >= _FEWEST:
+        real = any(kinds.is_floating(schema.field(name).type) for name in group.values())
+        known = word == "e" or find_column([word], VECTOR_NAMES) is not None
+        if follow and places[0] in (0, 1) and len(places) >= _FEWEST and (real or known):
             return [group[place] for place in places]
     return []
 

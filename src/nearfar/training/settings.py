@@ -36,7 +36,7 @@ from typing import (
 import yaml
 
 from nearfar.atomic import write_file
-from nearfar.messages import LARGEST_SEED, check_range, load_yaml, raise_as_value_error
+from nearfar.messages import LARGEST_SEED, check_range, dump_yaml, load_yaml, raise_as_value_error
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -361,7 +361,7 @@ class Settings:
             self.hyperparameters
         )
         values = {name: _as_yaml(value) for name, value in values.items()}
-        write_file(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+        write_file(path, dump_yaml(values))
 
     @classmethod
     def load(cls, path: Path) -> Settings:

@@ -30,6 +30,8 @@ from nearfar.atomic import NotWrittenError
 from nearfar.cli import main
 from nearfar.messages import to_argv
 
+pytest.importorskip("pydantic")  # cyclopts checks values by it where anybody has imported it
+
 pytestmark = pytest.mark.usefixtures("known_speed")
 
 VERBS = [name for name, path in command_paths().items() if path.startswith("nearfar:")]

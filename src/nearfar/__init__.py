@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearfar.commands.embed import embed as embed
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
+    from nearfar.commands.mcp import serve_mcp as serve_mcp
     from nearfar.commands.methods import list_methods as list_methods
     from nearfar.commands.pretrain import pretrain as pretrain
     from nearfar.commands.pretrain import resume as resume
@@ -40,6 +41,7 @@ _NAMES = {
     "commands.pretrain": ["pretrain", "resume"],
     "commands.completion": ["completion_script"],
     "commands.demo": ["run_demo"],
+    "commands.mcp": ["serve_mcp"],
     "commands.methods": ["list_methods"],
     "commands.views": ["show_views"],
     "embeddings": ["Embeddings"],

@@ -33,6 +33,7 @@ CORE = {  # the functions behind the commands that are no tools
     "methods": "nearfar:list_methods",
     "demo": "nearfar:run_demo",
     "doctor": "nearfar:doctor",
+    "mcp": "nearfar:serve_mcp",
     "completion": "nearfar:completion_script",
 }
 FIRST = ("pretrain", "evaluate", "embed")  # in the overview, before the tools
@@ -234,6 +235,8 @@ def _arguments(
         if several and placed:
             kind, default = Argument.VAR_POSITIONAL, Argument.empty
         shown = default if default is not Argument.empty else None
+        if default in (None, ()):  # where pydantic is imported, cyclopts checks defaults by type
+            default, hint = None, hint | None
         taken = _word(hint, shown, several=several, choices=choices.get(parameter.name))
         yield Argument(parameter.name, kind, default=default, annotation=taken)
 

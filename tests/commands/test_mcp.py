@@ -1,0 +1,119 @@
+"""An agent uses the commands on one folder: the protocol's own client speaks with the server."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("mcp")
+import anyio
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+import nearfar
+from nearfar.app import command_app, options_of_app
+from nearfar.commands.mcp import OUTSIDE, VERBS, schema, words_of
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder of 12 photographs, one twice, with a link to a picture outside, and that picture."""
+    top = tmp_path_factory.mktemp("place")
+    photos, outside = top / "home" / "photos", top / "outside"
+    photos.mkdir(parents=True)
+    outside.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).resize((64, 64)).save(photos / f"{number:02d}.png")
+    (photos / "again.png").write_bytes((photos / "03.png").read_bytes())
+    Image.new("RGB", (64, 64), "red").save(outside / "secret.png")
+    (photos / "link.png").symlink_to(outside / "secret.png")
+    (top / "home" / "list.csv").write_text(f"path\n{photos}/00.png\n{outside}/secret.png\n")
+    return top
+
+
+def calls(place, *wanted):
+    """Return the tools of a server on the folder "home", and its answers to calls."""
+    words = ["-m", "nearfar", "mcp", str(place / "home")]
+
+    async def speak():
+        server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
+        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+            tools = (await session.list_tools()).tools
+            return tools, [await session.call_tool(name, given) for name, given in wanted]
+
+    return anyio.run(speak)
+
+
+def told(answer):
+    return json.loads(answer.content[0].text)
+
+
+def test_an_agent_finds_the_copies_and_nothing_outside(place):
+    before = sorted(place.rglob("*"))
+    tools, answers = calls(
+        place,
+        ("duplicates", {"target": "photos", "out": "copies.html"}),
+        ("duplicates", {"target": "../outside"}),
+        ("embed", {"target": "list.csv", "out": "list.parquet"}),
+        ("embed", {"target": "hf:somebody/photos", "out": "hub.parquet"}),
+        ("duplicates", {"target": "photos", "limit": 3}),
+        ("push", {"run": "photos"}),
+    )
+    assert {tool.name for tool in tools} == {*nearfar.tool_names(), *VERBS}
+    found, parent, listed, hub, unknown, push = answers
+    assert not found.is_error and told(found)["name"] == ["03.png", "again.png"]
+    assert told(found)["read"][0]["left_out"] == {OUTSIDE: 1}  # the link
+    written = place / "home" / "copies.html"
+    assert written.is_file() and set(before) <= set(place.rglob("*"))
+    assert parent.is_error and OUTSIDE in told(parent)["error"]
+    assert told(listed)["images"] == 1 and told(listed)["read"][0]["left_out"] == {OUTSIDE: 1}
+    assert hub.is_error and "network" in told(hub)["error"]
+    assert unknown.is_error and "there is no argument limit" in told(unknown)["error"]
+    assert push.is_error and "there is no tool 'push'" in told(push)["error"]
+
+
+def options(name):
+    return list(options_of_app(command_app(name)))
+
+
+def test_a_schema_has_types_meanings_and_what_is_required():
+    made = schema(options("duplicates"))
+    assert made["required"] == ["target"] and "json" not in made["properties"]
+    kinds = {name: about.get("type") for name, about in made["properties"].items()}
+    assert kinds["target"] == "string" and kinds["data"] == "array"
+    assert kinds["distance"] == "number" and kinds["orientations"] == "boolean"
+    assert all(about["description"] for about in made["properties"].values())
+    assert schema(options("search"))["properties"]["k"]["type"] == "integer"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"target": "a"}, ["--json", "--", "a"]),
+        ({"target": "-a", "k": 3}, ["--json", "--k=3", "--", "-a"]),
+        ({"target": "a", "images": ["b", "c"]}, ["--json", "--", "a", "b", "c"]),
+        ({"target": "a", "null": True, "json": False}, ["--json", "--null", "--", "a"]),
+    ],
+)
+def test_arguments_become_words(arguments, words, tmp_path):
+    assert words_of(options("search"), arguments, tmp_path) == words
+
+
+@pytest.mark.parametrize("path", ["..", "/etc", "~", "a/../../b", "hf:a/b"])
+@pytest.mark.parametrize("name", ["target", "out", "encoder"])
+def test_no_path_leads_out(name, path, tmp_path):
+    with pytest.raises(ValueError, match=r"outside the folder|network"):
+        words_of(options("duplicates"), {"target": "a", name: path}, tmp_path)
+
+
+def test_a_link_leads_out_and_is_refused(tmp_path):
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="outside the folder"):
+        words_of(options("duplicates"), {"target": "link"}, tmp_path / "root")

@@ -87,7 +87,7 @@ ANYWHERE = {
     "progress",
     "threads",
 }  # know nothing of nearfar
-ROOTS = {"__init__", "__main__", "cli", *ANYWHERE}
+ROOTS = {"__init__", "__main__", "cli", "mcp", *ANYWHERE}
 
 
 def id_of(path: Path) -> str:

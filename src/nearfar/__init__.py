@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nearfar.commands.embed import embed as embed
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
-    from nearfar.commands.mcp import serve_mcp as serve_mcp
     from nearfar.commands.methods import list_methods as list_methods
     from nearfar.commands.pretrain import pretrain as pretrain
     from nearfar.commands.pretrain import resume as resume
@@ -41,7 +40,6 @@ _NAMES = {
     "commands.pretrain": ["pretrain", "resume"],
     "commands.completion": ["completion_script"],
     "commands.demo": ["run_demo"],
-    "commands.mcp": ["serve_mcp"],
     "commands.methods": ["list_methods"],
     "commands.views": ["show_views"],
     "embeddings": ["Embeddings"],

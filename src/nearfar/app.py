@@ -33,7 +33,7 @@ CORE = {  # the functions behind the commands that are no tools
     "methods": "nearfar:list_methods",
     "demo": "nearfar:run_demo",
     "doctor": "nearfar:doctor",
-    "mcp": "nearfar:serve_mcp",
+    "mcp": "nearfar.mcp:serve_mcp",
     "completion": "nearfar:completion_script",
 }
 FIRST = ("pretrain", "evaluate", "embed")  # in the overview, before the tools

@@ -15,7 +15,7 @@ from mcp.client.stdio import stdio_client
 
 import nearfar
 from nearfar.app import command_app, options_of_app
-from nearfar.commands.mcp import OUTSIDE, VERBS, schema, words_of
+from nearfar.mcp import OUTSIDE, VERBS, schema, words_of
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def calls(place, *wanted):
 
     async def speak():
         server = StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
-        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+        async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()
             tools = (await session.list_tools()).tools
             return tools, [await session.call_tool(name, given) for name, given in wanted]
@@ -50,7 +50,7 @@ def calls(place, *wanted):
     return anyio.run(speak)
 
 
-def told(answer):
+def read(answer):
     return json.loads(answer.content[0].text)
 
 
@@ -66,16 +66,16 @@ def test_an_agent_finds_the_copies_and_nothing_outside(place):
         ("push", {"run": "photos"}),
     )
     assert {tool.name for tool in tools} == {*nearfar.tool_names(), *VERBS}
-    found, parent, listed, hub, unknown, push = answers
-    assert not found.is_error and told(found)["name"] == ["03.png", "again.png"]
-    assert told(found)["read"][0]["left_out"] == {OUTSIDE: 1}  # the link
+    copies, parent, listed, hub, unknown, push = answers
+    assert not copies.is_error and read(copies)["name"] == ["03.png", "again.png"]
+    assert read(copies)["read"][0]["left_out"] == {OUTSIDE: 1}  # the link
     written = place / "home" / "copies.html"
     assert written.is_file() and set(before) <= set(place.rglob("*"))
-    assert parent.is_error and OUTSIDE in told(parent)["error"]
-    assert told(listed)["images"] == 1 and told(listed)["read"][0]["left_out"] == {OUTSIDE: 1}
-    assert hub.is_error and "network" in told(hub)["error"]
-    assert unknown.is_error and "there is no argument limit" in told(unknown)["error"]
-    assert push.is_error and "there is no tool 'push'" in told(push)["error"]
+    assert parent.is_error and OUTSIDE in read(parent)["error"]
+    assert read(listed)["images"] == 1 and read(listed)["read"][0]["left_out"] == {OUTSIDE: 1}
+    assert hub.is_error and "network" in read(hub)["error"]
+    assert unknown.is_error and "there is no argument limit" in read(unknown)["error"]
+    assert push.is_error and "there is no tool 'push'" in read(push)["error"]
 
 
 def options(name):

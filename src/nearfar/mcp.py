@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VERBS = ("pretrain", "embed", "methods")  # commands for agents, besides the tools
 OUTSIDE = "outside the folder of this server"
-SCRIPT = "from nearfar.commands.mcp import run_confined; run_confined()"
+SCRIPT = "from nearfar.mcp import run_confined; run_confined()"
 KINDS = {bool: "boolean", int: "integer", float: "number"}
 # of names of files; listing a folder is an event of its own
 READS = ("open", "os.listdir", "os.scandir", "os.chdir")

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import nearfar
+from tools.sbom import bill, text
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -125,3 +126,14 @@ def test_addresses_are_missing_in_one_place_only():
     files += [str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml")]
     assert [name for name in files if "BLANK" in (ROOT / name).read_text()] == ["pyproject.toml"]
     assert not [name for name in files if re.search(r"https?://|\w@\w", (ROOT / name).read_text())]
+
+
+def test_the_bill_of_materials_names_all_that_is_required_and_shipped():
+    """Write it anew with `python -m tools.sbom`."""
+    assert (ROOT / "sbom.cdx.json").read_text() == text()
+    parts = bill()["components"]
+    libraries = {part["name"] for part in parts if part["type"] == "library"}
+    shipped = {part["name"] for part in parts if part["type"] != "library"}
+    weights = (ROOT / "src").rglob("*.safetensors")
+    assert libraries == set(REQUIREMENTS)
+    assert shipped == {path.relative_to(ROOT / "src").as_posix() for path in weights}

@@ -3,8 +3,8 @@
     python -m tools.check_wheel [--whole] [--minutes N]
 
 The environments reuse the packages of this one, except nearfar, so nothing is downloaded; `--whole` installs all
-packages, 5 GB for each. The command checks that each archive holds every file of src, and the wheel nothing
-else, that `pip check` finds all requirements, and that `nearfar doctor` and `nearfar demo` succeed in a folder without
+packages, 5 GB for each. The command checks that two builds have the same bytes, that each archive holds every file
+of src, and the wheel nothing else but its metadata and its bill of materials, that `pip check` finds all requirements, and that `nearfar doctor` and `nearfar demo` succeed in a folder without
 the sources. The archives remain in dist/.
 """
 
@@ -37,6 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nearfar-wheel-") as scratch:
         place = Path(scratch)
         archives = build(place / "dist")
+        check_same(archives, build(place / "again"))
         check_contents(archives)
         for archive in archives:
             try_out(archive, place / archive.suffix.lstrip("."), demo, given.whole)
@@ -52,6 +53,13 @@ def build(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+def check_same(archives: list[Path], others: list[Path]) -> None:
+    """Raise SystemExit where two builds differ in any byte."""
+    for first, second in zip(archives, others, strict=True):
+        if first.read_bytes() != second.read_bytes():
+            raise SystemExit(f"two builds of {first.name} differ")
+
+
 def check_contents(archives: list[Path]) -> None:
     """Raise SystemExit where the wheel or the sdist lacks a file of the package, or the wheel holds
     anything else.
@@ -62,9 +70,10 @@ def check_contents(archives: list[Path]) -> None:
     sources = {name.removeprefix("src/") for name in tracked.splitlines()}
     for archive in archives:
         if archive.suffix == ".whl":
-            names = {
-                name for name in zipfile.ZipFile(archive).namelist() if ".dist-info/" not in name
-            }
+            listed = zipfile.ZipFile(archive).namelist()
+            if not any(name.endswith(".dist-info/sboms/sbom.cdx.json") for name in listed):
+                raise SystemExit(f"{archive.name} has no bill of materials")
+            names = {name for name in listed if ".dist-info/" not in name}
         else:
             with tarfile.open(archive) as tar:
                 names = {name.partition("/src/")[2] for name in tar.getnames() if "/src/" in name}

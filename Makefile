@@ -15,6 +15,8 @@ demo-photos: .venv/installed
 	rm -rf runs/demo-photos
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
+test examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
+
 test: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(EXAMPLES:%=--ignore=%)
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import nearfar
 from nearfar.atomic import _machine, replacing
+from nearfar.cli import main
 from tests.pictures import png
 
 
@@ -99,12 +100,19 @@ def test_stored_features_that_are_damaged_are_computed_anew(kind, trained, tmp_p
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file descriptors of a shell")
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "| true"])
+@pytest.mark.parametrize("closed", [">&- 2>&-", "| true"])
 def test_no_closed_stream_ends_a_verb_before_its_files_are_written(closed, images_file, tmp_path):
     words = f"{sys.executable} -m nearfar duplicates {images_file} --out {tmp_path}/found.html"
     done = subprocess.run(["bash", "-c", f"{words} {closed}"], capture_output=True, text=True)
     assert (tmp_path / "found.html").is_file() and (tmp_path / "found.csv").is_file()
     assert "Traceback" not in done.stderr and done.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_nor_does_one_that_was_closed_at_the_start(name, images_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, name, None)  # as Python sets it then
+    assert main(["duplicates", images_file, "--out", f"{tmp_path}/found.html"]) == 0
+    assert (tmp_path / "found.html").is_file() and (tmp_path / "found.csv").is_file()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="process numbers")

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 import nearfar
 from nearfar.methods import SimCLR
+from nearfar.training.run_folder import TEACHER
 from nearfar.views import View, ViewPlan
 from tests.steps import at_step, same_runs
 
@@ -167,12 +168,29 @@ def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_
     same_runs(parts, whole)
 
 
-def test_objects_reach_other_processes(array, tmp_path):
-    options = dict(
-        method="simclr", epochs=1, batch_size=16, held_out=16, log_every=1, accelerator="cpu"
+def test_objects_and_the_vectors_of_a_teacher_reach_other_processes(array, tmp_path):
+    """The losses of a run on two processes are those of a run on one."""
+    vectors = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32) + 1
+    np.save(tmp_path / "rows.npy", vectors)
+    single, two = (
+        nearfar.pretrain(
+            array,
+            out=str(tmp_path / str(devices)),
+            devices=devices,
+            method="sce",
+            teacher=tmp_path / "rows.npy",
+            encoder=Net(),
+            views="grayscale",
+            epochs=1,
+            batch_size=16,
+            held_out=16,
+            log_every=1,
+            precision="32-true",
+            accelerator="cpu",
+            sync_batch_norm=True,
+        )
+        for devices in (1, 2)
     )
-    options |= dict(encoder=Net(), views="grayscale", sync_batch_norm=True)
-    single = nearfar.pretrain(array, out=str(tmp_path / "one"), **options)
-    two = nearfar.pretrain(array, out=str(tmp_path / "two"), devices=2, **options)
     losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (single, two)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch.equal(*(load_file(run.path / TEACHER)["rows"] for run in (single, two)))

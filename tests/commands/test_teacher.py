@@ -189,29 +189,3 @@ def test_vectors_without_names_are_those_of_all_images_in_their_order(images_fil
     features = find_teacher(str(tmp_path / "rows.npy")).features(train, images)
     of = [images.names.index(name) for name in train.names]
     torch.testing.assert_close(features, expected(vectors(80)[of]))
-
-
-def test_two_processes_read_what_one_wrote(images_file, tmp_path):
-    """The loss of a run on two processes is that of a run on one."""
-    np.save(tmp_path / "rows.npy", vectors(80))
-    runs = [
-        nearfar.pretrain(
-            images_file,
-            out=tmp_path / str(devices),
-            teacher=tmp_path / "rows.npy",
-            method="sce",
-            devices=devices,
-            epochs=1,
-            batch_size=16,
-            held_out=16,
-            encoder="tiny",
-            sync_batch_norm=True,
-            log_every=1,
-            precision="32-true",
-            accelerator="cpu",
-        )
-        for devices in (1, 2)
-    ]
-    first, second = ([line["loss"] for line in run.metrics if "loss" in line] for run in runs)
-    assert len(first) == 4 and second == pytest.approx(first, rel=1e-3)
-    assert torch.equal(*map(rows_of, runs))

@@ -26,7 +26,6 @@ from nearfar_papers import runs
 from nearfar_papers.paper import read_paper
 from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
 from tests.papers.conftest import paper
-from tests.pictures import png
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -366,17 +365,23 @@ tables:
 
 
 def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, capsys):
+    """Every command of both seeds prints the same, as `--json` does."""
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(READ)
     Path("data/photos").mkdir(parents=True)
-    for number in range(20):
-        Path(f"data/photos/{number}.png").write_bytes(png(number))
-    Path("data/photos/cut.png").write_bytes(png(0)[:60])
+    line = "data/photos: 20 images read, 1 left out: 1 cut off"
+    commands = []
+
+    def run(self, words, environment, log_file):
+        commands.append(words[1:3])
+        return {"result": 0.5, "read": [{"line": line, "images": 20, "left_out": 1}]}
+
+    monkeypatch.setattr(runs._Commands, "run", run)
     assert main(["reproduce", "own.yaml", "--jobs", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    read = [line for line in lines if "images read" in line]
-    assert read == ["data/photos: 20 images read, 1 left out: 1 cut off"]
-    assert lines.index(read[0]) < next(i for i, line in enumerate(lines) if line.startswith("1/2"))
+    assert commands == 2 * [["nearfar", "pretrain"], ["nearfar_papers.measures", "last"]]
+    out = capsys.readouterr().out.splitlines()
+    assert [shown for shown in out if "images read" in shown] == [line]
+    assert out.index(line) < next(i for i, shown in enumerate(out) if shown.startswith("1/2"))
 
 
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):

@@ -1,6 +1,7 @@
 """A step that runs out of memory is repeated in smaller parts, and nothing of it is lost."""
 
 from dataclasses import fields
+from functools import cache
 
 import pytest
 import torch
@@ -203,11 +204,16 @@ def with_a_bad_batch(name, bad, rows):
     return {"losses": torch.stack(losses), **model.state_dict()}
 
 
+@cache
+def without_that_step(name):
+    return with_a_bad_batch(name, None, slice(None))
+
+
 @pytest.mark.parametrize("rows", [slice(3, 4), slice(None)], ids=["one image", "all images"])
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 @pytest.mark.parametrize("name", method_names())
 def test_one_bad_batch_leaves_no_trace(name, bad, rows):
-    left, wanted = with_a_bad_batch(name, bad, rows), with_a_bad_batch(name, None, rows)
+    left, wanted = with_a_bad_batch(name, bad, rows), without_that_step(name)
     for key, value in wanted.items():
         counted = "num_batches_tracked" in key or "extra_state" in key  # how often, not what
         if name == "swav" and not counted:  # its unit rows are divided by their length once more

@@ -2,6 +2,8 @@
 given again.
 """
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -172,6 +174,7 @@ def test_objects_and_the_vectors_of_a_teacher_reach_other_processes(array, tmp_p
     """The losses of a run on two processes are those of a run on one."""
     vectors = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32) + 1
     np.save(tmp_path / "rows.npy", vectors)
+    net = Net()
     single, two = (
         nearfar.pretrain(
             array,
@@ -179,7 +182,7 @@ def test_objects_and_the_vectors_of_a_teacher_reach_other_processes(array, tmp_p
             devices=devices,
             method="sce",
             teacher=tmp_path / "rows.npy",
-            encoder=Net(),
+            encoder=copy.deepcopy(net),
             views="grayscale",
             epochs=1,
             batch_size=16,

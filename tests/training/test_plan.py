@@ -2,6 +2,7 @@
 folder.
 """
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 import nearfar
+import nearfar.data
 from nearfar.commands import pretrain
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, build_backbone
@@ -167,6 +169,16 @@ def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, mo
         batch < 256
     )
     assert ("too few for a validation set" in log.text) == (held_out == 0)
+
+
+@pytest.mark.parametrize(("opened", "crop"), [(32, 24), (128, 128)])
+@pytest.mark.parametrize("length", [dict(epochs=1), dict(minutes=1)])
+def test_images_that_are_open_keep_their_size(opened, crop, length, tmp_path):
+    """Those of more than 96 px could not be trained on: another size was chosen for them."""
+    images = nearfar.data.open_images(some(20, 150, channels=3), image_size=opened)
+    given = Settings(images, out=str(tmp_path / "run"), precision="32-true", **length)
+    job, _ = prepare(given, time.perf_counter())
+    assert (job.settings.image_size, job.settings.crop_size) == (opened, crop)
 
 
 def test_ten_images_train(tmp_path):

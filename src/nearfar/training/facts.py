@@ -79,7 +79,7 @@ def gather_facts(given: Settings, data: Images | Scanned, began: float) -> Facts
     return Facts.of_machine(
         given,
         images=images,
-        side=given.image_size or side,
+        side=side,
         channels=given.channels or channels,
         seconds=seconds_left(given, began),
     )

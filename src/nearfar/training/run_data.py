@@ -9,6 +9,7 @@ from nearfar.data import Images, Stream, list_splits, open_images, open_stream
 from nearfar.data.opening import scanned
 from nearfar.data.scanning import Scanned
 from nearfar.data.streams import scanned_stream
+from nearfar.data.table import SMALL
 from nearfar.data.value_range import FormatRequest
 from nearfar.progress import say_read
 from nearfar.training.settings import Settings
@@ -17,6 +18,8 @@ from nearfar.training.settings import Settings
 def find_data(given: Settings) -> tuple[Settings, Images | Scanned]:
     """Find the images of a run: its settings with the split to train on, and the data, of which
     folders are walked and headers are read once.
+
+    `Images` that are open keep their size.
     """
     source = given.given("data")
     if given.stream:
@@ -24,6 +27,8 @@ def find_data(given: Settings) -> tuple[Settings, Images | Scanned]:
     data = scanned(source, request=FormatRequest(given.image_size, given.channels))
     if given.split is None and "train" in list_splits(data):
         given = replace(given, split="train")
+    if isinstance(data, Images) and data.image_size > SMALL:
+        given = replace(given, image_size=given.image_size or data.image_size)
     return given, data
 
 

@@ -20,7 +20,7 @@ BROKEN = st.sampled_from([b"", b"no image", numbered_png(1)[:40]])
 
 
 def answers(folder):
-    """What commands say of a folder, in plain values."""
+    """The answers of commands on a folder, in plain values."""
     images = nearfar.embed(folder)
     copies = nearfar.duplicates(folder)
     return {

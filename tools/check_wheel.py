@@ -39,6 +39,7 @@ def main() -> None:
         archives = build(place / "dist")
         check_same(archives, build(place / "again"))
         check_contents(archives)
+        check_bill(archives)
         for archive in archives:
             try_out(archive, place / archive.suffix.lstrip("."), demo, given.whole)
         (ROOT / "dist").mkdir(exist_ok=True)
@@ -60,6 +61,15 @@ def check_same(archives: list[Path], others: list[Path]) -> None:
             raise SystemExit(f"two builds of {first.name} differ")
 
 
+def check_bill(archives: list[Path]) -> None:
+    """Raise SystemExit where a wheel has no bill of materials."""
+    for archive in archives:
+        if archive.suffix == ".whl":
+            names = zipfile.ZipFile(archive).namelist()
+            if not any(name.endswith(".dist-info/sboms/sbom.cdx.json") for name in names):
+                raise SystemExit(f"{archive.name} has no bill of materials")
+
+
 def check_contents(archives: list[Path]) -> None:
     """Raise SystemExit where the wheel or the sdist lacks a file of the package, or the wheel holds
     anything else.
@@ -71,8 +81,6 @@ def check_contents(archives: list[Path]) -> None:
     for archive in archives:
         if archive.suffix == ".whl":
             listed = zipfile.ZipFile(archive).namelist()
-            if not any(name.endswith(".dist-info/sboms/sbom.cdx.json") for name in listed):
-                raise SystemExit(f"{archive.name} has no bill of materials")
             names = {name for name in listed if ".dist-info/" not in name}
         else:
             with tarfile.open(archive) as tar:

@@ -91,7 +91,7 @@ def _commands() -> Iterator[str]:
     yield "| command | function | method | arguments and options |\n|---|---|---|---|"
     for verb, path in command_paths().items():
         package, function = path.split(":")
-        if package != "nearfar":
+        if package.split(".")[0] != "nearfar":
             continue
         called = f"`{function}`" if function in nearfar.__all__ else "-"
         method = f"`run.{methods[function]}`" if function in methods else "-"

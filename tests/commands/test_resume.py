@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
-from nearfar.training import loop, plan
+from nearfar.training import loop, run_data
 from nearfar.training.run_folder import LOCK, lock_run_folder
 from tests.pictures import png
 from tests.steps import at_step, same_runs
@@ -158,7 +158,7 @@ def test_a_folder_has_one_owner(photos, tmp_path, monkeypatch):
         says = rf"run is being written by process {os.getpid()} on "
         with pytest.raises(ValueError, match=says):
             nearfar.resume(tmp_path / "run")
-        monkeypatch.setattr(plan, "opened", None)  # nothing is decoded for it
+        monkeypatch.setattr(run_data, "open_images", None)  # nothing is decoded for it
         with pytest.raises(ValueError, match=says):
             nearfar.pretrain("photos", out=str(tmp_path / "run"), **SETTINGS)
     assert contents(tmp_path / "run") == before

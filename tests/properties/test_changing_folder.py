@@ -76,6 +76,7 @@ class Folder(RuleBasedStateMachine):
     @invariant()
     def commands_find_what_they_would_with_an_empty_cache(self):
         with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.top)  # where pages are written
             patch.setenv("XDG_CACHE_HOME", str(self.top / "lasting"))
             now = answers(self.photos)
             fresh = tempfile.mkdtemp(dir=self.top)

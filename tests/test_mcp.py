@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 import nearfar
 from nearfar.app import command_app, options_of_app
-from nearfar.mcp import OUTSIDE, VERBS, schema, words_of
+from nearfar.mcp import OUTSIDE, VERBS, confined_to, schema, words_of
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,7 @@ def place(tmp_path_factory):
         pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).resize((64, 64)).save(photos / f"{number:02d}.png")
     (photos / "again.png").write_bytes((photos / "03.png").read_bytes())
+    (top / "home" / "yaml.py").write_text("open('ran', 'w')")  # in the place of a package
     Image.new("RGB", (64, 64), "red").save(outside / "secret.png")
     (photos / "link.png").symlink_to(outside / "secret.png")
     (top / "home" / "list.csv").write_text(f"path\n{photos}/00.png\n{outside}/secret.png\n")
@@ -56,6 +59,7 @@ def read(answer):
 
 def test_an_agent_finds_the_copies_and_nothing_outside(place):
     before = sorted(place.rglob("*"))
+    scratch = set(Path(tempfile.gettempdir()).glob("nearfar-mcp-*"))
     tools, answers = calls(
         place,
         ("duplicates", {"target": "photos", "out": "copies.html"}),
@@ -71,6 +75,8 @@ def test_an_agent_finds_the_copies_and_nothing_outside(place):
     assert read(copies)["read"][0]["left_out"] == {OUTSIDE: 1}  # the link
     written = place / "home" / "copies.html"
     assert written.is_file() and set(before) <= set(place.rglob("*"))
+    assert not (place / "home" / "ran").exists()
+    assert set(Path(tempfile.gettempdir()).glob("nearfar-mcp-*")) == scratch
     assert parent.is_error and OUTSIDE in read(parent)["error"]
     assert read(listed)["images"] == 1 and read(listed)["read"][0]["left_out"] == {OUTSIDE: 1}
     assert hub.is_error and "network" in read(hub)["error"]
@@ -117,3 +123,24 @@ def test_a_link_leads_out_and_is_refused(tmp_path):
     (tmp_path / "root" / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="outside the folder"):
         words_of(options("duplicates"), {"target": "link"}, tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("event", "names", "allowed"),
+    [
+        ("open", ["in/a"], True),
+        ("open", ["inner/a"], False),
+        ("os.rename", ["in/a", "in/b"], True),
+        ("os.rename", ["in/a", "out"], False),
+        ("os.symlink", ["out", "in/a"], False),
+        ("os.mkdir", ["out/new"], False),
+        ("compile", ["out"], True),
+    ],
+)
+def test_every_path_of_an_event_lies_in_the_folder(event, names, allowed, tmp_path):
+    check = confined_to([str(tmp_path / "in"), ""])
+    details = (*(str(tmp_path / name) for name in names), -1, -1)
+    if allowed:
+        return check(event, details)
+    with pytest.raises(PermissionError, match="outside the folder"):
+        check(event, details)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -24,9 +24,11 @@ VERBS = ("pretrain", "embed", "methods")  # commands for agents, besides the too
 OUTSIDE = "outside the folder of this server"
 SCRIPT = "from nearfar.mcp import run_confined; run_confined()"
 KINDS = {bool: "boolean", int: "integer", float: "number"}
-# of names of files; listing a folder is an event of its own
-READS = ("open", "os.listdir", "os.scandir", "os.chdir")
-CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink")
+PATHS_OF = {  # how many paths stand first in what Python tells of an event
+    **dict.fromkeys(["open", "os.listdir", "os.scandir", "os.chdir", "os.mkdir"], 1),
+    **dict.fromkeys(["os.remove", "os.rmdir", "os.truncate"], 1),
+    **dict.fromkeys(["os.rename", "os.link", "os.symlink"], 2),
+}
 
 
 def serve_mcp(folder: str | Path) -> None:
@@ -97,7 +99,8 @@ def build_server(root: Path) -> Server[Any]:
             answer = json.dumps({"error": str(error)})
             failed = True
         else:
-            child = [sys.executable, "-c", SCRIPT, str(root), *words]
+            # -P: no module is imported from the folder
+            child = [sys.executable, "-P", "-c", SCRIPT, str(root), *words]
             ended = await anyio.run_process(
                 child,
                 check=False,
@@ -179,7 +182,7 @@ def check_inside(value: str, root: Path) -> None:
     """Raise ValueError for a path that leads out of the folder, and for a name on the network."""
     if value.startswith("hf:"):
         raise ValueError(f"{value}: this server does not use the network")
-    if not (root / Path(value).expanduser()).resolve().is_relative_to(root):
+    if not (root / os.path.expanduser(value)).resolve().is_relative_to(root):
         raise ValueError(f"{value} is {OUTSIDE}, {root}")
 
 
@@ -190,25 +193,29 @@ def run_confined() -> None:
     that lie elsewhere, end like files that may not be read.
     """
     root, *words = sys.argv[1:]
-    tempfile.tempdir = tempfile.mkdtemp(prefix="nearfar-mcp-")
-    own = [root, tempfile.tempdir, *sys.path, *sysconfig.get_paths().values()]
-    own += [sys.prefix, sys.base_prefix]
-    own += ["/usr", "/lib", "/proc", "/sys", "/dev", "/etc", "/opt"]
-    own += [os.path.expanduser(f"~/{name}") for name in (".cache", ".config")]
-    own += [
-        os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if name in os.environ
-    ]
-    allowed = {os.path.realpath(place) for place in own if place}
-
-    def check(event: str, details: tuple[Any, ...]) -> None:
-        if event in READS or event in CHANGES:
-            path = details[0] if details else None
-            if isinstance(path, (str, bytes, os.PathLike)):
-                place = os.path.realpath(os.fsdecode(path))
-                if not any(place == home or place.startswith(f"{home}/") for home in allowed):
-                    raise PermissionError(OUTSIDE)
-
     from nearfar.cli import main
 
-    sys.addaudithook(check)
-    sys.exit(main(words))
+    with tempfile.TemporaryDirectory(prefix="nearfar-mcp-") as scratch:
+        tempfile.tempdir = scratch
+        own = [root, scratch, *sys.path, *sysconfig.get_paths().values()]
+        own += [sys.prefix, sys.base_prefix]
+        own += ["/usr", "/lib", "/proc", "/sys", "/dev", "/etc", "/opt"]
+        own += [os.path.expanduser(f"~/{name}") for name in (".cache", ".config")]
+        own += [os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")]
+        sys.addaudithook(confined_to(own))
+        code = main(words)
+    sys.exit(code)
+
+
+def confined_to(places: Sequence[str]) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return a hook that refuses paths outside these folders; empty ones do not count."""
+    homes = {os.path.realpath(place) for place in places if place}
+
+    def check(event: str, details: tuple[Any, ...]) -> None:
+        for path in details[: PATHS_OF.get(event, 0)]:
+            if isinstance(path, (str, bytes, os.PathLike)):
+                place = os.path.realpath(os.fsdecode(path))
+                if not any(place == home or place.startswith(f"{home}/") for home in homes):
+                    raise PermissionError(OUTSIDE)
+
+    return check

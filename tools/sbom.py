@@ -26,7 +26,7 @@ def bill() -> dict[str, Any]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = f"pkg:pypi/nearfar@{nearfar.__version__}"
     weights = [_file(path) for path in sorted(WEIGHTS.rglob("*.safetensors"))]
-    libraries = [_library(line, "required") for line in sorted(project["dependencies"])]
+    libraries = [_library(line) for line in sorted(project["dependencies"])]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -57,14 +57,14 @@ def _file(path: Path) -> dict[str, Any]:
     }
 
 
-def _library(line: str, scope: str) -> dict[str, Any]:
+def _library(line: str) -> dict[str, Any]:
     requirement = Requirement(line)
     return {
         "type": "library",
         "bom-ref": f"pkg:pypi/{requirement.name}",
         "name": requirement.name,
         "purl": f"pkg:pypi/{requirement.name}",
-        "scope": scope,
+        "scope": "required",
         "properties": [{"name": "nearfar:versions", "value": str(requirement.specifier)}],
     }
 

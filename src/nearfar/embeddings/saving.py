@@ -98,8 +98,8 @@ def write_embeddings(
 
 
 def _of_one_width(name: str, values: Any) -> Any:
-    """Texts as an array of them, cut; of labels all that tells two classes apart. Others as they
-    are.
+    """Texts as an array of them, cut; of labels a thousand characters, as two classes may begin
+    alike. Others as they are.
     """
     if not isinstance(values, np.ndarray) or values.dtype.kind != "O":
         return values

@@ -92,19 +92,16 @@ def choose_model(
     if precision != "auto" and given.epochs is not None:
         return ModelChoice(*first, precision, None, "")
     chosen = _first_choice(given, facts, measure, first)
-    for candidate in larger:
-        if not _fits(chosen, given, facts):
-            break
-        way = Way(chosen.precision)
+    way = Way(chosen.precision)
+    for candidate in larger if _fits(chosen, given, facts) else ():
         rates = measure(candidate, facts.channels, [way])
         if rates is None:
             break
-        next_one = ModelChoice(
-            *candidate, chosen.precision, rates[way] * _together(facts), chosen.reason
-        )
-        if not _fits(next_one, given, facts):
+        rate = rates[way] * _together(facts)
+        choice = ModelChoice(*candidate, chosen.precision, rate, chosen.reason)
+        if not _fits(choice, given, facts):
             break
-        chosen = next_one
+        chosen = choice
     if given.compile is None and given.epochs is None and facts.seconds >= LEAST_COMPILED:
         return _compiled(chosen, facts, measure)
     return chosen

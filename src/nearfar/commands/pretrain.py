@@ -76,7 +76,7 @@ def pretrain(settings: Settings, *, on_metrics: OnMetrics | None = None) -> Run:
         return Run(Path(follow(settings.accelerator, settings.precision)))
     if settings.data is None:
         raise ValueError("name the images to train on: nearfar pretrain DATA")
-    world_size(settings.devices)
+    world_size(settings.devices)  # raises an error before a folder is made
     teacher = None if settings.teacher is None else find_teacher(settings.teacher)
     folder = Path(settings.out) if settings.out is not None else default_folder(settings)
     with interrupt_on_sigterm(), create_run_folder(folder), _resumable(folder):
@@ -155,7 +155,7 @@ def resume(
     settings = run.settings  # raises an error where this is no run folder, before a lock is written
     if is_follower():
         return Run(Path(follow(accelerator or settings.accelerator, settings.precision)))
-    world_size(devices)
+    world_size(devices)  # raises an error before a lock is written
     objects = dict(data=data, method=method, encoder=encoder, views=views)
     with interrupt_on_sigterm(), lock_run_folder(run.path), _resumable(run.path):
         longer = settings if epochs is None else _longer(run, settings, epochs)

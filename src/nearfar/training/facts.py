@@ -19,7 +19,7 @@ from nearfar.networks.pretrained import installed_weights
 from nearfar.threads import fastest_threads
 from nearfar.training.processes import world_size
 from nearfar.training.request import MINUTES
-from nearfar.training.settings import Settings
+from nearfar.training.settings import Settings, given_or
 
 FINISHING = 6.0  # seconds for the last health metrics, the nearest images, the files and the report
 
@@ -102,7 +102,7 @@ def seconds_left(given: Settings, began: float) -> float:
     """Return the time for training: what was not used of the minutes until now, but at least half
     of them.
     """
-    whole = 60 * (MINUTES if given.minutes is None else given.minutes)
+    whole = 60 * given_or(given.minutes, MINUTES)
     return max(whole / 2, whole - (time.perf_counter() - began) - FINISHING)
 
 

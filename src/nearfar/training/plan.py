@@ -22,7 +22,7 @@ from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes
 from nearfar.training.readout import chosen_readout
 from nearfar.training.request import Request, default_folder, serializable_source
-from nearfar.training.settings import Settings, describe_object
+from nearfar.training.settings import Settings, describe_object, given_or
 from nearfar.training.teacher import teacher_of
 from nearfar.training.view_choice import check_num_views, keep_colour_for, resolve_views, views_for
 from nearfar.views import ViewPlan, Views
@@ -56,7 +56,7 @@ class Plan:
 def plan_run(request: Request, facts: Facts, model: ModelChoice) -> Plan:
     """Plan a run; raises ValueError for what cannot be run as requested."""
     given, recipe = request.settings, request.recipe
-    total = min(facts.images if given.limit is None else given.limit, facts.images)
+    total = min(given_or(given.limit, facts.images), facts.images)
     held_out, few = _validation_size(given, total)
     train = total - held_out
     method, batch_size, changed = choose_batch(given, request.method, recipe, train)
@@ -82,7 +82,7 @@ def plan_run(request: Request, facts: Facts, model: ModelChoice) -> Plan:
         epochs=int(epochs) if epochs == int(epochs) else epochs,
         batch_size=batch_size,
         precision=model.precision,
-        compile=_or(given.compile, model.compiled),
+        compile=given_or(given.compile, model.compiled),
         devices=facts.processes,
     )
     settings = _with_teacher(settings, given, method)
@@ -152,9 +152,9 @@ def _with_encoder(settings: Settings, facts: Facts, model: ModelChoice) -> Setti
         encoder=_as_written(model.encoder),
         grid=grid,
         beside=beside,
-        whiten=_or(settings.whiten, whiten),
-        layer_decay=_or(settings.layer_decay, LAYER_DECAY if settings.adapt else 1.0),
-        frozen=_or(settings.frozen, FROZEN if settings.adapt else 0),
+        whiten=given_or(settings.whiten, whiten),
+        layer_decay=given_or(settings.layer_decay, LAYER_DECAY if settings.adapt else 1.0),
+        frozen=given_or(settings.frozen, FROZEN if settings.adapt else 0),
     )
 
 
@@ -165,11 +165,11 @@ def _with_optimisation(settings: Settings, recipe: Recipe) -> Settings:
         warmup = ADAPT_WARMUP * settings.epochs
     return replace(
         settings,
-        optimizer=_or(settings.optimizer, recipe.optimizer),
-        lr=_or(settings.lr, lr),
-        final_lr=_or(settings.final_lr, recipe.final_lr),
-        weight_decay=_or(settings.weight_decay, recipe.weight_decay),
-        warmup_epochs=_or(settings.warmup_epochs, warmup),
+        optimizer=given_or(settings.optimizer, recipe.optimizer),
+        lr=given_or(settings.lr, lr),
+        final_lr=given_or(settings.final_lr, recipe.final_lr),
+        weight_decay=given_or(settings.weight_decay, recipe.weight_decay),
+        warmup_epochs=given_or(settings.warmup_epochs, warmup),
     )
 
 
@@ -214,7 +214,7 @@ def with_pixels(
         image_size=images.image_size,
         channels=images.channels,
         value_range=images.value_range or EIGHT_BITS,
-        split=_or(settings.split, images.split),
+        split=given_or(settings.split, images.split),
         mean=mean,
         std=std,
     ), notes
@@ -223,7 +223,3 @@ def with_pixels(
 def _as_written(value: Any) -> Any:
     """Return a name, or views as plain values, as they are, and describe an object."""
     return value if isinstance(value, (str, dict)) else describe_object(value)
-
-
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given

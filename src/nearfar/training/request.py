@@ -29,6 +29,7 @@ from nearfar.training.settings import (
     Described,
     Settings,
     check_hyperparameters,
+    given_or,
     settings_fields,
 )
 from nearfar.training.teacher import teacher_of
@@ -147,10 +148,10 @@ def _with_recipe(given: Settings, recipe: Recipe) -> tuple[Settings, Recipe]:
         return replace(given, minutes=minutes, sync_batch_norm=bool(given.sync_batch_norm)), recipe
     return replace(
         given,
-        encoder=_or(given.encoder, None if given.init else recipe.encoder),
-        image_size=_or(given.image_size, recipe.image_size),
-        views=_or(given.views, recipe.views),
-        sync_batch_norm=_or(given.sync_batch_norm, recipe.sync_batch_norm),
+        encoder=given_or(given.encoder, None if given.init else recipe.encoder),
+        image_size=given_or(given.image_size, recipe.image_size),
+        views=given_or(given.views, recipe.views),
+        sync_batch_norm=given_or(given.sync_batch_norm, recipe.sync_batch_norm),
         epochs=given.epochs if timed else recipe.epochs,
     ), recipe
 
@@ -184,7 +185,7 @@ def _check(given: Settings, method: Method) -> None:
     is opened.
     """
     processes = world_size(given.devices)
-    batch_size = _or(given.batch_size, processes)  # one that is chosen is checked by `plan`
+    batch_size = given_or(given.batch_size, processes)  # one that is chosen is checked by `plan`
     check_processes(processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     check_machine(
         given.accelerator, "32-true" if given.precision == "auto" else given.precision, processes
@@ -266,7 +267,3 @@ def _stem(data: Any) -> str:
     if are_paths(data):
         return "-".join(dict.fromkeys(map(_stem, data)))[:100]
     return Path(data).stem if isinstance(data, (str, Path)) else type(data).__name__.lower()
-
-
-def _or(given: Any, default: Any) -> Any:
-    return default if given is None else given

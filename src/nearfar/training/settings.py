@@ -402,6 +402,11 @@ def settings_fields() -> list[Field[Any]]:
     return [field for field in fields(Settings) if field.name != "hyperparameters"]
 
 
+def given_or(given: Any, default: Any) -> Any:
+    """Return a setting as it was given, else its default."""
+    return default if given is None else given
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the names and values of a YAML file; raises ValueError for any other."""
     try:

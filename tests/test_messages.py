@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+import nearfar
+from nearfar.atomic import check_folder, translate_errors
+from nearfar.data.opening import open_images
 from nearfar.data.readers import is_passing
+from nearfar.device import find_device
+from nearfar.maps.layouts import load_map
 from nearfar.messages import (
     as_json,
     check_known,
@@ -24,6 +29,184 @@ from nearfar.messages import (
 from nearfar.networks import pretrained
 from nearfar.networks.pretrained import read_tensors
 from nearfar.training.run_folder import load_checkpoint
+from tests.pictures import encoded, noise
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory):
+    """A folder of four photographs in two classes, and files that something is wrong with."""
+    home = tmp_path_factory.mktemp("things")
+    for number in range(4):
+        photo = home / "photos" / ("cats" if number % 2 else "dogs") / f"{number}.png"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        photo.write_bytes(encoded(noise(number)))
+    for name in ("bad/a.png", "m.safetensors", "last.ckpt"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_bytes(b"no image")
+    (home / "empty").mkdir()
+    (home / "taken.html").touch()
+    (home / "t.csv").write_text("path,kind\nphotos/cats/1.png,cat\n")
+    np.save(home / "rows.npy", np.eye(3, 4))
+    np.savez(home / "nan.npz", name=["a", "b"], embedding=np.full((2, 3), np.nan))
+    np.savez(home / "other.npz", name=["q0", "q1"], embedding=np.eye(2, 3))
+    return home
+
+
+def write_to_a_full_disk():
+    with translate_errors(Path("page.html")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+MISTAKES = {
+    # names that are not known
+    lambda: nearfar.pretrain("photos", method="simclrr"): (
+        "there is no method 'simclrr': did you mean 'simclr'?"
+    ),
+    lambda: nearfar.pretrain("photos", method="xyzzy"): (
+        "there is no method 'xyzzy': `nearfar methods` lists them all"
+    ),
+    lambda: nearfar.pretrain("photos", methd="dcl"): (
+        "there is no setting or hyperparameter 'methd': did you mean 'method'?"
+    ),
+    lambda: nearfar.pretrain("photos", method="simclr", recipe="cifr"): (
+        "there is no recipe of SimCLR 'cifr': did you mean 'cifar'? There are small, cifar, "
+        "cifar-solo-learn, imagenet"
+    ),
+    lambda: nearfar.evaluate("photos", protocol=["knnn"]): (
+        "there is no protocol 'knnn': did you mean 'knn'? choose among knn, knn_K, linear, "
+        "linear-sgd, few, finetune, finetune-P (such as knn_100)"
+    ),
+    lambda: nearfar.pretrain("photos", encoder="resnet81"): (
+        "unknown encoder 'resnet81': did you mean 'resnet18' or 'resnet61q' or 'resnet51q'?"
+    ),
+    lambda: nearfar.embed("photos", encoder="resnet999"): (
+        "timm has no weights for the encoder 'resnet999': give one such as `encoder='resnet18'`"
+    ),
+    lambda: find_device("xpu"): (
+        "`accelerator='xpu'`: torch finds no such device on this machine, but the CPU alone"
+    ),
+    # values that are not allowed, or not together
+    lambda: nearfar.select("rows.npy", n=5): "`n` must be 1 to 3, not 5",
+    lambda: nearfar.select("rows.npy", n=0): "`n` must be at least 1, not 0",
+    lambda: nearfar.pretrain("photos", epochs=0): "`epochs` must be 1e-06 to 1000000000, not 0",
+    lambda: nearfar.pretrain("photos", temperature="hot"): (
+        "`temperature` must be a number, not 'hot'"
+    ),
+    lambda: nearfar.pretrain("photos", minutes=1, epochs=1): (
+        "`minutes` and `epochs` both say how long a run is; give one of them"
+    ),
+    lambda: nearfar.pretrain("photos", mean=[0.1]): (
+        "`mean` and `std` go together: give both or none"
+    ),
+    lambda: nearfar.pretrain("photos", batch_size=5000, encoder="small"): (
+        "`batch_size=5000` is larger than the 4 images to train on"
+    ),
+    lambda: nearfar.pretrain("photos", views="strong+weak+weak"): (
+        "the view plan 'strong+weak+weak' makes 3 views, but simclr needs 2"
+    ),
+    # data that is not there, or of which nothing can be used
+    lambda: open_images("photo"): (
+        "there is no file or folder 'photo'; in '.', did you mean 'photos'?"
+    ),
+    lambda: nearfar.cluster("nowhere"): (
+        "there is no nowhere: name a run folder, images or a file of vectors"
+    ),
+    lambda: open_images("empty"): (
+        "the folder 'empty' is empty; images are .png, .jpg, .tif and others, at any depth"
+    ),
+    lambda: open_images("bad"): (
+        "none of the 1 images in 'bad' can be read; a.png: not an image of a known format"
+    ),
+    lambda: open_images("photos", split="tests"): (
+        "'photos' is not divided into splits, so there is no split 'tests'; leave split out"
+    ),
+    lambda: open_images("t.csv", label_column="sort"): (
+        "'t.csv' has no column 'sort' for labels; its columns: kind"
+    ),
+    lambda: nearfar.search("photos", "x.png"): (
+        "'x.png' is neither an image of the data nor a file: did you mean 'dogs/2.png'?"
+    ),
+    # images and vectors that do not fit
+    lambda: open_images(np.zeros((2, 8, 8, 5), np.uint8), channels=3): (
+        "images with 5 channels cannot be made into 3; only 1 and 3 are exchanged"
+    ),
+    lambda: open_images(np.full((2, 8, 8), np.nan)): "images must hold finite numbers",
+    lambda: nearfar.evaluate("photos", test_share=0.2): (
+        "4 images of 2 classes are too few for `test_share=0.2`: both parts need as many images "
+        "as there are classes"
+    ),
+    lambda: nearfar.search("rows.npy", "x.png", data="photos"): (
+        "3 vectors without names cannot be those of 4 images"
+    ),
+    lambda: nearfar.duplicates("other.npz", "photos"): (
+        "no name in other.npz is that of an image in photos: first 'q0', and 'cats/1.png' there "
+        "(folder and file must agree)"
+    ),
+    lambda: nearfar.cluster("nan.npz"): (
+        "cannot use the vectors of nan.npz: they are not finite (NaN, infinite or beyond float32) "
+        "in 2 of 2 rows, first row 0 counted from 0: leave these rows out"
+    ),
+    # files that are no such thing, or damaged
+    lambda: nearfar.resume("photos"): "photos is not a run folder: it holds no config.yaml",
+    lambda: nearfar.load("photos"): (
+        "no encoder in photos: config.json is missing; a run that was stopped goes on with "
+        "`nearfar.resume('photos')`"
+    ),
+    lambda: load_checkpoint(Path("last.ckpt")): (
+        "the checkpoint last.ckpt is damaged or not a checkpoint of nearfar"
+    ),
+    lambda: load_map("m.safetensors"): (
+        "m.safetensors is not a map of nearfar, or damaged: Error while deserializing header: "
+        "header too large"
+    ),
+    lambda: nearfar.pretrain("photos", init="m.safetensors"): (
+        "cannot read weights from m.safetensors: use .safetensors or a .pth of plain tensors"
+    ),
+    lambda: nearfar.pretrain("photos", init="no.safetensors"): (
+        "no starting weights at no.safetensors: give nearfar, timm, hf:owner/name, a run or a file"
+    ),
+    # places that nothing can be written to
+    lambda: nearfar.cluster("photos", out="page.csv"): (
+        "page.csv ends in .csv; choose an `out` in .html"
+    ),
+    lambda: nearfar.cluster("photos", out="taken.html"): (
+        "taken.html exists already; choose another `out`"
+    ),
+    lambda: check_folder("no/such"): "cannot write into no/such: No such file or directory",
+    write_to_a_full_disk: "cannot write page.html: No space left on device",
+}
+"""The wording of each kind of mistake. All other tests assert the type and the fact alone: a name,
+a number, a file (tests/test_rooms.py).
+"""
+
+
+@pytest.mark.usefixtures("known_speed")
+@pytest.mark.parametrize(("make", "says"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_each_kind_of_mistake_is_worded_once(make, says, things, monkeypatch):
+    monkeypatch.chdir(things)
+    before = sorted(things.rglob("*"))
+    with pytest.raises((ValueError, OSError)) as caught:
+        make()
+    assert str(caught.value) == says
+    assert sorted(things.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("pretrian", "there is no command 'pretrian': did you mean 'pretrain'?"),
+        (
+            "pretrain photos --methd dcl",
+            "Unknown option: --methd. Did you mean --method? See nearfar pretrain --help",
+        ),
+        ("select rows.npy --n 5", "--n must be 1 to 3, not 5"),
+        ("check photos --seed -1", "--seed must be 0 to 4294967295, not -1"),
+        ("cluster photos --out page.csv", "page.csv ends in .csv; choose an --out in .html"),
+    ],
+)
+def test_a_terminal_reads_options(words, says, things, complaint, monkeypatch):
+    monkeypatch.chdir(things)
+    assert complaint(*words.split()) == f"nearfar: {says}\n"
 
 
 def caused(error, cause):
@@ -82,12 +265,10 @@ def test_the_nearest_names_are_offered():
         did_you_mean("resnt", ["resnet18", "resnet50"], most=2)
         == "did you mean 'resnet50' or 'resnet18'?"
     )
-    for word, says in (
-        ("nearest", "there is no `by` 'nearest': did you mean 'near'"),
-        ("x", "there are near, far"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            check_known("`by`", word, ["near", "far"])
+    with pytest.raises(ValueError, match="'nearest': did you mean 'near'"):
+        check_known("`by`", "nearest", ["near", "far"])
+    with pytest.raises(ValueError, match="'x': there are near, far"):
+        check_known("`by`", "x", ["near", "far"])
 
 
 @pytest.mark.parametrize(
@@ -119,14 +300,14 @@ def test_parameters_are_options_on_the_command_line_alone(python, shell):
 def test_errors_of_the_kinds_given_become_one_line():
     assert first_line(ValueError("one\ntwo")) == "one" and first_line(ValueError()) == "ValueError"
     with (
-        pytest.raises(ValueError, match=r"^cannot read it: at byte 7$") as caught,
-        raise_as_value_error("cannot read it"),
+        pytest.raises(ValueError, match=r"^reading: at byte 7$") as caught,
+        raise_as_value_error("reading"),
     ):
         raise RuntimeError("at byte 7\nand more")
     assert isinstance(caught.value.__cause__, RuntimeError)
-    with pytest.raises(RuntimeError), raise_as_value_error("cannot read it", OSError, KeyError):
+    with pytest.raises(RuntimeError), raise_as_value_error("reading", OSError, KeyError):
         raise RuntimeError("of another kind")
-    with pytest.raises(KeyboardInterrupt), raise_as_value_error("cannot read it"):
+    with pytest.raises(KeyboardInterrupt), raise_as_value_error("reading"):
         raise KeyboardInterrupt
 
 

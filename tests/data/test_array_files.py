@@ -98,9 +98,7 @@ def test_an_array_larger_than_the_free_memory_is_refused_unread(tmp_path, monkey
     (tmp_path / "memory.max").write_text("1000000")  # as much as a machine that is not idle has
     (tmp_path / "memory.current").write_text("920000")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 19000\n")
-    with pytest.raises(
-        ValueError, match=r"'images' needs 9.33e-05 GiB of memory, and 9.22e-05 GiB are free"
-    ):
+    with pytest.raises(ValueError, match=r"'images' needs 9.33e-05 GiB.*9.22e-05"):
         open_images(tmp_path / "a.npz")
     (tmp_path / "memory.stat").write_text("anon 700000\ninactive_file 21000\n")
     assert len(open_images(tmp_path / "a.npz")) == 10
@@ -140,5 +138,5 @@ def test_what_is_no_label_under_a_usual_key_is_said_and_refused_if_asked_for(
         images = open_images(tmp_path / "a.npz")
     assert len(images) == 4 and images.labels is None
     assert any("no labels of" in line and "are used" in line for line in caplog.messages)
-    with pytest.raises(ValueError, match="labels must be whole numbers or texts"):
+    with pytest.raises(ValueError, match=r"^labels must be"):
         open_images(tmp_path / "a.npz", label_column="labels")

@@ -79,7 +79,7 @@ def test_values_become_bytes_as_documented():
         (np.zeros((4, 4)), "shape"),
         (np.zeros((0, 4, 4), np.uint8), "shape"),
         (np.array([["a"]]), "shape"),
-        ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "one for each of 3 images"),
+        ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "each of 3 images"),
         ((np.zeros((2, 4, 4), np.uint8), np.full(2, 0.5)), "whole numbers"),
     ],
 )
@@ -104,7 +104,7 @@ def test_channels_can_be_asked_for():
     colour = np.full((1, 4, 4, 3), (100, 200, 50), np.uint8)
     assert open_images(colour, channels=1).pixels.unique().tolist() == [153]  # 29.9 + 117.4 + 5.7
     assert tuple(open_images(noise(1, 4, 4), channels=3).pixels.shape) == (1, 3, 4, 4)
-    with pytest.raises(ValueError, match="5 channels cannot be made into 3"):
+    with pytest.raises(ValueError, match=r"5 channels .* into 3"):
         open_images(noise(1, 8, 8, 5), channels=3)
 
 
@@ -142,7 +142,7 @@ def test_npz_with_labels_and_splits(tmp_path):
     )
     assert len(open_images(tmp_path / "b.npz", split="all")) == 5
     np.savez(tmp_path / "c.npz", pictures=noise(3, 8, 8))
-    with pytest.raises(ValueError, match="'images' or 'x'; its keys: pictures"):
+    with pytest.raises(ValueError, match="its keys: pictures"):
         open_images(tmp_path / "c.npz")
 
 
@@ -152,9 +152,7 @@ def test_one_colour_image_is_not_taken_for_many_strips_of_grayscale(shape, kind)
     """A photograph as Pillow gives it was read as a stack of images of three pixels."""
     image = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     height, width, channels = shape
-    message = (
-        f"one image of {channels} channels, or {height} grayscale ones of {width} x {channels}"
-    )
+    message = f"{channels} channels.* {height} .* {width} x {channels}"
     with pytest.raises(ValueError, match=message):
         open_images(kind(image))
     image_set = open_images(kind(image[None]))

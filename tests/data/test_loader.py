@@ -73,7 +73,7 @@ def test_processes_share_each_batch(images, world_size):
     ],
 )
 def test_impossible_arguments(images, arguments, words):
-    with pytest.raises(ValueError, match=f"world_size <= batch_size <= images, {words}"):
+    with pytest.raises(ValueError, match=words):
         Batches(images, seed=0, **arguments)
 
 

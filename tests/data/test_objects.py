@@ -96,7 +96,7 @@ def test_unreadable_items_are_skipped_and_listed(tmp_path, bars):
     assert images.names == ["000000", "000002"] and len(images.pixels) == 2
     assert images.skipped[0] == ("000001", "disk") and images.skipped[1][0] == "000003"
     assert bars == [("reading images", done, 4) for done in (1, 2, 3, 4)]
-    with pytest.raises(ValueError, match=r"none of its items can be read; item 000000: no luck"):
+    with pytest.raises(ValueError, match=r"item 000000: no luck"):
         open_images(Items([RuntimeError("no luck")] * 3))
     with pytest.raises(ValueError, match="no items"):
         open_images(Items([]))
@@ -116,17 +116,17 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (NoLength(), "cannot open images from torch Dataset NoLength; .*__len__"),
-        (Stream(), "cannot open images from torch Dataset Stream"),
-        (object(), "cannot open images from an object of class object"),
+        (NoLength(), "NoLength; .*__len__"),
+        (Stream(), "torch Dataset Stream"),
+        (object(), "class object"),
         (None, "class NoneType"),
         (
             Items([{"image": noise(8, 8)}]),
-            "item 0 of torch Dataset Items of 1 images: it is a dict; images come",
+            "item 0 of .*is a dict",
         ),
-        (Items([noise(8, 8), "a.png"]), "item 1 .* it is a str"),
-        (Items([noise(2, 8, 8, 3)]), r"it is a ndarray of shape \[2, 8, 8, 3\]"),
-        (Items([torch.full((3, 8, 8), 2.0)]), "item 0 .*float images must lie in 0..1"),
+        (Items([noise(8, 8), "a.png"]), "item 1 .*is a str"),
+        (Items([noise(2, 8, 8, 3)]), r"ndarray of shape \[2, 8, 8, 3\]"),
+        (Items([torch.full((3, 8, 8), 2.0)]), "item 0 .*in 0..1"),
     ],
 )
 def test_other_objects_are_refused_in_one_line(source, words):
@@ -144,7 +144,7 @@ def test_items_of_other_channels_are_listed_as_files_are():
 
 def test_memory_is_bounded_before_it_is_filled():
     data = Items([noise(8, 8)] * 1000)
-    with pytest.raises(ValueError, match=r"1000 images of 8 px need .*cache_limit"):
+    with pytest.raises(ValueError, match=r"1000 images of 8 px.*cache_limit"):
         open_images(data, cache_limit=63_999)
     assert len(data.asked) == 1
     assert len(open_images(data, cache_limit=64_000)) == 1000
@@ -184,7 +184,7 @@ def test_tables_that_cannot_be_opened_are_one_line():
     other = datasets.DatasetDict({"train": table(3), "test": table(2).remove_columns("img")})
     with pytest.raises(ValueError, match="no column 'img'"):
         open_images(other)
-    with pytest.raises(ValueError, match=r"cannot open images from .* IterableDataset"):
+    with pytest.raises(ValueError, match=r"cannot open .*IterableDataset"):
         open_images(table().to_iterable_dataset())
 
 
@@ -192,9 +192,7 @@ def test_images_come_back_as_they_are():
     images = open_images(noise(5, 8, 8))
     assert open_images(images) is images and open_images(images, image_size=8, channels=1) is images
     for options in ({"image_size": 9}, {"channels": 3}, {"split": "train"}):
-        with pytest.raises(
-            ValueError, match=f"these images were opened with {next(iter(options))}"
-        ):
+        with pytest.raises(ValueError, match=f"opened with {next(iter(options))}"):
             open_images(images, **options)
 
 

@@ -115,10 +115,10 @@ def test_what_cannot_be_read_is_listed_and_what_is_wrong_is_one_line(bucket):
     images = open_images(bucket)
     assert images.skipped == [("scan 10", "not an image of a known format")]
     bucket.read = lambda rows: []
-    with pytest.raises(ValueError, match=r"read.. of an object of class Bucket gave 0 images for"):
+    with pytest.raises(ValueError, match=r"Bucket gave 0 images"):
         open_images(bucket)
     bucket.scan = lambda: {"name": []}
-    with pytest.raises(ValueError, match=r"must return a pyarrow.Table, not dict"):
+    with pytest.raises(ValueError, match=r"pyarrow.Table, not dict"):
         open_images(bucket)
 
 

@@ -85,12 +85,10 @@ def test_a_label_column_has_a_usual_name_or_is_named(tmp_path, paint):
     assert images.labels.tolist() == [0, 1, -1, 0] and images.class_names == ["fern", "moss"]
     with pytest.raises(
         ValueError,
-        match=r"t\.csv' has no column 'kind' for labels; its columns: Label, species, weig",
+        match=r"t\.csv' .*'kind'.*: Label, species",
     ):
         open_images(tmp_path / "t.csv", label_column="kind")
-    with pytest.raises(
-        ValueError, match=r"labels must be whole numbers or texts; column 'weight' holds 0\.5"
-    ):
+    with pytest.raises(ValueError, match=r"^labels must be .*'weight' holds 0\.5"):
         open_images(tmp_path / "t.csv", label_column="weight")
 
 
@@ -111,15 +109,15 @@ def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
     [
         (
             b"title,size\na.png,3\n",
-            "no column of paths, such as 'path' or 'file_name'; its columns: title, size",
+            "of paths.*: title, size",
         ),
         (b"", "cannot read '.*t.csv'"),
-        (b"path,path\na.png,b.png\n", "two of its columns have the same name"),
-        (b"path\n\xff\xfe.png\n", "none of the 1 images in .* ÿþ.png: there is no such file"),
+        (b"path,path\na.png,b.png\n", "the same name"),
+        (b"path\n\xff\xfe.png\n", "ÿþ.png: .*no such file"),
         (b"path,note\na.png\n", "cannot read '.*t.csv'"),
         (
             b"path\nlost.png\n",
-            "none of the 1 images in '.*t.csv' can be read; lost.png: there is no such file",
+            "t.csv' .*lost.png: .*no such file",
         ),
         (b"path\n", "no images"),
     ],

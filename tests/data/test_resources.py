@@ -65,5 +65,5 @@ def test_impossible_sizes(tmp_path, paint, size):
         lambda: open_images(tmp_path, image_size=size),
         lambda: open_images(tmp_path, few=1, image_size=size),
     ):
-        with pytest.raises(ValueError, match=rf"`image_size` must be 1 to {LARGEST}"):
+        with pytest.raises(ValueError, match=rf"`image_size` must be .*{LARGEST}"):
             ask()

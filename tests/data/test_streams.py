@@ -56,7 +56,7 @@ def test_a_stream_has_the_size_and_statistics_of_its_head(shards):
     )
     rest, held_out = stream.split_holdout(5, seed=0)
     assert len(rest) == 39 and held_out.names == images.names[:5]
-    with pytest.raises(ValueError, match="0 to 6 images can be held out"):
+    with pytest.raises(ValueError, match="0 to 6 images"):
         stream.split_holdout(7, seed=0)
 
 
@@ -137,7 +137,7 @@ def test_the_index_is_kept_and_made_again_for_other_tars(shards, monkeypatch):
     stream = open_stream(shards)
     assert len(stream) == 40
     tar(shards / "2.tar", [("a.png", png(98))])
-    with pytest.raises(ValueError, match=r"2\.tar' has changed since it was opened"):
+    with pytest.raises(ValueError, match=r"2\.tar' has changed"):
         seen(StreamBatches(stream, 8, 0, workers=0))
 
 
@@ -187,9 +187,7 @@ def test_tars_on_the_hub_are_read_where_they_are(shards, tmp_path, monkeypatch):
 def test_only_tars_are_streams(tmp_path, paint):
     paint(tmp_path / "folder" / "a.png", 0)
     for source in (tmp_path / "folder", "digits", [tmp_path / "folder"]):
-        with pytest.raises(
-            ValueError, match="a stream is read from one tar or folder of tars in WebDataset form"
-        ):
+        with pytest.raises(ValueError, match="in WebDataset form"):
             open_stream(source)
     tar(tmp_path / "none.tar", [("a.txt", b"text")])
     with pytest.raises(ValueError, match="holds no images"):

@@ -258,9 +258,7 @@ DAMAGED = {
 def test_a_damaged_table_is_one_line(tmp_path, damage):
     path = tmp_path / "data.arrow"
     DAMAGED[damage](path)
-    with pytest.raises(
-        ValueError, match=r"data\.arrow does not hold the table of a data set; remove it"
-    ):
+    with pytest.raises(ValueError, match=r"data\.arrow .*remove it"):
         load_table(path)
 
 

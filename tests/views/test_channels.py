@@ -58,5 +58,5 @@ def test_a_range_is_cut_at_its_ends():
     numbers = torch.tensor([[0.0, 50.0], [100.0, 200.0]]).view(2, 1, 2)
     assert from_range(numbers, [0, 100, 100, 300]).flatten().tolist() == [0, 0.5, 0, 0.5]
     assert from_range(numbers, [50, 150]).flatten().tolist() == [0, 0, 0.5, 1]
-    with pytest.raises(ValueError, match="2 channels need a value range of 2 or 4 numbers"):
+    with pytest.raises(ValueError, match=r"2 channels .*2 or 4 numbers"):
         from_range(numbers, [0, 1, 0, 1, 0, 1])

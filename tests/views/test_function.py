@@ -82,16 +82,16 @@ def test_a_function_that_can_be_pickled_reaches_another_process(pictures):
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda images: images, "must return as many views each time, in a list, not a Tensor"),
-        (lambda images: [], "must return as many views .* not 0 views"),
+        (lambda images: images, "not a Tensor"),
+        (lambda images: [], "not 0 views"),
         (
             lambda images: [images[:1]],
-            r"must give views \[2, 3, side, side\] .* not torch.uint8 \[1, 3, 16, 16\]",
+            r"not torch.uint8 \[1, 3, 16, 16\]",
         ),
-        (lambda images: [images[:, :, :8]], r"not torch.uint8 \[2, 3, 8, 16\]"),
+        (lambda images: [images[:, :, :8]], r"torch.uint8 \[2, 3, 8, 16\]"),
         (lambda images: [images.numpy()], "not a ndarray"),
-        (lambda images: [images.int()], "uint8 or floats in 0..1, not torch.int32"),
-        (lambda images: [images.float()], "gives floats from 0 to 255: give them in 0..1"),
+        (lambda images: [images.int()], "not torch.int32"),
+        (lambda images: [images.float()], "from 0 to 255"),
         (lambda images: [(images / 255 - 0.5) / 0.2], "not normalised"),
         (lambda images: 1 / 0, "fails: division by zero"),
     ],
@@ -103,7 +103,7 @@ def test_functions_that_give_no_views_are_refused(function, words):
 
 
 def test_crops_cannot_be_given_to_a_function(pictures):
-    with pytest.raises(ValueError, match="from whole images, not from crops"):
+    with pytest.raises(ValueError, match="not from crops"):
         make_views(
             [pictures(2, 3, 32)] * 2, ViewFunction(torchvision_views, 32, 3), seeded(), MEAN, STD
         )

@@ -102,5 +102,5 @@ def test_colour_becomes_grayscale_as_in_pillow_and_grayscale_is_repeated():
     assert (with_channels(images, 1)[0, 0].int() - expected.int()).abs().max() <= 1
     assert (with_channels(images / 255, 1)[0, 0] * 255 - expected).abs().max() <= 1
     assert torch.equal(with_channels(images[:, :1], 3), images[:, :1].repeat(1, 3, 1, 1))
-    with pytest.raises(ValueError, match="2 channels cannot be made into 3"):
+    with pytest.raises(ValueError, match=r"2 channels .* into 3"):
         with_channels(images[:, :2], 3)

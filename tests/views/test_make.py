@@ -132,12 +132,10 @@ WRONG = {  # images, mean, std; what is said
 def test_crops_that_do_not_fit_the_plan_are_refused(pictures):
     two = plan("sce-multi-crop", 72, 3)
     crops = [pictures(4, 3, view.size or 72) for view in two.views]
-    with pytest.raises(
-        ValueError, match=rf"the plan has {len(two)} views, and crops for 1 were given"
-    ):
+    with pytest.raises(ValueError, match=rf"{len(two)} views, and crops for 1"):
         make_views(crops[:1], two, seeded(), *unit(3))
     crops[-1] = pictures(4, 3, 40)
-    with pytest.raises(ValueError, match=r"crops for this view must be \[4, 3, "):
+    with pytest.raises(ValueError, match=r"\[4, 3, "):
         make_views(crops, two, seeded(), *unit(3))
 
 

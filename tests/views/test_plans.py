@@ -149,7 +149,7 @@ def test_a_plan_is_written_as_plain_values_and_read_back():
     ],
 )
 def test_plain_values_that_are_no_plan_are_refused(values, words):
-    with pytest.raises(ValueError, match=rf"^a view plan has the form .*: .*{words}"):
+    with pytest.raises(ValueError, match=words):
         ViewPlan.from_dict(values)
 
 

@@ -127,7 +127,7 @@ SKIPPED = {  # by loss and check; test_values.py and test_running.py have the pl
 def small_tiles():
     """Let a small batch have several blocks in each process, and each block several tiles."""
     torch.set_num_threads(1)
-    blocks.TILE_ROWS["cpu"], attention.TILE["cpu"], attention.ROWS = 4, 40, 3
+    blocks.TILE_ROWS["cpu"], attention.TILE["cpu"], attention.ROWS["cpu"] = 4, 40, 3
 
 
 def case_of(name, loss, kinds):

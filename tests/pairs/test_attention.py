@@ -50,7 +50,7 @@ def weighted(results):
 def tiles(request, monkeypatch):
     if request.param != "usual tiles":  # several blocks of queries, many tiles, ragged last ones
         monkeypatch.setitem(attention.TILE, "cpu", 40)
-        monkeypatch.setattr(attention, "ROWS", 7)
+        monkeypatch.setitem(attention.ROWS, "cpu", 7)
     if request.param == "nothing saved":
         monkeypatch.setattr(attention, "KEPT", 0)
 

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nearfar import pairs
+from nearfar.pairs import blocks
 
 DIM = 32
 
@@ -38,28 +39,28 @@ class Live(TorchDispatchMode):
         self.now -= size
 
 
+def ones(view):
+    return torch.ones(2, len(view), device=view.device)
+
+
 REDUCTIONS = {
     "cosine": lambda a, b: pairs.log_sum_exp(a, b, 0.1)[1].mean(),
     "running maximum": lambda a, b: pairs.log_sum_exp(a, b, 0.005)[1].mean(),
-    "cauchy": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.cauchy())[1],
-    "weighted": lambda a, b: pairs.weighted_sum(a, b, torch.ones(2, len(a)), pairs.gaussian(0.5))[
-        1
-    ],
+    "cauchy": lambda a, b: pairs.weighted_sum(a, b, ones(a), pairs.cauchy())[1],
+    "weighted": lambda a, b: pairs.weighted_sum(a, b, ones(a), pairs.gaussian(0.5))[1],
     "sampled": lambda a, b: pairs.sampled_sum(
-        a, b, pairs.sample_others(len(a), 1), torch.ones(2, len(a)), pairs.gaussian(0.5)
+        a, b, pairs.sample_others(len(a), 1), ones(a), pairs.gaussian(0.5)
     )[1],
-    "logistic": lambda a, b: pairs.logistic_sum(a, b, torch.tensor(5.0), torch.tensor(-10.0))[1],
-    "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, torch.full((len(a),), 0.2))[
-        1
-    ].mean(),
+    "logistic": lambda a, b: pairs.logistic_sum(a, b, *ones(a)[:, 0])[1],
+    "tempered": lambda a, b: pairs.per_image_log_sum_exp(a, b, ones(a)[0])[1].mean(),
     "relations": lambda a, b: pairs.relation_sum(a, b, a, 0.05),
     "across": lambda a, b: pairs.log_sum_exp(a, b, 0.1, across=True)[1].mean(),
 }
 
 
-def extra_bytes(reduction, batch, dim=DIM):
+def extra_bytes(reduction, batch, dim=DIM, device="cpu"):
     """Peak above the inputs and their gradient."""
-    views = [torch.randn(batch, dim, requires_grad=True) for _ in range(2)]
+    views = [torch.randn(batch, dim, requires_grad=True, device=device) for _ in range(2)]
     with Live(*views) as live:
         gradients = torch.autograd.grad(reduction(*views), views)
     return live.peak - sum(gradient.nbytes for gradient in gradients)
@@ -84,6 +85,25 @@ WIDE = {name: reduction for name, reduction in REDUCTIONS.items() if name != "re
 @pytest.mark.parametrize("reduction", WIDE.values(), ids=WIDE)
 def test_wide_rows_fit_the_budget(reduction):
     assert extra_bytes(reduction, 160, 8192) < 2**24 + 16 * 2 * 160
+
+
+ON_A_GPU = [name for name in WIDE if name != "sampled"]  # its samples come from the CPU
+
+
+@pytest.mark.parametrize(("batch", "dim"), [(2**14, 128), (2**11, 2048)])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_tiles_on_a_gpu_fit_their_budget(name, batch, dim, monkeypatch):
+    """Tensors without values show how much a device holds, and take no time."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # fails for "meta"
+    tiles = 3 * 4 * blocks.fitting_rows(torch.device("meta"), dim) ** 2
+    rows = 6 * 4 * blocks.WIDE_ELSEWHERE
+    assert extra_bytes(REDUCTIONS[name], batch, dim, "meta") < tiles + rows + 2**24
+
+
+def test_few_tiles_on_a_gpu():
+    """A tile is some 15 operations, each of which waits for Python."""
+    z = torch.empty(4096, 128, device="meta")
+    assert len(list(blocks.Blocks(z, z, unit=True).tiles())) == 3
 
 
 def test_the_count_sees_a_full_matrix():

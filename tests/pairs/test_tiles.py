@@ -253,7 +253,7 @@ def test_negatives_of_a_group_equal_the_full_matrix_with_a_mask(
     monkeypatch.setitem(blocks.TILE_ROWS, "cpu", tile)
     monkeypatch.setattr(blocks, "FEWEST_ROWS", 64 if tile == 512 else 4)
     monkeypatch.setattr(blocks, "GROUPED_ROWS", 20)
-    monkeypatch.setattr(blocks, "WIDE", 1 if tile == 5 else 2**18)
+    monkeypatch.setitem(blocks.WIDE, "cpu", 1 if tile == 5 else 2**18)
     case = case(group)
     inputs = inputs_of(case, batch, 8)
     exact = double(inputs)

@@ -32,10 +32,14 @@ from nearfar.pairs.arithmetic import (
 )
 from nearfar.pairs.shares import active_shares, by_rows
 
-TILE = {"cpu": 2**18}  # elements: 1 MiB of float32 stays in a core's second-level cache; elsewhere:
-TILE_ELSEWHERE = 2**21
-ROWS = 1024  # most queries at a time
-WIDE = 2**18  # elements: in-batch panels of wider rows than WIDE / ROWS get fewer of them
+# elements of a tile: 1 MiB of float32 stays in a core's second-level cache; elsewhere 64 MiB
+TILE = {"cpu": 2**18}
+TILE_ELSEWHERE = 2**24
+ROWS = {"cpu": 1024}  # most queries at a time
+ROWS_ELSEWHERE = 4096
+# elements: in-batch panels of wider rows than WIDE / ROWS get fewer of them
+WIDE = {"cpu": 2**18}
+WIDE_ELSEWHERE = 2**20
 # Elements (4 MiB) of the batch up to which normalised keys and means by key are kept for the
 # backward pass.
 KEPT = 2**20
@@ -99,8 +103,20 @@ def _in_parts(
     query: Tensor, keys: Tensor, temperature: float | Tensor, dtype: torch.dtype
 ) -> list[Tensor]:
     """Both results for any number of queries."""
-    parts = [attend_tiles(rows.to(dtype), keys, temperature) for rows in query.split(ROWS)]
+    height = ROWS.get(query.device.type, ROWS_ELSEWHERE)
+    parts = [attend_tiles(rows.to(dtype), keys, temperature) for rows in query.split(height)]
     return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+
+def tile_width(device: torch.device, rows: int, dim: int) -> int:
+    """The keys that a tile of so many queries has."""
+    return max(1, TILE.get(device.type, TILE_ELSEWHERE) // max(rows, dim))
+
+
+def panel_height(device: torch.device, dim: int) -> int:
+    """The queries that a panel of the batch has at most."""
+    most, wide = ROWS.get(device.type, ROWS_ELSEWHERE), WIDE.get(device.type, WIDE_ELSEWHERE)
+    return min(most, max(1, wide // dim))
 
 
 def attend_tiles(
@@ -122,8 +138,8 @@ def attend_tiles(
     """
     rows, dim = query.shape
     scaled = query * (LOG2_E / temperature)
-    width, start = max(1, TILE.get(query.device.type, TILE_ELSEWHERE) // max(rows, dim)), 0
-    for tile in keys.split(width):
+    start = 0
+    for tile in keys.split(tile_width(query.device, rows, dim)):
         tile = unit_rows(tile, query.dtype) if raw else tile.to(query.dtype)
         weights = dot_products(scaled, tile)
         if own is not None:
@@ -220,7 +236,7 @@ class _Batch:
         if not self.raw:
             self.keys = unit_rows(keys, self.dtype)
         own = slice(0, len(query)) if self.shares is None else self.shares.rows[self.shares.rank]
-        height = min(ROWS, max(1, WIDE // query.shape[1]))
+        height = panel_height(query.device, query.shape[1])
         self.panels = [
             slice(start, min(start + height, own.stop))
             for start in range(own.start, own.stop, height)

@@ -24,19 +24,23 @@ from nearfar.pairs.arithmetic import (
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.shares import active_shares
 
-TILE_ROWS = {
-    "cpu": 512
-}  # a tile of 512 x 512 stays in a core's second-level cache; elsewhere two tiles in 16 MiB:
-TILE_ROWS_ELSEWHERE = 1408
-WIDE = 2**18  # elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to
+# A tile of 512 x 512 stays in a core's second-level cache. A GPU waits for Python between small
+# tiles; there three of them, as many as are alive at a time, take 192 MiB.
+TILE_ROWS = {"cpu": 512}
+TILE_ROWS_ELSEWHERE = 4096
+# elements: blocks of wider rows than WIDE / TILE_ROWS get fewer of them, down to FEWEST_ROWS
+WIDE = {"cpu": 2**18}
+WIDE_ELSEWHERE = 2**20
 FEWEST_ROWS = 64
 # smaller groups of negatives share a block, as small blocks cost more than pairs left out
 GROUPED_ROWS = 128
 
 
-def tile_rows(device: torch.device) -> int:
-    """The rows and columns that a tile of pairs has at most."""
-    return TILE_ROWS.get(device.type, TILE_ROWS_ELSEWHERE)
+def fitting_rows(device: torch.device, dim: int) -> int:
+    """The rows that a block has at most, and so the rows and columns of a tile."""
+    most = TILE_ROWS.get(device.type, TILE_ROWS_ELSEWHERE)
+    wide = WIDE.get(device.type, WIDE_ELSEWHERE)
+    return min(most, max(FEWEST_ROWS, wide // dim))
 
 
 class Tile(NamedTuple):
@@ -93,7 +97,7 @@ class Blocks:
         self.unit = unit
         self.across = across
         self.dtype = accumulation_dtype(first, second)
-        fitting = most_rows or min(tile_rows(first.device), max(FEWEST_ROWS, WIDE // self.dim))
+        fitting = most_rows or fitting_rows(first.device, self.dim)
         self.shares = active_shares(self.batch) if shared and not across else None
         self._in_groups = group_size is not None
         self.group = group = self.batch if group_size is None else group_size

@@ -24,7 +24,7 @@ from nearfar.pairs.arithmetic import (
     unit_rows,
     without_autocast,
 )
-from nearfar.pairs.attention import ROWS, TILE, TILE_ELSEWHERE, WIDE
+from nearfar.pairs.attention import panel_height, tile_width
 from nearfar.pairs.shares import active_shares
 
 
@@ -115,8 +115,8 @@ def _tiles(
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """The own rows, columns and t_i.t_j / t of every tile, that of an image with itself masked."""
     batch, dim = targets.shape
-    height = min(ROWS, max(1, WIDE // dim))
-    width = max(1, TILE.get(targets.device.type, TILE_ELSEWHERE) // max(height, dim))
+    height = panel_height(targets.device, dim)
+    width = tile_width(targets.device, height, dim)
     for top in range(own.start, own.stop, height):
         rows = slice(top, min(top + height, own.stop))
         scaled = unit_rows(targets[rows], dtype) / t

@@ -118,6 +118,41 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
     assert circles() == []
 
 
+IN_DATA = (
+    ("table", "value_range", "left_out", "readers", "resources", "text", "column_names"),
+    ("exif", "names", "labels", "layouts", "decoding"),
+    ("sources",),
+    ("scanning", "cache"),
+    ("images",),
+    ("opening", "batches"),
+    ("streams",),
+)
+"""Floors of data/, from the bottom to the top: what an image is, pixels, sources, ..."""
+IN_SOURCES = (
+    ("source", "splits"),
+    ("arrays", "concatenated", "encoded"),
+    ("files", "outside", "rows", "tars"),
+    ("__init__",),
+)
+
+
+@pytest.mark.parametrize(
+    ("folder", "floors"), [("data", IN_DATA), ("data/sources", IN_SOURCES)], ids=["data", "sources"]
+)
+def test_imports_inside_data_go_downward(folder, floors):
+    """To the same floor too: no modules import each other, by the test above."""
+    home = SOURCE / folder
+    floor_of = {name: floor for floor, names in enumerate(floors) for name in names}
+    inside = {path.relative_to(home).with_suffix("").parts[0] for path in home.rglob("*.py")}
+    assert inside - {"__init__"} == set(floor_of) - {"__init__"}
+    package = f"nearfar.{folder.replace('/', '.')}."
+    for path in home.rglob("*.py"):
+        own = path.relative_to(home).with_suffix("").parts[0]
+        used = {name.removeprefix(package).split(".")[0] for name in imported(path)}
+        above = {name for name in used & inside if floor_of[name] > floor_of.get(own, len(floors))}
+        assert not above, f"{path.relative_to(SOURCE)} imports {above}"
+
+
 @pytest.mark.parametrize("path", [p for p in FILES if room_of(p) == "commands"], ids=id_of)
 def test_a_command_imports_no_verb(path):
     """Code that two verbs share lives in a room below."""

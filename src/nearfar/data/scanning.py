@@ -98,9 +98,14 @@ class Scanned:
             source.add_digests(within.to_numpy())
         return Part(source, name, self.short[number], splits, source.table.filter(within))
 
+    @property
+    def from_headers(self) -> bool:
+        """Return whether the table is made from headers; else the images must be read for it."""
+        return not any(isinstance(source, Items) for source in self.sources)
+
     def table(self, split: str | None = None, digests: bool = True) -> pyarrow.Table | None:
         """The table of a split, from headers alone; None where images must be read for it."""
-        if any(isinstance(source, Items) for source in self.sources):
+        if not self.from_headers:
             return None
         return joined_table(self.choose(split, digests))
 

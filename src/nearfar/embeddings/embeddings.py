@@ -15,6 +15,7 @@ from torchvision.transforms.v2 import RandomHorizontalFlip
 import nearfar
 from nearfar.data import Images
 from nearfar.data.images import sample, say_sample
+from nearfar.data.scanning import Scanned
 from nearfar.device import find_device
 from nearfar.embeddings.saving import check_format, save_embeddings
 from nearfar.embeddings.store import FeatureStore
@@ -47,6 +48,8 @@ class Embeddings:
     - `has_pixels`: whether the images can be looked at
     - `path`: the file that `nearfar.embed` wrote; None without one
     - `for_copies`: whether the features are those that find copies, where others tell kinds better
+    - `scanned`: the files of a run's images with their table, to open them in another size without
+      another walk; None for others
 
     >>> photos = nearfar.embed("photos")
     >>> photos.features.shape == (len(photos), photos.encoder.num_features)
@@ -66,6 +69,7 @@ class Embeddings:
     has_pixels: bool = True
     for_copies: bool = False
     path: Path | None = None
+    scanned: Scanned | None = None
 
     def __repr__(self) -> str:
         return f"Embeddings({len(self)} images of {self.images.where})"

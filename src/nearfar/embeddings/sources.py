@@ -20,6 +20,7 @@ from nearfar.data.images import say_sample, stacked
 from nearfar.data.labels import numbered
 from nearfar.data.names import file_identity, match
 from nearfar.data.opening import scanned
+from nearfar.data.scanning import Scanned
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, printable
 from nearfar.data.value_range import EIGHT_BITS, FormatRequest
@@ -124,8 +125,14 @@ class OfRun:
             self.run,
             own_data=opening.data is None,
             module=opening.encoder,
+            scanned=_of_files(scanned_source),
         )
         return checked(photos, opening.fewest)
+
+
+def _of_files(source: Scanned | Images) -> Scanned | None:
+    """Return a source whose table is made from headers; None for one that holds its images."""
+    return source if isinstance(source, Scanned) and source.from_headers else None
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,8 @@ class Concatenated(Source):
 
     def told_apart(self, names: Sequence[list[str]]) -> Sequence[list[str]]:
         """Names by part, with that of their source in front if two sources hold the same one."""
+        if len({part.short for part in self.parts}) == 1:
+            return names
         of_source: dict[str, set[str]] = {}
         for part, own in zip(self.parts, names, strict=True):
             of_source.setdefault(part.short, set()).update(own)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -103,12 +103,12 @@ def _one(source: Source, rows: pyarrow.Table, row: int) -> Any:
 
 def numbered_names(splits: Sequence[str], names: Sequence[str | None] | None = None) -> list[str]:
     """Names of images: those that are known, else the number in the split; the split in front."""
-    count: Counter[str] = Counter()
+    fronts = {split: (prefix(split), count()) for split in set(splits)}
     made = []
-    for row, split in enumerate(splits):
-        own = None if names is None else names[row]
-        made.append(prefix(split) + (f"{count[split]:06d}" if own is None else own))
-        count[split] += 1
+    for split, name in zip(splits, repeat(None) if names is None else names, strict=False):
+        front, numbers = fronts[split]
+        number = next(numbers)
+        made.append(f"{front}{number:06d}" if name is None else front + name)
     return made
 
 

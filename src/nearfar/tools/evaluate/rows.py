@@ -66,17 +66,13 @@ def larger_images(photos: Embeddings) -> Images:
     """Return the images of a run as large as the frozen pretrained net sees them; others as they
     are.
     """
-    images, run = photos.images, photos.run
-    side = None if run is None or photos.source is None else size_untrained(photos.source)
+    images, run, scanned = photos.images, photos.run, photos.scanned
+    side = None if run is None or scanned is None else size_untrained(scanned)
     if run is None or side is None or side <= images.image_size:
         return images
     with quietly():
-        larger = read_images(
-            photos.source,
-            split=photos.split,
-            label_column=photos.label_column,
-            **run.settings.reading_for(side),
-        )
+        reading = run.settings.reading_for(side)
+        larger = read_images(scanned, split=photos.split, **reading)
     if larger.names == images.names:
         return larger
     place = {name: row for row, name in enumerate(larger.names)}  # of all, where these are some

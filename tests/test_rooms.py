@@ -190,6 +190,7 @@ def test_what_may_be_imported_anywhere_imports_nothing(name):
         ),
         ("cyclopts", {"app", "cli"}),
         ("timm", {"networks", "training"}),
+        ("triton", {"pairs"}),
         ("datasets", {"data"}),
         ("jinja2", {"pages"}),
     ],
@@ -357,6 +358,7 @@ def test_nobody_passes_a_callback_of_progress():
 LONGEST = 60  # lines of a function, without its docstring
 LONG = {
     ("training/loop.py", "fit"),  # the training loop is read from top to bottom
+    ("pairs/fused_kernel.py", "visit"),  # a kernel's parts share a dozen values
 }
 
 
@@ -372,6 +374,7 @@ MANY = {
     ("data/opening.py", "open_images"): PUBLIC,
     ("evaluation/evaluate.py", "evaluate_features"): PUBLIC,
     ("maps/layouts.py", "fit_layout"): PUBLIC,
+    ("pairs/fused_kernel.py", "visit"): "a kernel takes pointers and sizes by themselves",
     ("testing.py", "check_loss"): PUBLIC,
     ("losses/saclr.py", "SACLR"): "the paper's hyperparameters",
     ("losses/sogclr.py", "ISogCLR"): "the paper's hyperparameters",

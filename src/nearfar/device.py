@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -128,6 +129,22 @@ def has_float64(device: torch.device) -> bool:
     if device.type == "xpu":
         return bool(torch.xpu.get_device_properties(device).has_fp64)
     return _allocates(device, torch.float64)
+
+
+def compiles_kernels(device: torch.device) -> bool:
+    """Return whether our kernels in Triton are for a device: NVIDIA's GPUs from Ampere on."""
+    return device.type == "cuda" and torch.version.hip is None and _has_bfloat16(device)
+
+
+@cache
+def _has_bfloat16(device: torch.device) -> bool:
+    return has_bfloat16(device)
+
+
+@cache
+def has_warpgroups(device: torch.device) -> bool:
+    """Return whether four warps of a GPU multiply matrices together, as on NVIDIA's Hopper."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def _allocates(device: torch.device, dtype: torch.dtype) -> bool:

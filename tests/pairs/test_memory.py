@@ -58,9 +58,10 @@ REDUCTIONS = {
 }
 
 
-def extra_bytes(reduction, batch, dim=DIM, device="cpu"):
+def extra_bytes(reduction, batch, dim=DIM, device="cpu", dtype=torch.float32):
     """Peak above the inputs and their gradient."""
-    views = [torch.randn(batch, dim, requires_grad=True, device=device) for _ in range(2)]
+    given = dict(requires_grad=True, device=device, dtype=dtype)
+    views = [torch.randn(batch, dim, **given) for _ in range(2)]
     with Live(*views) as live:
         gradients = torch.autograd.grad(reduction(*views), views)
     return live.peak - sum(gradient.nbytes for gradient in gradients)

@@ -5,7 +5,8 @@ matrix products.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -47,7 +48,28 @@ def apart_from_scale(
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Context in which the arithmetic on `tensor`'s device keeps the dtype that it is given."""
     kind = tensor.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    return _left_autocast(kind) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+_in_bfloat16 = False
+
+
+@contextmanager
+def _left_autocast(kind: str) -> Iterator[None]:
+    global _in_bfloat16
+    before, _in_bfloat16 = _in_bfloat16, torch.get_autocast_dtype(kind) == torch.bfloat16
+    try:
+        with torch.autocast(kind, enabled=False):
+            yield
+    finally:
+        _in_bfloat16 = before
+
+
+def is_exact(*rows: Tensor) -> bool:
+    """Return whether products need the quality of float32: not if `without_autocast` left autocast
+    to bfloat16, nor if rows are bfloat16 themselves.
+    """
+    return not (_in_bfloat16 or any(part.dtype == torch.bfloat16 for part in rows))
 
 
 def row_norms(rows: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows 1"]:

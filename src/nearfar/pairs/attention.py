@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nearfar.pairs import fused
 from nearfar.pairs.arithmetic import (
     LOG2_E,
     LOWEST,
@@ -24,6 +25,7 @@ from nearfar.pairs.arithmetic import (
     check_queue,
     check_rows,
     dot_products,
+    is_exact,
     refuse_double_backward,
     row_norms,
     unit_rows,
@@ -104,7 +106,10 @@ def _in_parts(
 ) -> list[Tensor]:
     """Both results for any number of queries."""
     height = ROWS.get(query.device.type, ROWS_ELSEWHERE)
-    parts = [attend_tiles(rows.to(dtype), keys, temperature) for rows in query.split(height)]
+    exact = is_exact(query)
+    parts = [
+        attend_tiles(rows.to(dtype), keys, temperature, exact=exact) for rows in query.split(height)
+    ]
     return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 
@@ -125,17 +130,20 @@ def attend_tiles(
     temperature: float | Tensor,
     own: int | None = None,
     raw: bool = False,
+    exact: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp [rows] and mean key [rows, dim]; tiles of keys with a running maximum per query,
     in powers of two.
 
-    With `own` query i does not see key own + i. `raw` keys are normalised tile by tile. No
-    gradient.
+    With `own` query i does not see key own + i. `raw` keys are normalised tile by tile. Without
+    `exact`, products on a GPU may be of bfloat16. No gradient.
 
     Not torch's attention kernels: on one core these tiles take half their time (256 queries, 65536
     keys, dim 128: 45 and 90 ms), and on a GPU a few hundred queries are too few blocks for an
     attention kernel to fill the device.
     """
+    if visited := fused.attend(query, keys, temperature, own, raw, exact):
+        return visited
     rows, dim = query.shape
     scaled = query * (LOG2_E / temperature)
     start = 0
@@ -232,6 +240,7 @@ class _Batch:
     def __init__(self, query: Tensor, keys: Tensor, t: float | Tensor, key_t: float | None) -> None:
         self.query, self.keys, self.t, self.key_t = query, keys, t, key_t
         self.dtype, self.shares = accumulation_dtype(query, keys), active_shares(len(query))
+        self.exact = is_exact(query)
         self.raw = keys.numel() > KEPT
         if not self.raw:
             self.keys = unit_rows(keys, self.dtype)
@@ -254,7 +263,9 @@ class _Batch:
         for rows in self.panels:
             x, _, own = self.unit(rows)
             results[0, rows] = torch.linalg.vecdot(x, own).div_(self.t)
-            results[1, rows], means[rows] = attend_tiles(x, self.keys, self.t, rows.start, self.raw)
+            results[1, rows], means[rows] = attend_tiles(
+                x, self.keys, self.t, rows.start, self.raw, self.exact
+            )
             if self.key_t is not None:
                 mean = self.mean_by_key(own, rows)
                 results[2, rows] = torch.linalg.vecdot(x, mean).div_(self.t)
@@ -271,7 +282,7 @@ class _Batch:
     def mean_by_key(self, own: Tensor, rows: slice) -> Tensor:
         """Mean keys weighted by the own keys of a panel."""
         assert self.key_t is not None
-        return attend_tiles(own, self.keys, self.key_t, rows.start, self.raw)[1]
+        return attend_tiles(own, self.keys, self.key_t, rows.start, self.raw, self.exact)[1]
 
     def finish_(self, means: Tensor, means_by_key: Tensor | None, *grads: Tensor) -> None:
         """Turn the mean keys, in place, into the gradient of the queries as they were given."""

@@ -20,6 +20,7 @@ from nearfar.pairs.arithmetic import (
     add_product_,
     check_rows,
     dot_products,
+    is_exact,
 )
 from nearfar.pairs.kernels import Kernel
 from nearfar.pairs.shares import active_shares
@@ -99,19 +100,21 @@ class Blocks:
         self.dtype = accumulation_dtype(first, second)
         fitting = most_rows or fitting_rows(first.device, self.dim)
         self.shares = active_shares(self.batch) if shared and not across else None
-        self._in_groups = group_size is not None
+        self.in_groups = group_size is not None
+        self.exact = is_exact(first, second)
+        # the rows as `fused` needs them, made where it is used
+        self.operands: tuple[Tensor, Tensor | None] | None = None
         self.group = group = self.batch if group_size is None else group_size
         shares = self.shares.rows if self.shares else [slice(0, self.batch)]
         if group < 2 or (
-            self._in_groups and any((rows.stop - rows.start) % group for rows in shares)
+            self.in_groups and any((rows.stop - rows.start) % group for rows in shares)
         ):
             described = (
                 f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
             )
             raise ValueError(f"group_size must be 2 or more and divide {described}, got {group}")
         self.as_one = (
-            not (across or most_rows or self.shares or self._in_groups)
-            and 2 * self.batch <= fitting
+            not (across or most_rows or self.shares or self.in_groups) and 2 * self.batch <= fitting
         )
         # whole groups in a block, or a group of blocks; without groups beyond the batch
         self._span = group * max(1, min(GROUPED_ROWS, fitting) // group)
@@ -147,6 +150,15 @@ class Blocks:
     def statistic(self, value: float = 0.0) -> PerRow:
         """A number per row, in the accumulation dtype."""
         return torch.full((2, self.batch), value, dtype=self.dtype, device=self.views[0].device)
+
+    def squares(self) -> PerRow:
+        """The squared length of each row, normalised or centred."""
+        if self.whole is not None:
+            return self.whole.square().sum(2)
+        squares = self.statistic()
+        for block in range(2 * self.per_view):
+            self.part(squares, block).copy_(self.rows(block).square_().sum(1))
+        return squares
 
     def gradients(self) -> Float[Tensor, "2 batch dim"]:
         """Zeros for the gradient of each view, in the accumulation dtype."""
@@ -199,7 +211,7 @@ class Blocks:
             for j in range(self.per_view if self.across else 0, count):
                 if j < i and self._is_own[j] and not self.across:
                     continue  # seen from j
-                if self._in_groups and not (
+                if self.in_groups and not (
                     self._is_own[j] and self._span_of(i) == self._span_of(j)
                 ):
                     continue

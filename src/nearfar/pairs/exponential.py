@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearfar.pairs import fused
 from nearfar.pairs.arithmetic import (
     LOG2_E,
     LOWEST,
@@ -24,7 +25,7 @@ from nearfar.pairs.arithmetic import (
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
-from nearfar.pairs.kernels import Kernel, cosine
+from nearfar.pairs.kernels import Form, Kernel, cosine
 
 # Without a shift, exp(u) and its sums stay normal numbers while |u| <= this.
 LARGEST_EXPONENT = {torch.float32: 60.0, torch.float64: 600.0}
@@ -102,11 +103,10 @@ class _LogSumExp(torch.autograd.Function):
         *_, result, slopes = ctx.saved_tensors
         kernel, blocks = ctx.kernel, ctx.blocks
         with without_autocast(result):
-            gradients = blocks.gradients()
             if ctx.bounded:
-                _spread(blocks, kernel, grad / result.exp(), gradients, ctx.kept)
+                gradients = _spread(blocks, kernel, grad / result.exp(), ctx.kept)
             else:
-                _spread_stable(blocks, kernel, grad, result, gradients)
+                gradients = _spread_stable(blocks, kernel, grad, result)
             blocks.finish(gradients, kernel.scale, positive_grad)
             of_scale = None
             if slopes is not None:
@@ -116,6 +116,9 @@ class _LogSumExp(torch.autograd.Function):
 
 def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     """sum_j q_ij; the tiles of q go into `kept`."""
+    affine = kernel.tile_scale, 0.0
+    if visited := fused.visit(blocks, Form.EXPONENTIAL, affine=affine, sums=True):
+        return visited.sums[0]
     sums = blocks.statistic()
     for tile in blocks.tiles(kernel.tile_scale):
         similarity = kernel.similarity_(blocks.affine(kernel, tile))
@@ -126,11 +129,16 @@ def _sums(blocks: Blocks, kernel: Kernel, kept: list[Tensor] | None) -> Tensor:
     return sums
 
 
-def _spread(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, gradients: Tensor, kept: list[Tensor]
-) -> None:
+def _spread(blocks: Blocks, kernel: Kernel, weight: Tensor, kept: list[Tensor]) -> Tensor:
     """Gradient of sum_i weight_i sum_j q_ij: pair (i, j) weighs (weight_i + weight_j) dq/du."""
-    buffer = blocks.buffer()
+    affine = kernel.tile_scale, 0.0
+    if not kept and (
+        visited := fused.visit(
+            blocks, Form.EXPONENTIAL, numbers=(weight,), affine=affine, gradient=True
+        )
+    ):
+        return visited.gradient
+    gradients, buffer = blocks.gradients(), blocks.buffer()
     for number, tile in enumerate(blocks.tiles(kernel.tile_scale)):
         if kept:
             similarity = kept[number]
@@ -142,6 +150,7 @@ def _spread(
             blocks.part(weight, tile.i).unsqueeze(1), blocks.part(weight, tile.j), out=weights
         )
         blocks.accumulate(gradients, None, tile, kernel.times_slope_(weights, similarity))
+    return gradients
 
 
 def _stable(blocks: Blocks, kernel: Kernel, exponents: Tensor | None = None) -> Tensor:
@@ -149,6 +158,13 @@ def _stable(blocks: Blocks, kernel: Kernel, exponents: Tensor | None = None) -> 
 
     `exponents`, zeros, becomes the mean of factor * u_ij over j with weights q_ij.
     """
+    if fused.takes_blocks(blocks):
+        rates = blocks.statistic() + kernel.tile_scale
+        if visited := fused.visit(blocks, Form.SOFTMAX, numbers=(rates,), sums=True):
+            log_sums, mean = visited.sums
+            if exponents is not None:
+                exponents.copy_(mean * kernel.tile_scale)
+            return log_sums.div_(kernel.factor)
     highest, sums = blocks.statistic(LOWEST), blocks.statistic()
     buffer = blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
@@ -169,14 +185,16 @@ def _stable(blocks: Blocks, kernel: Kernel, exponents: Tensor | None = None) -> 
     return highest.div_(kernel.factor).add_(sums.log_())
 
 
-def _spread_stable(
-    blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor, gradients: Tensor
-) -> None:
+def _spread_stable(blocks: Blocks, kernel: Kernel, weight: Tensor, log_sums: Tensor) -> Tensor:
     """Gradient of sum_i weight_i log sum_j q_ij: pair (i, j) weighs weight_i p_ij + weight_j
     p_ji.
     """
     exponents = log_sums * kernel.factor
-    buffer = blocks.buffer()
+    if fused.takes_blocks(blocks):
+        numbers = blocks.statistic() + kernel.tile_scale, weight, exponents
+        if visited := fused.visit(blocks, Form.SOFTMAX, numbers=numbers, gradient=True):
+            return visited.gradient
+    gradients, buffer = blocks.gradients(), blocks.buffer()
     for tile in blocks.tiles(kernel.tile_scale):
         exponent = blocks.affine(kernel, tile)
         blocks.mask_(tile, exponent, LOWEST)
@@ -186,6 +204,7 @@ def _spread_stable(
         weights.exp2_().mul_(blocks.part(weight, tile.i).unsqueeze(1))
         exponent.sub_(blocks.part(exponents, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
         blocks.accumulate(gradients, None, tile, weights.add_(exponent))
+    return gradients
 
 
 def per_image_log_sum_exp(
@@ -216,19 +235,7 @@ class _PerImageLogSumExp(torch.autograd.Function):
         with without_autocast(first):
             blocks = Blocks(first, second, unit=True, shared=True)
             rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
-            sums, moments, buffer = blocks.statistic(), blocks.statistic(), blocks.buffer()
-            for tile in blocks.tiles():
-                cosines = dot_products(tile.x, tile.y)
-                for block, along in blocks.ends(tile):
-                    weights = torch.mul(
-                        cosines,
-                        blocks.part(rates, block).unsqueeze(along),
-                        out=shaped(buffer, tile),
-                    )
-                    weights.exp2_()
-                    blocks.mask_(tile, weights)
-                    blocks.part(sums, block).add_(weights.sum(along))
-                    blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
+            sums, moments = _tempered_sums(blocks, rates)
             sums, moments = blocks.completed(sums), blocks.completed(moments)
             positive, mean, result = blocks.positives(cosine(1.0)), moments / sums, sums.log()
         ctx.save_for_backward(first, second, temperatures, sums)
@@ -246,20 +253,50 @@ class _PerImageLogSumExp(torch.autograd.Function):
         with without_autocast(sums):
             rates = (LOG2_E / temperatures.to(blocks.dtype)).expand(2, -1)
             weight = grad / (sums * temperatures.to(blocks.dtype))
-            gradients, buffer = blocks.gradients(), blocks.buffer()
-            for tile in blocks.tiles():
-                cosines = dot_products(tile.x, tile.y)
-                of_rows = torch.mul(
-                    cosines, blocks.part(rates, tile.i).unsqueeze(1), out=shaped(buffer, tile)
-                ).exp2_()
-                of_rows.mul_(blocks.part(weight, tile.i).unsqueeze(1))
-                of_columns = (
-                    cosines.mul_(blocks.part(rates, tile.j))
-                    .exp2_()
-                    .mul_(blocks.part(weight, tile.j))
-                )
-                both = of_rows.add_(of_columns)
-                blocks.mask_(tile, both)
-                blocks.accumulate(gradients, None, tile, both)
+            gradients = _spread_tempered(blocks, rates, weight)
             blocks.finish(gradients, 1.0, positive_grad)
             return *blocks.as_inputs(gradients), None
+
+
+def _tempered_sums(blocks: Blocks, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_j 2^(rate_i s_ij) of each row, and the sums of s_ij with these weights."""
+    if visited := fused.visit(blocks, Form.SOFTMAX, numbers=(rates,), sums=True):
+        log_sums, mean = visited.sums
+        sums = log_sums.exp2_()
+        return sums, mean * sums
+    sums, moments, buffer = blocks.statistic(), blocks.statistic(), blocks.buffer()
+    for tile in blocks.tiles():
+        cosines = dot_products(tile.x, tile.y)
+        for block, along in blocks.ends(tile):
+            weights = torch.mul(
+                cosines,
+                blocks.part(rates, block).unsqueeze(along),
+                out=shaped(buffer, tile),
+            )
+            weights.exp2_()
+            blocks.mask_(tile, weights)
+            blocks.part(sums, block).add_(weights.sum(along))
+            blocks.part(moments, block).add_(weights.mul_(cosines).sum(along))
+    return sums, moments
+
+
+def _spread_tempered(blocks: Blocks, rates: Tensor, weight: Tensor) -> Tensor:
+    """Gradient of sum_i weight_i sum_j 2^(rate_i s_ij), but for the factor of its exponent."""
+    if fused.takes_blocks(blocks):
+        numbers = rates, weight, blocks.statistic()
+        if visited := fused.visit(blocks, Form.SOFTMAX, numbers=numbers, gradient=True):
+            return visited.gradient
+    gradients, buffer = blocks.gradients(), blocks.buffer()
+    for tile in blocks.tiles():
+        cosines = dot_products(tile.x, tile.y)
+        of_rows = torch.mul(
+            cosines, blocks.part(rates, tile.i).unsqueeze(1), out=shaped(buffer, tile)
+        ).exp2_()
+        of_rows.mul_(blocks.part(weight, tile.i).unsqueeze(1))
+        of_columns = (
+            cosines.mul_(blocks.part(rates, tile.j)).exp2_().mul_(blocks.part(weight, tile.j))
+        )
+        both = of_rows.add_(of_columns)
+        blocks.mask_(tile, both)
+        blocks.accumulate(gradients, None, tile, both)
+    return gradients

@@ -5,10 +5,27 @@ z_j|^2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from torch import Tensor
 
 from nearfar.pairs.arithmetic import LOG2_E
+
+
+class Form(IntEnum):
+    """The number of a pair with dot product s, and its weight in the gradient of row i, for the
+    kernel in Triton.
+
+    EXPONENTIAL: q = 2^(scale s + bias), (a_i + a_j) q; numbers of a row: a. SOFTMAX: 2^(r_i s) with
+    a running maximum, a_i 2^(r_i s - l_i) + a_j 2^(r_j s - l_j); numbers: r, a, l. LOGISTIC:
+    softplus(scale s + bias), its sigmoid. CAUCHY: q = 1 / u with u = bias + scale (s - h_i - h_j),
+    -(a_i + a_j) q^2; numbers: h (half of |x|^2), a.
+    """
+
+    EXPONENTIAL = 0
+    SOFTMAX = 1
+    LOGISTIC = 2
+    CAUCHY = 3
 
 
 @dataclass(frozen=True)

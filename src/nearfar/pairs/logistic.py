@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from nearfar.pairs import fused
 from nearfar.pairs.arithmetic import (
     LINEAR_FROM,
     PerImage,
@@ -20,7 +21,7 @@ from nearfar.pairs.arithmetic import (
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
-from nearfar.pairs.kernels import cosine
+from nearfar.pairs.kernels import Form, cosine
 
 
 def logistic_sum(
@@ -111,6 +112,12 @@ def _visit(
     """The sum over own rows i, its derivative with respect to the bias, and sum_j sigmoid_ij
     row_j.
     """
+    if fused.takes_blocks(blocks):
+        both = torch.stack([scale, bias])
+        if visited := fused.visit(blocks, Form.LOGISTIC, affine=both, sums=True, gradient=wanted):
+            sums = visited.sums.flatten(1).sum(1)  # across, each pair was met from both of its rows
+            total, bias_slope = (sums / 2 if blocks.across else sums).unbind()
+            return total, bias_slope, visited.gradient
     total, bias_slope = torch.zeros_like(scale), torch.zeros_like(scale)
     gradients = blocks.gradients() if wanted else total.new_empty(0)
     buffer = blocks.buffer()

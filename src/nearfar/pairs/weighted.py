@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from nearfar.pairs import fused
 from nearfar.pairs.arithmetic import (
     Index,
     PerImage,
@@ -22,7 +23,7 @@ from nearfar.pairs.arithmetic import (
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
-from nearfar.pairs.kernels import Kernel
+from nearfar.pairs.kernels import Form, Kernel
 from nearfar.pairs.shares import sampled_alike
 
 BLOCK = 2**17  # elements of the rows treated at a time where negatives are sampled
@@ -132,6 +133,9 @@ def _visit(
     """Row sums of q; if a gradient is wanted, sum_j (weight_i + weight_j) dq/du row_j, and for
     distances its mass.
     """
+    fuses = others is None and fused.takes_blocks(blocks)
+    if fuses and (visited := _visit_fused(blocks, kernel, weights, wanted)):
+        return visited
     sums, mass = blocks.statistic(), None if kernel.unit else blocks.statistic()
     gradients = blocks.gradients() if wanted else None
     if others is not None:
@@ -149,6 +153,24 @@ def _visit(
             )
             blocks.accumulate(gradients, mass, tile, kernel.times_slope_(both, similarity))
     return sums, gradients, mass
+
+
+def _visit_fused(
+    blocks: Blocks, kernel: Kernel, weights: Tensor, wanted: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+    """The results of `_visit` from one launch; None where tiles have to do it."""
+    scale, bias = kernel.tile_scale, kernel.constant * kernel.factor
+    numbers: tuple[Tensor, ...] = (weights,)
+    if not kernel.unit:
+        numbers = (blocks.squares().div_(2), weights)
+    form = Form.EXPONENTIAL if kernel.unit else Form.CAUCHY
+    visited = fused.visit(
+        blocks, form, numbers=numbers, affine=(scale, bias), sums=True, gradient=wanted
+    )
+    if visited is None:
+        return None
+    mass = None if kernel.unit else visited.sums[1]
+    return visited.sums[0], visited.gradient if wanted else None, mass
 
 
 def _visit_sampled(

@@ -1,5 +1,5 @@
-"""Verdicts on whether a claim of a paper holds in our numbers: yes, no, not decided or not run, by
-95 per cent intervals.
+"""Verdicts on whether a claim of a paper holds in our numbers: yes, no, not decided, not run or not
+here, by 95 per cent intervals.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ class Judgement(NamedTuple):
 
     difference, interval: of the two cells, in the table's unit. p: of the two-sided test that
     decides; below 0.05 the claim is decided. None without a test: counts and memory of single runs,
-    numbers of one seed, and what was not run.
+    numbers of one seed, and what was not run. "not here": nothing that nearfar has could judge it.
+    met, missed: titles of the rivals of a claim to be best that ran and that did not.
     """
 
-    holds: Literal["yes", "no", "not decided", "not run"]
+    holds: Literal["yes", "no", "not decided", "not run", "not here"]
     words: str
     difference: float | None = None
     interval: tuple[float, float] | None = None
     p: float | None = None
+    met: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     Numbers of a single run, but for measurements of memory and of what is counted, decide nothing.
     right: where both cells have it, the interval includes the error of the test images.
     """
+    if lacking := lacks(claim, table):
+        return Judgement("not here", f"needs {'; '.join(lacking)}")
     columns = table.columns
     stands = {column.like: column for column in columns.values()}
     wanted = claim.cells(columns)
@@ -83,7 +88,9 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     ]
     column = cells[0][1]
     if column is None or column not in columns:
-        return Judgement("not run", "not run at this scale")
+        theirs = (table.paper_columns or columns).get(column or "")
+        data = theirs.data if theirs else None
+        return Judgement("not run", "not run at this scale" + (f"; needs {data}" if data else ""))
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
     kinds = {
         (cell.row, cell.column): (
@@ -105,6 +112,21 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
     if column == wanted[0][1]:
         return judgement
     return judgement._replace(words=f"on {stands[wanted[0][1]].title}: {judgement.words}")
+
+
+def lacks(claim: Claim, table: Table) -> list[str]:
+    """Return what no run of ours can give a claim: rows that are numbers of the paper alone, and
+    columns that nothing measures.
+    """
+    paper = table.paper_columns or table.columns
+    lacking: dict[str, None] = {}
+    for name, where in claim.cells(paper):
+        row, column = table.rows[name], paper.get(where or "")
+        if row.run is None:
+            lacking[row.needs or f"runs of {row.title}"] = None
+        if column is not None and (column.measure or table.measure) == "none":
+            lacking[column.needs or f"a measure of {column.title}"] = None
+    return list(lacking)
 
 
 def holm(p_values: Sequence[float]) -> list[bool]:
@@ -213,12 +235,21 @@ class _Pairs:
 
     def best(self, best: Place) -> Judgement:
         """Judge that a cell is better than every other of its column, by the one that speaks most
-        against it.
+        against it; rivals that the paper has and this table does not run are named.
         """
         others = [place for place in self.values if place[1] == best[1] and place != best]
         run = [other for other in others if self.values[other]]
+        column = self.table.columns[best[1]]
+        met = tuple(self.table.rows[other[0]].title for other in run)
+        missed = tuple(
+            row.title
+            for row in self.table.rows.values()
+            if row.name != best[0]
+            and (row.name, best[1]) not in run
+            and ((row.name, best[1]) in others or (column.like or column.name) in row.paper)
+        )
         if not run or not self.values.get(best):
-            return Judgement("not run", "not run here")
+            return Judgement("not run", "not run here", met=met, missed=missed)
         judgements = {other: self.better(best, other, among=len(others)) for other in run}
         sign = 1 if self.table.better == "higher" else -1
         worst = min(
@@ -244,9 +275,11 @@ class _Pairs:
                 self.table.rows[other[0]].title for other in others if other not in run
             )
             return judgement._replace(
-                holds="not run", words=f"{words}; not run here: {missing}", p=None
+                holds="not run", words=f"{words}; not run here: {missing}", p=None, met=met
             )
-        return judgement._replace(words=words)
+        if missed:
+            words += f"; met {', '.join(met)}; did not run: {', '.join(missed)}"
+        return judgement._replace(words=words, met=met, missed=missed)
 
     def better(
         self,

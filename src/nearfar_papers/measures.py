@@ -10,10 +10,12 @@ a list, as JSON; with --json an object that holds it as `result`, and how many i
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from nearfar.data import open_images
 from nearfar.device import find_device, peak_memory, synchronize
 from nearfar.evaluation import extract_view
 from nearfar.messages import as_json
+from nearfar.methods import Setup, SimCLR
 from nearfar.networks import SmallNet, build_backbone, first_encoder
 from nearfar.progress import READ, say_read
 from nearfar.training.request import resolve_method
@@ -36,7 +39,7 @@ from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 from nearfar.training.trial import training_speed
 from nearfar.training.view_choice import views_at
-from nearfar_papers.runs import PLANE
+from nearfar_papers.runs import OF_MEASURES, PLANE
 
 MIB = 2**20
 PIXELS, UNITS = 28 * 28, 128  # of SACLR, Table 9
@@ -142,10 +145,39 @@ def nuclear_norms(given: Mapping[str, Any], run: Path) -> list[float]:
     return torch.linalg.matrix_norm(rows, "nuc").tolist()
 
 
+class WholeMatrix(nn.Module):
+    """SimCLR's loss as most code computes it: the whole matrix of all pairs, differentiated by
+    autograd.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
+        with torch.autocast(z1.device.type, enabled=False):  # float32, as all of ours are
+            rows = F.normalize(torch.cat([z1, z2]).float(), dim=1)
+            logits = (rows @ rows.T / self.temperature).fill_diagonal_(-math.inf)
+            positives = torch.arange(len(rows), device=rows.device).roll(len(z1))
+            return F.cross_entropy(logits, positives)
+
+
+class WholeMatrixSimCLR(SimCLR):
+    """SimCLR with the whole matrix, which the papers' tables of memory compare with."""
+
+    def setup(self, num_images: int) -> Setup:
+        return replace(super().setup(num_images), loss=WholeMatrix(self.temperature))
+
+
 def _method(numbers: Mapping[str, Any]) -> Any:
-    return resolve_method(
-        Settings.of(**{key: numbers[key] for key in numbers.keys() - {"images", "metric", "unit"}})
-    )[0]
+    """Return the method; with `whole_matrix`, SimCLR's loss by the whole matrix."""
+    given = {key: numbers[key] for key in numbers.keys() - OF_MEASURES}
+    method = resolve_method(Settings.of(**given))[0]
+    if not numbers.get("whole_matrix"):
+        return method
+    if type(method) is not SimCLR or method.learn_temperature or method.group_size:
+        raise ValueError("whole_matrix takes SimCLR with a fixed temperature and no groups")
+    return WholeMatrixSimCLR(**{each.name: getattr(method, each.name) for each in fields(method)})
 
 
 def _loss_step(given: Mapping[str, Any], alone: bool = False) -> Callable[[], object]:

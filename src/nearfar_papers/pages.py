@@ -22,12 +22,22 @@ from nearfar.pages import write_page
 from nearfar.progress import duration
 from nearfar.training.plan import default_validation
 from nearfar_papers.claims import Judgement, Place, Values, holm, judge
-from nearfar_papers.paper import TRAINED, Claim, Column, Paper, Row, Table
+from nearfar_papers.paper import (
+    TRAINED,
+    Claim,
+    Column,
+    Paper,
+    Row,
+    Table,
+    paper_names,
+    read_paper,
+)
 from nearfar_papers.runs import (
     PLANE,
     VERDICTS,
     Known,
     Results,
+    commands_of,
     folder_of,
     found_so_far,
     outcome_in,
@@ -69,7 +79,7 @@ def write_outcome(
         for place, each in seeds.items()
         if table.measure != "curve"
     }
-    claims = _claims(paper, table, seeds, values) if values else []
+    claims = _claims(table, seeds, values) if values else []
     facts: dict[str, Any] = {
         "paper": paper.title,
         "table": table.name,
@@ -104,6 +114,7 @@ def write_outcome(
         claims=claims,
         missing=missing,
         runs=list(runs.values()),
+        commands=commands_of(table, results),
         spent=duration(spent),
         hardware=sorted(
             {number.get("hardware", "a machine that was not noted") for number in runs.values()}
@@ -126,7 +137,6 @@ def _runs_and_seconds(results: Results) -> tuple[dict[tuple[str, str], dict[str,
 
 
 def _claims(
-    paper: Paper,
     table: Table,
     seeds: Mapping[Place, Mapping[str, Mapping[str, Any]]],
     values: Values,
@@ -140,12 +150,7 @@ def _claims(
         }
         for place, each in seeds.items()
     }
-    claims = [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
-    if paper.holm:
-        tested = [claim for claim in claims if "p" in claim]
-        for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
-            claim["holm"] = "survives" if survives else "does not"
-    return claims
+    return [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
@@ -159,11 +164,11 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
     facts |= {
         name: float(f"{number:.6g}") for name, number in numbers.items() if number is not None
     }
-    return facts | (
-        {"interval": [float(f"{end:.6g}") for end in judgement.interval]}
-        if judgement.interval
-        else {}
-    )
+    if judgement.interval:
+        facts["interval"] = [float(f"{end:.6g}") for end in judgement.interval]
+    if judgement.missed and judgement.met:
+        facts |= {"met": list(judgement.met), "missed": list(judgement.missed)}
+    return facts
 
 
 def _chosen(table: Table) -> dict[str, str]:
@@ -258,19 +263,9 @@ def _spread(number: tuple[float, float | None] | None) -> str:
 
 def write_claims(out: Path) -> Path:
     """Write claims.md into a folder of tables, and return its path."""
-    papers: dict[str, list[dict[str, Any]]] = {}
-    for path, table in tables_in(out).items():
-        title = path.stem.split(".")[0].replace("-", " ").capitalize()
-        place = {"table": title, "page": path.with_suffix(".md").as_posix(), "holm": ""}
-        if table["claims"]:
-            papers.setdefault(table["paper"], []).extend(
-                {**claim, **place} for claim in table["claims"]
-            )
-    tested = [claim for claims in papers.values() for claim in claims if "p" in claim]
-    survive = holm([claim["p"] for claim in tested])
-    for claim, survives in zip(tested, survive, strict=True):
-        if claim["holds"] in ("yes", "no"):
-            claim["holm"] = "survives" if survives else "does not"
+    papers = claims_in(out)
+    every = [claim for claims in papers.values() for claim in claims]
+    tested = [claim for claim in every if "p" in claim]
     sums = {name: Counter(claim["holds"] for claim in claims) for name, claims in papers.items()}
     write_page(
         out / CLAIMS,
@@ -281,25 +276,62 @@ def write_claims(out: Path) -> Path:
         verdicts=VERDICTS,
         tested=len(tested),
         decided=sum(bool(claim["holm"]) for claim in tested),
-        survive=sum(survive),
+        survive=sum(claim["holm"] == "survives" for claim in tested),
+        part=Counter(claim["holds"] for claim in every if claim.get("missed")),
     )
     return out / CLAIMS
 
 
-def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
-    """Return what was written of each table, by the path of its JSON in the folder, Table 9 before
-    Table 10.
+def claims_in(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the claims of all tables in a folder by the title of their paper, each with its table,
+    its page and, where it is decided, whether it survives Holm's correction for all of them.
+
+    Of a paper that comes with nearfar, also the claims of tables that were not run.
     """
+    papers: dict[str, list[dict[str, Any]]] = {}
+    written = tables_in(out)
+    for path, table in sorted({**_not_run(written), **written}.items(), key=_in_order):
+        title = path.stem.split(".")[0].replace("-", " ").capitalize()
+        page = path.with_suffix(".md").as_posix() if path in written else ""
+        papers.setdefault(table["paper"], []).extend(
+            {**claim, "table": title, "page": page, "holm": ""} for claim in table["claims"]
+        )
+    tested = [claim for claims in papers.values() for claim in claims if "p" in claim]
+    for claim, survives in zip(tested, holm([claim["p"] for claim in tested]), strict=True):
+        if claim["holds"] in ("yes", "no"):
+            claim["holm"] = "survives" if survives else "does not"
+    return {name: claims for name, claims in papers.items() if claims}
 
-    def parts(path: Path) -> list[tuple[str, int]]:
-        return [
-            (word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", path.as_posix())
-        ]
 
-    tables = {
-        path.relative_to(out): outcome_in(path) for path in sorted(out.glob("*/*.json"), key=parts)
-    }
-    return {path: table for path, table in tables.items() if table}
+def _not_run(written: Iterable[Path]) -> dict[Path, dict[str, Any]]:
+    """Return the tables without any JSON, as they would be written, of papers that have some."""
+    has = {(path.parent.name, path.stem.split(".")[0]) for path in written}
+    lacking: dict[Path, dict[str, Any]] = {}
+    for name in sorted({paper for paper, _ in has} & {*paper_names()}):
+        paper = read_paper(name)
+        for table in (table for table in paper.tables.values() if (name, table.name) not in has):
+            claims = [_judged(claim, judge(claim, table, {})) for claim in table.claims]
+            data = ", ".join(dict.fromkeys(c.data for c in table.columns.values() if c.data))
+            for claim in claims:
+                if claim["holds"] == "not run":
+                    needs = "; ".join(filter(None, (data, table.needs)))
+                    claim["numbers"] = f"not run here; the table needs {needs}"
+            where = Path(name, f"{table.name}.json")
+            lacking[where] = {"paper": paper.title, "claims": claims}
+    return lacking
+
+
+def _in_order(item: tuple[Path, Any]) -> list[tuple[str, int]]:
+    """A key that puts Table 9 before Table 10."""
+    return [
+        (word, int(digits or 0)) for word, digits in re.findall(r"(\D+)(\d*)", item[0].as_posix())
+    ]
+
+
+def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
+    """Return what was written of each table, by the path of its JSON in the folder."""
+    tables = {path.relative_to(out): outcome_in(path) for path in out.glob("*/*.json")}
+    return dict(sorted(((path, table) for path, table in tables.items() if table), key=_in_order))
 
 
 def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:

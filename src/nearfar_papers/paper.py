@@ -68,7 +68,8 @@ class Column:
     """A column: its data, settings of its runs, and where they are not the table's, protocol,
     metric and measure.
 
-    like: the column of the paper that it stands for at small scale.
+    like: the column of the paper that it stands for at small scale. needs: what would measure it,
+    where nothing here does.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Column:
     unit: str | None = None
     evaluate: Settings = field(default_factory=dict)
     like: str | None = None
+    needs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ class Row:
 
     trial_of, trial: the row that it is a trial of, and its own settings in words. among: the row
     whose trials, in the table that chooses, settle its settings; default: the row of the same name.
+    without: columns in which it is not run. needs: what a row without run would take.
     """
 
     name: str
@@ -101,6 +104,8 @@ class Row:
     trial_of: str = ""
     trial: str = ""
     among: str = ""
+    without: tuple[str, ...] = ()
+    needs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +188,10 @@ class Table:
     `transfer`. says: how it differs from the paper. needs, cost: of the full size. own: "run" and
     "evaluate" of single cells, by "ROW COLUMN".
 
-    question, answer: what the table is for and what it shows, in words. chosen: the table, earlier
+    paper_columns: at small scale, the columns of the full one.
+
+    question, answer: what the table is for and what it shows, in words. related: work that asked
+    the like before. chosen: the table, earlier
     in the file, whose trials settle the settings of every row, in its column of the same name or
     else its first. choices: the trials that were best, in words, by "ROW/COLUMN".
     """
@@ -212,8 +220,10 @@ class Table:
     better: Literal["higher", "lower"] = "higher"
     claims: tuple[Claim, ...] = ()
     own: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+    paper_columns: Mapping[str, Column] = field(default_factory=dict)
     question: str = ""
     answer: str = ""
+    related: tuple[str, ...] = ()
     chosen: Table | None = None
     choices: Mapping[str, str] = field(default_factory=dict)
 
@@ -249,7 +259,9 @@ class Table:
             for column in self.columns.values():
                 measure = column.measure or self.measure
                 left_empty = self.size == "full" and row.paper and column.name not in row.paper
-                if measure == "none" or (left_empty and measure in TRAINED):
+                if measure == "none" or column.name in row.without:
+                    continue
+                if left_empty and measure in TRAINED:
                     continue
                 data = {} if column.data is None else {"data": column.data}
                 small = row.small if self.size == "small" else {}
@@ -282,7 +294,7 @@ class Paper:
     """A paper: its tables by name, and what its data is and how many training and test images it
     has, by its name.
 
-    holm: whether the verdicts of a page are corrected among its claims.
+    beforehand: whether its claims are our own, written before the runs.
     """
 
     name: str
@@ -292,7 +304,7 @@ class Paper:
     year: int = 0
     data: Mapping[str, str] = field(default_factory=dict)
     images: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    holm: bool = False
+    beforehand: bool = False
 
 
 def paper_names() -> list[str]:
@@ -362,6 +374,7 @@ def _table(
     small, cells = given.pop("small", None), _named(given.pop("cells", {}))
     scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
     scale["common"] = {**common, **_named(scale.get("common", {}))}
+    given["related"] = tuple(given.get("related", ()))
     given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
     own = {"run": Settings, "evaluate": Settings}
     given["own"] = {
@@ -374,7 +387,14 @@ def _table(
         hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
         small_scale = {"common": {}, **_checked(hints, place, _named(small))}
         table = replace(
-            table, small=replace(table, own={}, **_scale(small_scale, rows, place), size="small")
+            table,
+            small=replace(
+                table,
+                own={},
+                paper_columns=table.columns,
+                **_scale(small_scale, rows, place),
+                size="small",
+            ),
         )
     _check_names(table)
     for each in (table, table.small):
@@ -451,6 +471,7 @@ def _row(name: str, given: dict[str, Any], place: str) -> Row:
     for column, number in _named(given.pop("paper", {})).items():
         mean, deviation = number if isinstance(number, list) else (number, None)
         numbers[column] = (float(mean), None if deviation is None else float(deviation))
+    given["without"] = tuple(given.get("without", ()))
     return _part(
         Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers}
     )
@@ -471,7 +492,7 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
 def _check_names(table: Table) -> None:
     columns, small = set(table.columns), set() if table.small is None else set(table.small.columns)
     for row in table.rows.values():
-        if strange := set(row.paper) - columns:
+        if strange := {*row.paper, *row.without} - columns:
             raise ValueError(f"{table.name}, row {row.name}: there is no column {min(strange)}")
     counts = {name: len(table.trials(name)) for name in table.run}
     if not table.chosen and (lost := [name for name in table.run if table.rows[name].among]):

@@ -65,7 +65,9 @@ PLANE = "plane"
 """The measure that makes a map, and the name of its files in the folder of a run."""
 COMMITTED = Path(__file__).parents[2] / "docs" / "papers"
 """The numbers that come with the source; not there where only the package is installed."""
-VERDICTS = ("yes", "no", "not decided", "not run")
+VERDICTS = ("yes", "no", "not decided", "not run", "not here")
+OF_MEASURES = frozenset({"images", "metric", "unit", "whole_matrix"})
+"""Keys that measures take beside the settings of a run."""
 LOGGED = ("loss", "lr", "images_per_second", "data_wait")
 HEALTH = (
     *("images", "feature_dim", "embedding_dim", "effective_rank", "embedding_rank"),
@@ -93,11 +95,9 @@ def check_cells(table: Table) -> None:
         ):
             if "method" not in cell.settings:
                 raise ValueError("method is missing in the settings")
-            counted = {"images"} if cell.measure == "variables" else set()
+            beside = OF_MEASURES if cell.measure not in TRAINED else frozenset()
             resolve_method(
-                Settings.of(
-                    **{name: cell.settings[name] for name in cell.settings.keys() - counted}
-                )
+                Settings.of(**{name: cell.settings[name] for name in cell.settings.keys() - beside})
             )
             if cell.measure in TRAINED and "data" not in cell.settings:
                 raise ValueError("the column names no data to train on")
@@ -497,6 +497,27 @@ def _measure_words(cell: Cell, task: Task) -> list[str]:
     }
     words = ["python", "-m", "nearfar_papers.measures", cell.measure]
     return [*words, json.dumps(given), str(task.folder)]
+
+
+def commands_of(table: Table, results: Results) -> list[str]:
+    """Return the command lines that make the first run of a table that has numbers, as they are
+    written today: of data in `data` and runs in `runs`.
+    """
+    for cell in table.cells():
+        for seed in results[cell.place]["seeds"]:
+            alike = [other for other in table.cells() if other.key == cell.key]
+            name = cell.settings.get("data")
+            source = name if name is None or name in ALWAYS_THERE else f"data/{name}"
+            folder = folder_of(cell, seed, Path())
+            task = Task(folder, cell.settings, source, int(seed), Path("data"), alike)
+            words = [_pretrain_words(task)] if cell.measure in TRAINED else []
+            if cell.measure in ("run", "detect"):
+                same = [other for other in alike if _how(other) == _how(cell)]
+                words.append(_evaluation_words(cell, same, task))
+            else:
+                words.append(_measure_words(cell, task))
+            return [shlex.join(command) for command in words]
+    return []
 
 
 def _how(cell: Cell) -> tuple[str, str, tuple[str, ...], Mapping[str, Any]]:

@@ -15,6 +15,10 @@ from tests.losses.test_contract import CASES, IMAGES, LEARNED, case_of, make, sm
 
 MORE = {
     "SACLR, in groups": (lambda: L.SACLR(IMAGES, negatives="all", group_size=2), "oo"),
+    "SACLR, the positive counted": (
+        lambda: L.SACLR(IMAGES, negatives="all", count_positive=True),
+        "oo",
+    ),
     "SigCLR, in groups": (lambda: L.SigCLR(group_size=2), "oo"),
     "SimCLR, in groups": (lambda: L.SimCLR(group_size=2), "oo"),
     "SogCLR, in groups": (lambda: L.SogCLR(IMAGES, group_size=2), "ooi"),

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from torch.nn.functional import normalize
 
 import references as plain
-from nearfar.losses import DCL, SACLR, ISogCLR, SigCLR, SimCLR, SogCLR
+from nearfar.losses import DCL, SACLR, ISogCLR, SigCLR, SimCLR, SogCLR, running
 from nearfar.pairs import sample_others
 
 
@@ -120,11 +120,12 @@ def test_theorem_1(with_positive, loss):
     positive, masked = q.diagonal(7).repeat(2), torch.eye(7, dtype=torch.bool).repeat(2, 2)
     counted = (q.masked_fill(masked, 0).sum(1) + (positive if with_positive else 0)).detach()
     torch.testing.assert_close(counted[:7], counted[7:])
-    saclr = SACLR(7, "row", "all", bandwidth=0.5).double()
-    saclr.partition.copy_(counted[:7] / 12)
+    saclr = SACLR(
+        7, "row", "all", bandwidth=0.5, alpha=0.0, rho=0.0, count_positive=with_positive
+    ).double()
+    saclr.partition.copy_(counted[:7] / (12 + with_positive))
     value = saclr(*views, torch.arange(7))
-    if with_positive:  # a column more
-        value = value + (positive / counted).mean()
+    torch.testing.assert_close(saclr.partition, counted[:7] / (12 + with_positive))  # seen anew
     torch.testing.assert_close(
         torch.autograd.grad(value, views), torch.autograd.grad(loss(0.25)(*views), views)
     )
@@ -142,6 +143,18 @@ def test_the_row_form_finds_the_z_of_theorem_1():
     loss(*views, torch.arange(6))
     gradients = torch.autograd.grad(loss(*views, torch.arange(6)), views)
     torch.testing.assert_close(gradients, torch.autograd.grad(DCL(0.25)(*views), views))
+
+
+def test_a_rho_of_1_computes_no_update(monkeypatch):
+    views = torch.randn(2, 6, 4)
+    moved = []
+    monkeypatch.setattr(running, "move", lambda *args: moved.append(args))
+    for rho in (1.0, 0.9):
+        for scale in ("matrix", "row"):
+            loss = SACLR(6, scale, rho=rho)
+            loss(*views, torch.arange(6))
+            assert (loss.partition == 0.01).all() and loss.monitored["positive"] > 0
+        assert len(moved) == (0 if rho == 1 else 2)
 
 
 def spread_after_training(loss):

@@ -1,13 +1,14 @@
 """Claims of papers: the interval of a difference, and yes, no or not decided by it."""
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from nearfar_papers.claims import Difference, compare, holm, judge, with_test_images
-from nearfar_papers.paper import Claim, read_paper
+from nearfar_papers.paper import Claim, paper_names, read_paper
 from tests.papers.conftest import paper
 from tests.papers.test_papers import written
 
@@ -79,7 +80,35 @@ def test_what_was_not_run_is_not_judged(tmp_path):
     assert judged(tmp_path, A, [], best="x").holds == "not run"
     table = paper("sce").tables["table-5"]
     claim = next(candidate for candidate in table.claims if candidate.column == "stl10")
-    assert judge(claim, table.small, {})[:2] == ("not run", "not run at this scale")
+    assert judge(claim, table.small, {})[:2] == (
+        "not run",
+        "not run at this scale; needs stl10-unlabelled",
+    )
+
+
+def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
+    found = {}
+    for name in paper_names():
+        for table in paper(name).tables.values():
+            for claim in table.claims:
+                judgements = {judge(claim, each, {})[:2] for each in (table, table.small) if each}
+                if "not here" in {holds for holds, _ in judgements}:
+                    ((_, words),) = judgements  # at either scale the same
+                    found[name, table.name, claim.text] = words
+    assert len(found) == 13 and all(words.startswith("needs ") for words in found.values())
+    assert "WCL" in found["sce", "table-10", "with 16 images a class WCL is better"]
+    assert "mean over" in found["lorac", "table-2", "LORAC is best on average"]
+
+
+def test_a_claim_to_be_best_names_whom_it_met_and_who_did_not_run():
+    table = paper("sce").tables["table-10"]
+    claim = next(each for each in table.claims if each.best == "sce" and each.column == "k64")
+    numbers = {"sce": [60, 61.5, 62], "moco-v2": [50.2, 51.1, 51.9], "ressl": [40.6, 41.2, 42]}
+    values = {(row, "k64"): seeds(given) for row, given in numbers.items()}
+    judgement = judge(claim, replace(table.small, run=tuple(numbers)), values)
+    assert judgement.holds == "yes" and judgement.met == ("MoCo v2", "ReSSL")
+    assert judgement.missed == ("PCL v2", "SwAV", "WCL")
+    assert judgement.words.endswith("; met MoCo v2, ReSSL; did not run: PCL v2, SwAV, WCL")
 
 
 def test_the_best_is_judged_against_the_row_that_speaks_most_against_it():

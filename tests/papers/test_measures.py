@@ -142,3 +142,15 @@ def test_the_learned_numbers_of_a_loss_end_where_the_metrics_do(tmp_path):
         values = [line["monitored"][name] for line in run.metrics if "monitored" in line]
         assert MEASURES["last"](dict(metric=f"monitored.{name}"), run.path) == values[-1]
         assert values[0] == pytest.approx(start) and values[-1] != values[0]
+
+
+def test_the_whole_matrix_is_simclrs_loss_and_takes_the_memory_of_all_pairs():
+    views = torch.randn(2, 24, 8, dtype=torch.float32, requires_grad=True)
+    whole, ours = measures.WholeMatrix(0.2), nearfar.losses.SimCLR(0.2)
+    torch.testing.assert_close(whole(*views), ours(*views))
+    gradients = [torch.autograd.grad(loss(*views), views)[0] for loss in (whole, ours)]
+    torch.testing.assert_close(*gradients)
+    given = dict(method="simclr", whole_matrix=True)
+    assert isinstance(measures._method(given).setup(9).loss, measures.WholeMatrix)
+    with pytest.raises(ValueError, match="whole_matrix takes SimCLR"):
+        measures._method(dict(method="dcl", whole_matrix=True))

@@ -4,6 +4,7 @@ the JSON.
 
 import json
 import re
+import shlex
 import shutil
 import statistics
 from collections import Counter
@@ -12,11 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nearfar import cli
 from nearfar.networks import build_backbone
+from nearfar.training.request import resolve_method
+from nearfar.training.settings import Settings
 from nearfar_papers import pages
 from nearfar_papers.claims import holm, judge
-from nearfar_papers.paper import Claim
-from nearfar_papers.runs import known_in
+from nearfar_papers.measures import MEASURES
+from nearfar_papers.measures import __name__ as MEASURES_OF
+from nearfar_papers.paper import Claim, paper_names
+from nearfar_papers.runs import OF_MEASURES, known_in
 from tests.papers.conftest import paper
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -59,6 +65,48 @@ def test_the_page_of_claims_follows_from_the_json(anew):
     assert (anew / "claims.md").read_text() == (PAPERS / "claims.md").read_text()
 
 
+def test_the_page_lists_every_claim_of_every_table():
+    every = {
+        (paper(name).title, claim.text)
+        for name in paper_names()
+        for table in paper(name).tables.values()
+        for claim in table.claims
+    }
+    listed = {
+        (title, claim["text"])
+        for title, claims in pages.claims_in(PAPERS).items()
+        for claim in claims
+    }
+    assert listed == every
+    tested = [c for claims in pages.claims_in(PAPERS).values() for c in claims if "p" in c]
+    assert [claim["holm"] == "survives" for claim in tested] == holm([c["p"] for c in tested])
+
+
+@pytest.mark.parametrize("page", sorted(PAPERS.rglob("*.md")), ids=lambda page: page.stem)
+def test_every_printed_command_is_one_of_todays(page, monkeypatch, capsys):
+    """Its words are parsed by the command line itself, which then runs nothing."""
+    called = []
+    monkeypatch.setattr(cli, "function_of", lambda verb: lambda **given: called.append(given))
+    text = page.read_text()
+    lines = [
+        line
+        for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    lines += re.findall(r"`(nearfar [a-z]+ [^`]+)`", text)
+    for line in lines:
+        words = shlex.split(line)
+        if words[0] == "nearfar":
+            assert cli.main(words[1:]) == 0, (line, capsys.readouterr().err)
+        else:
+            python, flag, module, measure, settings, folder = words
+            assert (python, flag, module) == ("python", "-m", MEASURES_OF)
+            assert measure in MEASURES and folder.startswith("runs/")
+            given = json.loads(settings)
+            resolve_method(Settings.of(**{k: given[k] for k in given.keys() - OF_MEASURES}))
+    assert len(called) == sum(line.startswith("nearfar") for line in lines)
+
+
 def values_of(path):
     cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
     return {
@@ -85,15 +133,17 @@ def check(number, source):
         measure, _, words = measure.partition(" of ")
         every = [
             claim
-            for table in pages.tables_in(PAPERS).values()
-            for claim in table["claims"]
+            for claims in pages.claims_in(PAPERS).values()
+            for claim in claims
             if words in claim["text"]
         ]
         tested = [claim for claim in every if "p" in claim]
         counts = Counter(claim["holds"] for claim in every)
         counts |= {"all": len(every), "tested": len(tested)}
+        counts["lacking"] = counts["not run"] + counts["not here"]
         counts["decided"] = sum(claim["holds"] in ("yes", "no") for claim in tested)
-        counts["survive"] = sum(holm([claim["p"] for claim in tested]))
+        counts["survive"] = sum(claim["holm"] == "survives" for claim in every)
+        counts["in part"] = sum("missed" in claim for claim in every)
         assert int(number) == counts[measure]
     elif name == "bench":
         case, batch, dim = measure.rsplit(" ", 2)

@@ -30,9 +30,9 @@ class SACLR(running.FullPrecision):
     `initial_partition` 0.01, rho 0.99 (matrix) or 0.9 (row), bandwidth 0.5. Errors: also ValueError
     for a batch not larger than M, and for a missing index. The bandwidth cannot be learned:
     `partition` averages the kernel of earlier batches, which another bandwidth would make another
-    kernel. `monitored` holds the mean similarity of positives and of negatives in the last batch,
-    and the mean of `partition`. Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is
-    monitored.
+    kernel. A rho of 1 leaves Z at its start, and nothing is computed for it. `monitored` holds the
+    mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
+    Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
 
     Differs from the paper:
     1. Equation 6 multiplies by s N where s^-1 ~ N^2, so repulsion is 1/N of the attraction and the
@@ -41,6 +41,9 @@ class SACLR(running.FullPrecision):
        the mean).
     3. The released code's M = 1 uses one pair per row, the next image's other view; here both views
        of a sampled image.
+    4. The negatives of a row leave out its positive, where the sums of Eq. 3, 7 and 10 hold it: at
+       alpha = 0 the row form is DCL and not SimCLR. `count_positive`, with all negatives, counts it
+       among them, as Eq. 10 and Theorem 1 do.
 
     >>> z = torch.eye(4)
     >>> SACLR(num_images=4)(z, z)  # e^-4 / 0.01
@@ -61,6 +64,7 @@ class SACLR(running.FullPrecision):
         initial_partition: float = 0.01,
         gather: bool = False,
         group_size: int | None = None,
+        count_positive: bool = False,
     ) -> None:
         super().__init__()
         if scale not in ("matrix", "row"):
@@ -79,6 +83,8 @@ class SACLR(running.FullPrecision):
             checks.temperature_of_exponentials(bandwidth=bandwidth)
         if group_size is not None and negatives != "all":
             raise ValueError(f'group_size is for negatives="all", got negatives={negatives!r}')
+        if count_positive and negatives != "all":
+            raise ValueError(f'count_positive is for negatives="all", got negatives={negatives!r}')
         rho = rho if rho is not None else (0.99 if scale == "matrix" else 0.9)
         checks.fraction(alpha=alpha, rho=rho)
         self.scale = scale
@@ -89,6 +95,7 @@ class SACLR(running.FullPrecision):
         self.bandwidth = bandwidth
         self.gather = gather
         self.group_size = checks.group(group_size)
+        self.count_positive = count_positive
         self.monitored: dict[str, Tensor] = {}
         self.register_buffer(
             "partition",
@@ -108,19 +115,24 @@ class SACLR(running.FullPrecision):
         pairs = (
             2 * (self.group_size or batch) - 2 if self.negatives == "all" else 2 * self.negatives
         )
-        weights = (1 / (normaliser * (pairs * 2 * batch))).expand(2, batch)
+        columns = pairs + self.count_positive
+        weights = (1 / (normaliser * (columns * 2 * batch))).expand(2, batch)
         if self.negatives == "all":
             u, repulsion, sums = weighted_sum(z1, z2, weights, kernel, group_size=self.group_size)
         else:
             others = sample_others(batch, self.negatives, z1.device)
             u, repulsion, sums = sampled_sum(z1, z2, others, weights, kernel)
         log_positive = kernel.log_similarity(u)
+        if self.count_positive:  # a column more of each row
+            repulsion = repulsion + (log_positive.exp() / (normaliser * columns)).mean()
         loss = repulsion - log_positive.mean()
         if self.training:
             positive, negative = log_positive.detach().exp(), sums.mean(0) / pairs
-            seen = self.alpha * positive + (1 - self.alpha) * negative
-            seen = (seen if self.scale == "row" else seen.mean()).to(self.partition.dtype)
-            running.move(self.partition, normaliser.lerp(seen, 1 - self.rho), loss, index)
+            if self.rho < 1:
+                others = (sums.mean(0) + positive) / columns if self.count_positive else negative
+                seen = self.alpha * positive + (1 - self.alpha) * others
+                seen = (seen if self.scale == "row" else seen.mean()).to(self.partition.dtype)
+                running.move(self.partition, normaliser.lerp(seen, 1 - self.rho), loss, index)
             self.monitored = {
                 "positive": positive.mean(),
                 "negative": negative.mean(),

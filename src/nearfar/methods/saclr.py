@@ -34,16 +34,18 @@ class SACLR(Method):
         scale: "matrix" keeps one normaliser, "row" one for each image, found by its index.
         negatives: images that each image is compared with, a number or "all".
         alpha: weight of the positive in the normaliser, 0 to 1.
-        rho: how much of the old normaliser is kept. Default: 0.99 for matrix, 0.9 for row and on
-            small data.
+        rho: how much of the old normaliser is kept; 1 leaves it at its start. Default: 0.99 for
+            matrix, 0.9 for row and on small data.
         kernel: "gaussian" or "cosine" on unit rows, "cauchy" on embeddings of any length.
         bandwidth: of the gaussian kernel, temperature of the cosine kernel.
         initial_partition: the normaliser at the start.
+        count_positive: count the positive among all negatives, as Eq. 10 does.
 
     Differs from the paper: (1) the matrix form is made scale-consistent, since Eq. 6 read literally
     weighs the repulsion by 1/N and collapses; (2) alpha weighs the mean over the two views, as in
     the authors' code, and not their sum (Eq. 7-8); (3) M negatives are M images with both views,
-    where the code for M = 1 takes one view.
+    where the code for M = 1 takes one view; (4) the negatives leave out the positive, which the
+    paper's sums hold (Eq. 3 and 10).
     """
 
     paper = "Stochastic Approximation to Contrastive Learning (SACLR)"
@@ -86,6 +88,7 @@ class SACLR(Method):
     bandwidth: float = loss_default(losses.SACLR, "bandwidth")
     initial_partition: float = loss_default(losses.SACLR, "initial_partition")
     group_size: int | None = None
+    count_positive: bool = loss_default(losses.SACLR, "count_positive")
 
     def setup(self, num_images: int) -> Setup:
         loss = losses.SACLR(
@@ -98,6 +101,7 @@ class SACLR(Method):
             bandwidth=self.bandwidth,
             initial_partition=self.initial_partition,
             group_size=self.group_size,
+            count_positive=self.count_positive,
         )
         needs_index = self.scale == "row"
         return Setup(

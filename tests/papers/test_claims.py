@@ -87,17 +87,17 @@ def test_what_was_not_run_is_not_judged(tmp_path):
 
 
 def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
-    found = {}
+    lacking = {}
     for name in paper_names():
         for table in paper(name).tables.values():
             for claim in table.claims:
                 judgements = {judge(claim, each, {})[:2] for each in (table, table.small) if each}
                 if "not here" in {holds for holds, _ in judgements}:
                     ((_, words),) = judgements  # at either scale the same
-                    found[name, table.name, claim.text] = words
-    assert len(found) == 13 and all(words.startswith("needs ") for words in found.values())
-    assert "WCL" in found["sce", "table-10", "with 16 images a class WCL is better"]
-    assert "mean over" in found["lorac", "table-2", "LORAC is best on average"]
+                    lacking[name, table.name, claim.text] = words
+    assert len(lacking) == 13 and all(words.startswith("needs ") for words in lacking.values())
+    assert "WCL" in lacking["sce", "table-10", "with 16 images a class WCL is better"]
+    assert "mean over" in lacking["lorac", "table-2", "LORAC is best on average"]
 
 
 def test_a_claim_to_be_best_names_whom_it_met_and_who_did_not_run():

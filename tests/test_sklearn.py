@@ -152,21 +152,17 @@ def test_a_map_places_new_images_and_comes_back_from_a_pickle(digits):
 
 
 def test_mistakes_get_one_line(fitted, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"10 numbers are no square image: give image_shape=\(height, width\)"
-    ):
+    with pytest.raises(ValueError, match=r"image_shape=\(height, width\)"):
         ContrastiveEncoder().fit(np.zeros((20, 10)))
     (tmp_path / "broken.png").write_bytes(b"no image")
     Image.new("L", (8, 8)).save(tmp_path / "good.png")
-    with pytest.raises(
-        ValueError, match=r"1 of the files cannot be read, the first is .*broken\.png: "
-    ):
+    with pytest.raises(ValueError, match=r"1 of the files .*broken\.png: "):
         fitted.transform([tmp_path / "good.png", tmp_path / "broken.png"])
     of_bytes = ContrastiveEncoder(epochs=1, settings=QUICK).fit(
         np.eye(64, dtype=np.uint8).reshape(64, 8, 8)
     )
     for other in (np.full((2, 8, 8), 0.5), np.full((2, 8, 8), 256), np.full((2, 8, 8), -1)):
-        with pytest.raises(ValueError, match=r"the images of fit were uint8, .*: set value_range"):
+        with pytest.raises(ValueError, match=r"uint8, .*set value_range"):
             of_bytes.transform(other)
     with pytest.raises(ValueError, match="there is no method 'simclrr'"):
         ContrastiveEncoder(method="simclrr", epochs=1).fit(np.eye(16).reshape(16, 4, 4))
@@ -182,7 +178,7 @@ def test_what_a_folder_has_that_is_no_image_is_a_warning(digits, tmp_path):
     assert not [warning for warning in given if "read" in str(warning.message)]
     (tmp_path / "cut.png").write_bytes((tmp_path / "0.png").read_bytes()[:40])
     (tmp_path / "photo.dng").write_bytes(b"II*\0" + bytes(100))
-    message = r"20 images read, 2 left out: 1 \.dng \(raw photographs are not read\), 1 "
+    message = r"20 images .*2 left out: 1 \.dng "
     with pytest.warns(UserWarning, match=message):
         assert len(estimator.transform(tmp_path)) == 20
     with pytest.warns(UserWarning, match=message):
@@ -195,7 +191,7 @@ def test_a_map_without_views_or_epochs_is_refused_before_training(
 ):
     monkeypatch.setattr(nearfar, "pretrain", None)
     with pytest.raises(
-        ValueError, match=f"`{next(iter(numbers))}` must be at least {least}, not {least - 1}"
+        ValueError, match=rf"`{next(iter(numbers))}` must .* {least}, not {least - 1}"
     ):
         ContrastiveMap(**numbers).fit(digits)
 
@@ -232,7 +228,7 @@ def test_numbers_on_another_scale_than_those_of_fit_are_refused(fitted, digits, 
     if scale < 1 and scale > 0:  # they may be dark images
         assert np.isfinite(fitted.transform(numbers)).all()
         return
-    with pytest.raises(ValueError, match=r"the images of fit had numbers from 0 to 16, these from"):
+    with pytest.raises(ValueError, match=r"from 0 to 16, these"):
         fitted.transform(numbers)
 
 
@@ -241,7 +237,7 @@ def test_shares_of_the_numbers_of_fit_are_refused_and_dark_images_are_not(digits
     images = np.rint(digits[0][:60] * 255 / 16)
     estimator = ContrastiveEncoder(encoder="tiny", epochs=1, batch_size=30, settings=QUICK)
     estimator.fit(images)
-    with pytest.raises(ValueError, match="numbers from 0 to 255, these from 0 to 1: give them on"):
+    with pytest.raises(ValueError, match=r"0 to 255, these .*0 to 1"):
         estimator.transform(images[:4] / 255)
     for dark in (images[:4] // 128, np.zeros((1, 8, 8))):
         assert np.isfinite(estimator.transform(dark)).all()

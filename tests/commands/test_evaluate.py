@@ -65,13 +65,13 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path)
     (tmp_path / "few.txt").write_text("000000\n000001\n000002\n000003\n")
     options = dict(test_share=0.2, protocol=("finetune-1",), labels=str(tmp_path / "few.txt"))
     with pytest.raises(
-        ValueError, match="are not here, or may be several, such as"
+        ValueError, match=r"not here, or .* several"
     ):  # a fifth of the images is for the test
         (tmp_path / "few.txt").write_text("".join(f"{i:06d}\n" for i in range(80)))
         nearfar.evaluate(run, images_file, **options)
     for encoding in ("utf-8-sig", "utf-16"):
         (tmp_path / "few.txt").write_text("000000\nnowhere\n", encoding=encoding)
-        with pytest.raises(ValueError, match=r"of the 2 images in the list"):
+        with pytest.raises(ValueError, match=r"of the 2 images"):
             nearfar.evaluate(run, images_file, **options)
     with pytest.raises(FileNotFoundError):
         nearfar.evaluate(run, images_file, **{**options, "labels": str(tmp_path / "none.txt")})
@@ -81,13 +81,13 @@ def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path)
     ("line", "message"),
     [
         ("evaluate RUN --protocol linear-sdg", "did you mean 'linear-sgd'"),
-        ("evaluate RUN --protocol finetune-200", "above 0 and up to 100"),
+        ("evaluate RUN --protocol finetune-200", "up to 100"),
         ("evaluate RUN --protocol linear-sgd --probe scee", "did you mean 'sce'"),
-        ("evaluate RUN --protocol knn --probe sce", "which --protocol does not ask for"),
+        ("evaluate RUN --protocol knn --probe sce", "--protocol does not ask"),
         ("evaluate RUN --protocol knn --knn-temperature 0", "--knn-temperature"),
         (
             "evaluate RUN --protocol finetune --labels names.txt",
-            "which --protocol does not ask for",
+            "--protocol does not ask",
         ),
     ],
 )
@@ -127,9 +127,7 @@ def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
     left = np.setdiff1d(np.arange(len(train)), sample(len(train), 400, 0))
     expected = stratified_sample(train.labels[left], 1000, 0)
     assert len(truth) == 1000 and (truth == train.labels[left[expected]]).all()
-    with pytest.raises(
-        ValueError, match=r"`held_out=1100`: 1037 training images are left; lower it"
-    ):
+    with pytest.raises(ValueError, match=r"`held_out=1100`: 1037 training images"):
         nearfar.evaluate(run, held_out=1100, **settings)
     assert (
         nearfar.evaluate(run, **settings) != {}
@@ -178,7 +176,7 @@ def test_a_class_with_one_image_is_trained_on_and_not_tested(tmp_path):
     np.savez(tmp_path / "b.npz", images=np.zeros((12, 8, 8), np.uint8), labels=np.arange(12) % 6)
     with pytest.raises(
         ValueError,
-        match=r"12 images of 6 classes are too few for `test_share=0.2`: both parts need",
+        match=r"12 images of 6 classes .*`test_share=0.2`",
     ):
         opened(tmp_path / "b.npz")
     assert len(opened(tmp_path / "b.npz", share=0.5).splits["test"]) == 6

@@ -56,7 +56,7 @@ def test_training_takes_a_sample(run, sorted_file, tmp_path, log):
     shown = {int(picture["name"]) for picture in pictures}
     assert shown <= set(sample(80, 20, 3).tolist()) and max(shown) >= 40 > min(shown)
     nearfar.pretrain(sorted_file, limit=16, out=tmp_path / "r", **OPTIONS)
-    assert "simclr on 16 images (a random sample of 80, seed 0) of 8 px" in log.text
+    assert "simclr on 16 images" in log.text and " of 80, seed 0)" in log.text
 
 
 def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, log):
@@ -68,21 +68,21 @@ def test_a_map_draws_a_sample_and_finds_it_again(run, sorted_file, tmp_path, log
         epochs=2,
         out=tmp_path / "m.html",
     ).path
-    assert "`limit`: 30 of 80 images, a random sample (seed 1)" in log.text
+    assert "30 of 80 images" in log.text and "(seed 1)" in log.text
     data = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text()
     )[0]
     assert json.loads(data)["parts"]["names-0"] == open_images(sorted_file).sampled(30, 1).names
     assert load_map(tmp_path / "m.safetensors").about["sample"] == 1
     new = nearfar.map(run, sorted_file, limit=5, seed=2, add_to=page, out=tmp_path / "n.html").path
-    assert "`limit`: 5 of 80 images, a random sample (seed 2)" in log.text
+    assert "5 of 80 images" in log.text and "(seed 2)" in log.text
     named = [point["name"] for point in json.loads(new.with_suffix(".json").read_text())["new"]]
     assert named == open_images(sorted_file).sampled(5, 2).names
 
 
 def test_a_few_labels_are_a_sample(run, console, log):
     accuracies = nearfar.evaluate(run, limit=12, protocol=["linear"], seed=5, baselines=False)
-    assert "`limit`: 12 of 64 images, a random sample (seed 5)" in log.text
+    assert "12 of 64 images" in log.text and "(seed 5)" in log.text
     assert 0 <= accuracies["trained"]["linear"] <= 1
     nearfar.evaluate(run, protocol=["linear"], seed=5, baselines=False)
-    assert "`limit`: 20 of 64 images, a random sample (seed 3)" in log.text
+    assert "20 of 64 images" in log.text and "(seed 3)" in log.text

@@ -68,9 +68,7 @@ def test_an_array_trains_and_is_given_again(array, tmp_path):
         torch.from_numpy(np.load(path)["embedding"]), features, rtol=1e-4, atol=1e-5
     )
     for verb in (nearfar.map, nearfar.evaluate):
-        with pytest.raises(
-            ValueError, match=r"data of this run was .*array \[48, 8, 8\] uint8.*give it again"
-        ):
+        with pytest.raises(ValueError, match=r"array \[48, 8, 8\] uint8"):
             verb(run)
     assert nearfar.map(run, array, epochs=2).path.is_file()
 

@@ -69,7 +69,7 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path):
     weights = load_file(run / "encoder.safetensors")
     weights["conv.weight"][0] = torch.nan
     save_file(weights, run / "encoder.safetensors")
-    with pytest.raises(ValueError, match=r"conv\.weight holds numbers that are not finite"):
+    with pytest.raises(ValueError, match=r"conv\.weight .*not finite"):
         nearfar.embed(run, out=tmp_path / "rows.csv")
     assert not (tmp_path / "rows.csv").exists()
     with pytest.raises(ValueError, match="not finite"):
@@ -80,10 +80,10 @@ def test_weights_that_are_not_numbers_are_not_embedded(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"batch_size": None}, "not that of a run: it lacks batch_size"),
+        ({"batch_size": None}, "it lacks batch_size"),
         ({"frobnicate": 3}, "no setting or hyperparameter 'frobnicate'"),
         ({"temperature": "hot"}, "`temperature` must be a number"),
-        ({"encoder": "resnet10t"}, "checkpoint .* is of another run"),
+        ({"encoder": "resnet10t"}, "of another run"),
     ],
 )
 def test_a_run_whose_settings_were_changed(change, says, run):
@@ -97,9 +97,7 @@ def test_a_run_whose_settings_were_changed(change, says, run):
 def test_a_checkpoint_of_something_else(change, run):
     path = run / "checkpoints" / "last.ckpt"
     torch.save([] if change is None else torch.load(path) | change, path)
-    with pytest.raises(
-        ValueError, match=r"last\.ckpt is (not a checkpoint of nearfar|of another run)"
-    ):
+    with pytest.raises(ValueError, match=r"last\.ckpt is (not|of another)"):
         nearfar.resume(run)
 
 

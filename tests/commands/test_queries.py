@@ -49,7 +49,7 @@ def test_another_file_of_the_same_name_is_another_image(photos):
     paint(photos.parent / "other/linked/5.png", 100)
     nearest = nearfar.search("photos", "other/linked/5.png", k=6)
     assert set(nearest["query"]) == {"other/linked/5.png"} and min(nearest["distance"]) > 1e-4
-    with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image of the data"):
+    with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image"):
         nearfar.select("photos", n=1, labelled="other/linked/5.png")
 
 
@@ -73,9 +73,9 @@ def test_defaults_take_as_many_as_there_are(photos):
     done = ["own/0.png", "linked/4.png"]
     assert len(nearfar.select("photos", labelled=done)["name"]) == 5
     assert set(nearfar.cluster("photos")["cluster"]) >= {1}
-    with pytest.raises(ValueError, match="`k` must be 1 to 6, not 10"):
+    with pytest.raises(ValueError, match=r"`k` must .* 6, not 10"):
         nearfar.search("photos", "own/1.png", k=10)
-    with pytest.raises(ValueError, match="`n` must be 1 to 7, not 100"):
+    with pytest.raises(ValueError, match=r"`n` must .* 7, not 100"):
         nearfar.select("photos", n=100)
 
 

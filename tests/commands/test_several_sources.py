@@ -124,7 +124,7 @@ def test_a_label_column_is_evaluated(places, tmp_path):
     assert set(nearfar.evaluate(run, "k.csv", label_column="kind", **options)) == {"trained"}
     with pytest.raises(
         ValueError,
-        match=r"k\.csv' has no column 'sort' for labels; its columns: length, label, kind",
+        match=r"k\.csv' .*'sort'.*: length, label, kind",
     ):
         nearfar.evaluate(run, "k.csv", label_column="sort", **options)
 

@@ -46,7 +46,7 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, own_cache):
         line.split("\t")[0] for line in (run.path / "skipped.txt").read_text().splitlines()
     ] == ["3/07"]
     assert (run.path / "neighbours.json").is_file() and (run.path / "views.html").is_file()
-    with pytest.raises(ValueError, match="divided among its processes: resume with 1"):
+    with pytest.raises(ValueError, match="resume with 1"):
         nearfar.resume(run, devices=2)
     assert list(own_cache.rglob("*.arrow")) and not list(own_cache.rglob("pixels.u8"))
 
@@ -56,14 +56,14 @@ def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, own_cache):
     [
         (
             ["--method", "saclr", "--scale", "row"],
-            "keeps numbers for each image.*use --scale matrix, or another",
+            r"numbers for each image.*--scale matrix",
         ),
         (
             ["--method", "sogclr"],
-            "sogclr keeps numbers for each image.*use --method saclr --scale matrix",
+            r"sogclr.*--method saclr --scale matrix",
         ),
         (["--method", "isogclr"], "keeps numbers for each image"),
-        (["--limit", "20"], "--limit does not go with --stream"),
+        (["--limit", "20"], "--limit does not go"),
     ],
 )
 def test_what_a_stream_cannot_do_is_one_line(shards, tmp_path, complaint, words, says, own_cache):

@@ -141,9 +141,9 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
     fast += ["--image-size", 16]
     for teacher, message in {
         "few.parquet": "few.parquet has no vector for ",
-        "others.parquet": "others.parquet has no vector for 32 of the 32 training images",
-        "nan.parquet": "they are not finite (NaN, infinite or beyond float32) in 1 of 40 rows",
-        "short.npy": "39 vectors without names, which cannot be those of 40 images",
+        "others.parquet": "others.parquet has no vector for 32",
+        "nan.parquet": "in 1 of 40 rows",
+        "short.npy": "39 vectors without names",
         "text.csv": "text.csv holds no vectors",
         "nowhere/run": "there is no teacher nowhere/run",
         "no-such-net": "no-such-net",
@@ -167,7 +167,7 @@ def test_a_teacher_of_other_channels_is_refused(photos, tmp_path):
     five = np.random.default_rng(0).integers(0, 255, (40, 5, 16, 16), dtype=np.uint8)
     np.save("five.npy", five)
     trained("five.npy", "five")
-    with pytest.raises(ValueError, match="takes images of 5 channels, and these have 3"):
+    with pytest.raises(ValueError, match=r"5 channels, .* 3"):
         trained(photos, "run", teacher="five")
 
 
@@ -178,7 +178,7 @@ class OneView(nearfar.methods.SimCLR):
 
 
 def test_a_method_with_one_view_is_refused(photos):
-    with pytest.raises(ValueError, match="a teacher compares two views of an image, not 1"):
+    with pytest.raises(ValueError, match=r"two views .* not 1"):
         trained(photos, "run", teacher="clip.parquet", method=OneView())
 
 

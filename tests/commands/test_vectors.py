@@ -144,7 +144,7 @@ def test_images_beside_vectors_are_found_by_their_names(photos, here, log):
     nearest = nearfar.search("clip.npz", "left/p20.png", data=photos, k=2)
     assert nearest["name"] == ["left/p19.png", "left/p21.png"]
     assert nearest["path"] == [str(photos / "left/p19.png"), str(photos / "left/p21.png")]
-    assert "58 of 58 images have one of the 60 vectors; the others are left out" in log.text
+    assert "58 of 58 images have" in log.text
     copies = pandas.DataFrame(nearfar.duplicates("clip.npz", photos))
     assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
     assert nearfar.check("clip.npz", photos).classes["label"] == [
@@ -158,7 +158,7 @@ def test_vectors_without_names_are_those_of_the_images_in_their_order(photos, he
     nearest = nearfar.search("rows.npy", "right/p40.png", data=photos, k=1)
     assert nearest["name"] == ["right/p39.png"]
     np.save("few.npy", rows()[:5])
-    with pytest.raises(ValueError, match="5 vectors without names cannot be those of 58 images"):
+    with pytest.raises(ValueError, match=r"5 vectors .* 58 images"):
         nearfar.search("few.npy", "right/p40.png", data=photos)
 
 
@@ -168,17 +168,14 @@ def test_what_needs_an_encoder_says_so_in_one_line(photos, here, capsys):
     np.savez("other.npz", name=[f"q{row}" for row in range(COUNT)], embedding=rows())
     np.savez("bad.npz", name=NAMES, embedding=rows() * np.nan)
     for words, message in {
-        "search named.npz "
-        "photos/left/p01.png": "other images need the encoder that made these vectors",
-        "search named.npz nothing.png": "is neither an image of the data nor a file",
-        "duplicates twice.npz": "cannot use the vectors of twice.npz: a name occurs more than once",
-        "duplicates other.npz "
-        "photos": "no name in other.npz is that of an image in photos: first 'q0'",
-        "cluster bad.npz": "the vectors of bad.npz: they are not finite (NaN, infinite or "
-        "beyond float32) in 60 of 60",
-        "cluster named.npz --encoder resnet18": "named.npz holds vectors: no encoder is needed",
-        "duplicates photos other": "there is no file or folder 'other'",
-        "duplicates photos --encoder resnet999": "timm has no weights for the encoder 'resnet999'",
+        "search named.npz photos/left/p01.png": "need the encoder",
+        "search named.npz nothing.png": "neither an image",
+        "duplicates twice.npz": "twice.npz: a name occurs",
+        "duplicates other.npz photos": "first 'q0'",
+        "cluster bad.npz": "bad.npz: they are not finite",
+        "cluster named.npz --encoder resnet18": "named.npz holds vectors",
+        "duplicates photos other": "'other'",
+        "duplicates photos --encoder resnet999": "'resnet999'",
         "search nowhere a.png": "nowhere",
     }.items():
         assert main(words.split()) == 2
@@ -190,10 +187,7 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert main(["search", "photos", "left/p10.png", "--k", "1"]) == 0
     written = capsys.readouterr()
     assert written.out == f"{photos / 'left/p11.png'}\n"
-    assert (
-        "of colours and edges and of the net that comes with nearfar; pip install"
-        " 'nearfar[pretrained]' brings better ones: kNN accuracy 87 % for 71 on" in written.err
-    )
+    assert "pip install 'nearfar[pretrained]'" in written.err
     assert main(["duplicates", "photos"]) == 0
     copies = pandas.read_csv("photos-duplicates.csv", dtype=str)
     assert set(copies[copies.kind != "near-duplicate"].name) == {"left/p10.png", "left/p11.png"}
@@ -217,8 +211,8 @@ def test_named_weights_give_the_features(photos, here, trained, log):
     its own data.
     """
     nearest = nearfar.search(photos, "left/p10.png", k=3, encoder=str(trained.path))
-    assert len(nearest["name"]) == 3 and "which has not seen these images" in log.text
-    with pytest.raises(ValueError, match="is for data without a run"):
+    assert len(nearest["name"]) == 3 and "not seen these images" in log.text
+    with pytest.raises(ValueError, match="without a run"):
         nearfar.search(trained, "000001", encoder="resnet18")
 
 
@@ -353,13 +347,11 @@ def test_texts_of_no_usual_name_are_no_order(photos, here, complaint, log):
     shuffled("whatever", lambda row: NAMES[row])
     for form in ("clip.parquet", "clip.npz"):
         line = complaint("cluster", form, "photos", "--clusters", "2")
-        assert "no column of a usual name, such as 'path', with the names of its images" in line
-        assert "rename the right one of whatever" in line
+        assert "such as 'path'" in line
+        assert "right one of whatever" in line
     np.save("rows.npy", rows()[: COUNT - 2])
     nearfar.cluster("rows.npy", "photos", clusters=2)
-    assert "the vectors have no names: they are taken in the order of photos" in " ".join(
-        log.text.split()
-    )
+    assert "in the order of photos" in " ".join(log.text.split())
 
 
 @pytest.mark.parametrize("column", ["bbox", "face_landmarks", "embedding", "clip"])
@@ -372,13 +364,13 @@ def test_images_win_over_lists_of_floats(column, photos, here, caplog):
         known = resolve(str(here / "x.parquet")).open(Opening())
     assert known.vectors is None and known.has_pixels and len(known.images) == COUNT - 2
     if column in ("embedding", "clip"):
-        assert f"'image': these are used, and not the lists of floats in '{column}'" in caplog.text
+        assert "'image': " in caplog.text and f"floats in '{column}'" in caplog.text
 
 
 def test_the_column_of_vectors_is_named(sources, here, caplog):
     with caplog.at_level("INFO", "nearfar"):
         assert resolve(str(here / "clip.parquet")).vectors.names == NAMES
-    assert "clip.parquet': column 'clip', named by 'file_name'" in caplog.text
+    assert "'clip', named by 'file_name'" in caplog.text
 
 
 def test_of_an_archive_only_what_is_asked_for_is_read(here, monkeypatch):
@@ -411,11 +403,11 @@ def test_damaged_files_of_vectors_are_one_line(here, complaint):
         "empty.npy": "empty",
         "empty.npz": "empty",
         "empty.parquet": "empty.parquet",
-        "single.npz": "60 rows need as many names and labels",
-        "objects.npz": "'name' holds Python objects: save it with .astype(str)",
+        "single.npz": "60 rows",
+        "objects.npz": "'name' holds Python objects",
         "flat.npz": "must be [images, dim]",
         "claims.npy": "claims.npy",
-        "claims.npz": "'features' claims 2,048,000,000,000,000 bytes and holds",
+        "claims.npz": "'features' claims 2,048,000,000,000,000 bytes",
     }.items():
         line = complaint("cluster", name)
         assert message in line and name in line, line
@@ -456,7 +448,7 @@ def test_labels_of_vectors_stand_in_the_column_that_is_named(form, here):
     for column, first in (("label", "left"), ("kind", "right")):
         known = resolve(source).open(Opening(label_column=column)).images
         assert known.label_names[0] == first
-    with pytest.raises(ValueError, match=r"no column 'sort' for labels; its columns: .*kind"):
+    with pytest.raises(ValueError, match=r"'sort' .*kind"):
         nearfar.check(source, label_column="sort")
     with pytest.raises(ValueError, match="vectors, which have no splits"):
         nearfar.check(source, split="test")
@@ -469,7 +461,7 @@ def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, 
         "__index_level_0__": table.sample(frac=1, random_state=0),
     }.items():
         changed.to_parquet("sorted.parquet")
-        with pytest.raises(ValueError, match=f"rename the right one of {name}"):
+        with pytest.raises(ValueError, match=f"right one of {name}"):
             nearfar.search("sorted.parquet", NAMES[30], data="photos")
     table.to_parquet("whole.parquet")
     nearest = nearfar.search("whole.parquet", NAMES[30], data="photos", k=1)
@@ -479,7 +471,7 @@ def test_an_index_that_pandas_saved_after_sorting_is_no_order_of_images(photos, 
 def test_rows_without_a_name_are_refused_and_zeros_are_said(here, caplog):
     columns = {"name": [*NAMES[:-2], None, None], "embedding": list(rows())}
     pyarrow.parquet.write_table(pyarrow.table(columns), "lacking.parquet")
-    with pytest.raises(ValueError, match="2 of 60 rows have no name, first row 58"):
+    with pytest.raises(ValueError, match=r"2 of 60 rows .* 58"):
         nearfar.search("lacking.parquet", NAMES[0])
     np.savez(
         "bytes.npz", names=np.array(NAMES, dtype=bytes), features=rows() * (ANGLES > 0.5)[:, None]
@@ -487,4 +479,4 @@ def test_rows_without_a_name_are_refused_and_zeros_are_said(here, caplog):
     with caplog.at_level("INFO", logger="nearfar"):
         nearest = nearfar.search("bytes.npz", NAMES[-1], k=1)
     assert nearest["name"] == [NAMES[-2]]
-    assert f"{(ANGLES <= 0.5).sum()} of 60 vectors of 'bytes.npz' are all zero" in caplog.text
+    assert f"{(ANGLES <= 0.5).sum()} of 60 vectors of 'bytes.npz'" in caplog.text

@@ -1,6 +1,5 @@
 """Arrays in memory and on disk, and scikit-learn's digits."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -18,33 +17,18 @@ def noise(*shape):
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (
-            (10, 200, 9, 9),
-            "200 channels of 9 x 9 pixels or 9 of 200 x 9: say channels=200 or channels=9",
-        ),
-        (
-            (10, 9, 9, 200),
-            "9 channels of 9 x 200 pixels or 200 of 9 x 9: say channels=9 or channels=200",
-        ),
-        (
-            (2, 20, 30, 16),
-            "20 channels of 30 x 16 pixels or 16 of 20 x 30: say channels=20 or channels=16",
-        ),
-        (
-            (2, 64, 4, 4),
-            "64 channels of 4 x 4 pixels or 4 of 64 x 4: say channels=64 or channels=4",
-        ),
-        (
-            (2, 9, 5, 9),
-            "9 channels of 5 x 9 pixels or 9 of 9 x 5: say channels=9, if they come first",
-        ),
+        ((10, 200, 9, 9), "channels=200 or channels=9"),
+        ((10, 9, 9, 200), "channels=9 or channels=200"),
+        ((2, 20, 30, 16), "channels=20 or channels=16"),
+        ((2, 64, 4, 4), "channels=64 or channels=4"),
+        ((2, 9, 5, 9), "channels=9, if they come first"),
     ],
 )
 def test_an_ambiguous_layout_needs_a_word(tmp_path, shape, words):
     array = noise(*shape)
     np.save(tmp_path / "a.npy", array)
     for source in (array, tmp_path / "a.npy", list(array)):
-        with pytest.raises(ValueError, match=re.escape(words)):
+        with pytest.raises(ValueError, match=words):
             open_images(source)
         for channels in (shape[1], shape[3]):
             assert open_images(source, channels=channels).channels == channels

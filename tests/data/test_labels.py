@@ -197,7 +197,7 @@ def test_deeper_folders_have_no_labels_and_a_line_says_why(tmp_path, paint, capl
         paint(tmp_path / name, n)
     with caplog.at_level("INFO", "nearfar"):
         assert open_images(tmp_path).labels is None
-    assert "folders of folders, such as 'animal/cat/0.png': for labels, put each" in caplog.text
+    assert "such as 'animal/cat/0.png'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_tables_that_lack_the_column_of_labels_are_said(tmp_path, other, caplog)
     pq.write_table(pa.table(rows | other), tmp_path / "1.parquet")
     with caplog.at_level("INFO", logger="nearfar"):
         assert classes_of(open_images(tmp_path)) == ["x", "y", "", ""]
-    message = "1 of 2 tables of '%s' have no column 'label', and their images no labels: first %s"
-    assert message % (tmp_path, "1.parquet") in caplog.messages
+    [line] = [line for line in caplog.messages if "column 'label'" in line]
+    assert line.startswith(f"1 of 2 tables of '{tmp_path}'") and line.endswith("1.parquet")
     assert any("`label_column` takes another one: target" in m for m in caplog.messages) == bool(
         other
     )
@@ -251,7 +251,7 @@ def test_a_class_is_one_in_either_unicode_form_and_two_in_either_case(tmp_path, 
     with caplog.at_level("INFO", logger="nearfar"):
         assert sorted(classes_of(open_images(tmp_path, split="all"))) == ["Cat", "cat", "é", "é"]
     assert sorted(classes_of(open_images(tmp_path, split="test"))) == ["cat", "é"]
-    assert "'Cat' and 'cat' are two classes: they differ in case alone" in caplog.messages
+    assert "'Cat' and 'cat' are two" in caplog.text
 
 
 @pytest.mark.parametrize("label_column", [None, "label"])

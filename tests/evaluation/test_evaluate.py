@@ -67,9 +67,7 @@ def test_the_temperature_of_the_votes_can_be_chosen():
 
 @pytest.mark.parametrize("name", ["knm", "knn_0", "knn_K", "lin"])
 def test_unknown_protocols_are_named(digits, name):
-    with pytest.raises(
-        ValueError, match=f"there is no protocol '{name}': did you mean '(knn|linear)'"
-    ):
+    with pytest.raises(ValueError, match=f"'{name}': did you mean '(knn|linear)'"):
         evaluate_features(*digits, protocols=(name,))
 
 
@@ -111,5 +109,5 @@ def test_few_training_images_all_vote_unless_a_number_is_asked_for(digits):
     train_x, train_y, test_x, test_y = digits
     few = train_x[:9], train_y[:9], test_x, test_y
     assert evaluate_features(*few, protocols=("knn",))["knn"] == knn_accuracy(*few, k=9)
-    with pytest.raises(ValueError, match="20 neighbours cannot be taken from 9"):
+    with pytest.raises(ValueError, match=r"20 neighbours .* from 9"):
         evaluate_features(*few, protocols=("knn_20",))

@@ -65,7 +65,7 @@ def test_bad_input_is_named():
     for encoder, given, message in (
         (Net(), images(0), "at least one"),
         (nn.Identity(), images(), r"must return \[\d+, dim\]"),
-        (Net(), open_images(images()).subset([]), "at least one, got 0 images"),
+        (Net(), open_images(images()).subset([]), "got 0 images"),
         (Net(), images().flatten(1), r"got \[11, 192\]"),
     ):
         with pytest.raises(ValueError, match=message):

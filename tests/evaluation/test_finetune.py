@@ -117,7 +117,7 @@ def test_a_list_names_the_labelled_images():
     assert listed_rows(names, ["c.jpg", "n01/a.jpg\n", ""]).tolist() == [0, 2]
     with pytest.raises(
         ValueError,
-        match=r"1 of the 2 images in the list of labels are not here, .* such as 'd.jpg'",
+        match=r"1 of the 2 images .*'d\.jpg'",
     ):
         listed_rows(names, ["a.jpg", "d.jpg"])
     same = ["cat/1.png", "dog/1.png", "dog/2.png"]  # a whole name means that image alone
@@ -128,7 +128,7 @@ def test_a_list_names_the_labelled_images():
 
 @pytest.mark.parametrize("listed", [["1.png"], ["bird/1.png"], ["dog/2.png", "1.png"]])
 def test_a_listed_name_that_may_be_several_images_or_another_is_refused(listed):
-    with pytest.raises(ValueError, match=f"1 of the {len(listed)} images .* such as .*1.png"):
+    with pytest.raises(ValueError, match=rf"1 of the {len(listed)} images .*1\.png"):
         listed_rows(["cat/1.png", "dog/1.png", "dog/2.png"], listed)
 
 

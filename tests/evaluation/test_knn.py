@@ -43,12 +43,12 @@ def test_bad_input_is_named(clouds):
     for given, message in (
         (
             (train_x[:20], train_y[:20], test_x, test_y, 21),
-            "21 neighbours cannot be taken from 20 rows",
+            r"21 neighbours .* 20 rows",
         ),
         ((train_x, train_y, test_x, test_y, 0), "0 neighbours"),
         ((train_x, train_y, test_x, None), "test images have no labels"),
-        ((train_x, train_y[:-1], test_x, test_y), "1200 training images need 1200 labels"),
-        ((train_x[:, :5], train_y, test_x, test_y), "rows of 5 and queries of"),
+        ((train_x, train_y[:-1], test_x, test_y), r"1200 .*images need 1200 labels"),
+        ((train_x[:, :5], train_y, test_x, test_y), r"rows of 5 .*queries"),
         ((train_x / 0, train_y, test_x, test_y), "not finite"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -126,13 +126,13 @@ def test_minus_one_beside_one_is_a_class_and_beside_zero_a_missing_label():
 def test_a_single_class_is_refused_by_every_probe(probe):
     x = np.random.default_rng(0).normal(size=(40, 4))
     for labels in (np.zeros(40, int), ["a"] * 40, [1.0, None] * 20):
-        with pytest.raises(ValueError, match="needs at least two classes among the training label"):
+        with pytest.raises(ValueError, match="at least two classes"):
             probe(x, labels, x, labels)
 
 
 def test_features_that_are_not_finite_are_named_by_their_rows():
     x, y = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 2
     x[[7, 9], 1] = np.nan
-    with pytest.raises(ValueError, match="row 7 is the first of 2") as error:
+    with pytest.raises(ValueError, match=r"row 7 .* of 2") as error:
         knn_accuracy(x, y, x, y)
     assert "encoder" not in str(error.value)

@@ -179,11 +179,11 @@ def test_few_or_equal_rows_have_finite_places(rows):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (dict(alpha=1.5), "`alpha` must be 0 to 1, not 1.5"),
-        (dict(max_iter=0), "`max_iter` must be at least 1, not 0"),
-        (dict(metric="manhattan"), "metric must be one of cosine, euclidean"),
-        (dict(n_components=4), "`n_components` must be 1 to 3, not 4"),
-        (dict(init="spectral"), "init must be 'pca' or an array"),
+        (dict(alpha=1.5), r"`alpha` must .* 1, not 1\.5"),
+        (dict(max_iter=0), r"`max_iter` must .* 1, not 0"),
+        (dict(metric="manhattan"), r"metric.* cosine, euclidean.* 'manhattan'"),
+        (dict(n_components=4), r"`n_components` must .* 3, not 4"),
+        (dict(init="spectral"), "init must be 'pca'"),
     ],
 )
 def test_wrong_values_get_a_clear_line(unchecked, values, says):
@@ -207,5 +207,5 @@ def test_entropic_affinities_are_gaussian_and_have_the_perplexity_asked_for():
 
 def test_equal_distances_weigh_the_same_and_too_large_a_perplexity_is_refused():
     assert torch.equal(entropic_affinities(torch.ones(3, 4), 2.0), torch.full((3, 4), 0.25))
-    with pytest.raises(ValueError, match=r"`perplexity` must be 1 to 4, not 5"):
+    with pytest.raises(ValueError, match=r"`perplexity` must .* 4, not 5"):
         entropic_affinities(torch.ones(3, 4), 5.0)

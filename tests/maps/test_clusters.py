@@ -73,7 +73,7 @@ def test_rows_that_are_equal_lie_together():
 
 
 def test_too_few_rows_are_named():
-    with pytest.raises(ValueError, match="4 images cannot be put into 5 clusters"):
+    with pytest.raises(ValueError, match=r"4 images .* 5 clusters"):
         clusters_of(torch.randn(4, 3), 5)
-    with pytest.raises(ValueError, match="2 images cannot be put into two or more clusters"):
+    with pytest.raises(ValueError, match=r"2 images .* clusters"):
         clusters_of(torch.randn(2, 3))

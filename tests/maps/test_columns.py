@@ -170,19 +170,19 @@ def test_of_several_rows_of_a_name_the_first_counts_and_that_is_said(tmp_path, c
     )
     with caplog.at_level("INFO", "nearfar"):
         assert join_columns(read_table(tmp_path / "a.csv"), NAMES)["x"].tolist() == [3, 4, 1]
-    assert "left out 2 rows whose names had occurred before" in caplog.text
+    assert "left out 2 rows" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("a.txt", "name\n", "must be a .parquet, .csv, .tsv or .jsonl file"),
+        ("a.txt", "name\n", r"\.csv, \.tsv or \.jsonl"),
         ("none.csv", None, "there is no such file"),
-        ("a.csv", "x,y\n1,2\n", "needs the image names in a column 'name'.*it has x, y"),
-        ("a.csv", "name,x,name\n1,2,3\n", "a.csv': two of its columns have the same name"),
-        ("a.csv", "name,x,x\n1,2,3\n", "a.csv': two of its columns have the same name"),
+        ("a.csv", "x,y\n1,2\n", r"column 'name'.* x, y"),
+        ("a.csv", "name,x,name\n1,2,3\n", r"a\.csv': .*same name"),
+        ("a.csv", "name,x,x\n1,2,3\n", r"a\.csv': .*same name"),
         ("a.parquet", "name\n", "`columns`.*cannot read .*a.parquet"),
-        ("a.csv", "name,x\nb0.png,1\n", "'b0.png' is not, did you mean 'b.png'"),
+        ("a.csv", "name,x\nb0.png,1\n", r"'b0.png' .*did you mean 'b.png'"),
     ],
 )
 def test_files_that_cannot_be_joined(tmp_path, file, text, says):
@@ -224,4 +224,4 @@ def test_names_and_files_are_found_as_people_write_them(
     with caplog.at_level("INFO", "nearfar"):
         joined = join_columns(read_table(file), names, paths)
     assert np.array_equal(joined["x"], [1, 2, np.nan], equal_nan=True)
-    assert f"1 of 3 images have no row, first {names[2]}" in caplog.text
+    assert f"first {names[2]}" in caplog.text

@@ -72,10 +72,8 @@ def test_a_file_that_is_no_map_is_refused_and_never_run(tmp_path):
         {"about": "{}"},
     )
     for name in ("pickle", "bare", "wide", "rows", "part"):
-        with pytest.raises(
-            ValueError, match=f"{name}.safetensors is not a map of nearfar, or damaged"
-        ):
+        with pytest.raises(ValueError, match=rf"{name}\.safetensors is not a map"):
             load_map(tmp_path / f"{name}.safetensors")
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(FileNotFoundError, match=r"no map at .*none.safetensors: draw it first"):
+    with pytest.raises(FileNotFoundError, match=r"none\.safetensors"):
         load_map(tmp_path / "none.safetensors")

@@ -28,5 +28,5 @@ def test_simsiam_output_is_normalised_without_affine() -> None:
 
 
 def test_widths_below_one_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"widths \(16, 0\) must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match=r"\(16, 0\) must .* 0"):
         Head((16, 0)).build(8)

@@ -74,11 +74,9 @@ def test_an_unknown_name_gives_the_nearest_or_the_way_to_the_list():
         ("MoCo-V2", "moco-v2"),
         ("barlow_twins", "barlow-twins"),
     ]:
-        with pytest.raises(
-            ValueError, match=rf"there is no method '{wrong}': did you mean '{near}'\?"
-        ):
+        with pytest.raises(ValueError, match=rf"'{wrong}': did you mean '{near}'\?"):
             method_class(wrong)
-    with pytest.raises(ValueError, match=r"there is no method 'xyzzy': .*nearfar methods"):
+    with pytest.raises(ValueError, match=r"'xyzzy': .*nearfar methods"):
         method_class("xyzzy")
 
 
@@ -141,12 +139,12 @@ class NoSmall(Triplets):
 @pytest.mark.parametrize(
     ("word", "thing", "message"),
     [
-        ("mine", nn.Linear, "is not a subclass of nearfar.methods.Method"),
+        ("mine", nn.Linear, r"nearfar\.methods\.Method"),
         ("mine", Triplets(), "is not a subclass"),
-        ("mine", NotADataclass, "NotADataclass is not a frozen dataclass"),
+        ("mine", NotADataclass, "NotADataclass is not a frozen"),
         ("mine", NoViews, "NoViews does not define views"),
         ("mine", NoSmall, "NoSmall has no recipe 'small'"),
-        ("My Method", Triplets, "lower-case letters, digits and dashes, got 'My Method'"),
+        ("My Method", Triplets, "got 'My Method'"),
         ("", Triplets, "got ''"),
     ],
 )
@@ -160,13 +158,11 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
     prediction = Pairing(terms=((("prediction", 0), ("projection", 1)),))
     with pytest.raises(
         ValueError,
-        match=r"the pairing uses 'prediction', but these networks make only 'projection'$",
+        match=r"'prediction', .*only 'projection'$",
     ):
         Setup(loss=Spread(), pairing=prediction, projector=Head((4,)))
     key = Pairing(terms=((("projection", 0), ("key", 1)),))
-    with pytest.raises(
-        ValueError, match=r"the pairing uses 'key', but .* only 'projection' and 'prediction'$"
-    ):
+    with pytest.raises(ValueError, match=r"'key', .*'projection' and 'prediction'$"):
         Setup(loss=Spread(), pairing=key, projector=Head((4,)), predictor=Head((4,)))
     for part in ({"momentum": Cosine(0.9)}, {"queue_size": 5}):
         with pytest.raises(ValueError, match=r"pairing (uses|has) no 'key'"):
@@ -176,9 +172,7 @@ def test_a_pairing_needs_the_networks_that_it_names(build):
     class TwoViews(Triplets):
         views = ("strong", "weak")
 
-    with pytest.raises(
-        ValueError, match="the pairing names view 2, but the method has views 0 to 1"
-    ):
+    with pytest.raises(ValueError, match=r"view 2, .*0 to 1"):
         Model(TwoViews(), nn.Identity(), 10)
 
 
@@ -189,10 +183,8 @@ def test_a_method_from_a_recipe():
     )
     with pytest.raises(
         ValueError,
-        match=r"no recipe of SimCLR 'stl10': .*here are small, cifar, cifar-solo-learn, imagenet",
+        match=r"'stl10': .*imagenet",
     ):
         SimCLR.from_recipe("stl10")
-    with pytest.raises(
-        ValueError, match=r"no hyperparameter of SimCLR 'temprature': did you mean 'temperature'\?"
-    ):
+    with pytest.raises(ValueError, match=r"'temprature': did you mean 'temperature'\?"):
         SimCLR.from_recipe(temprature=0.1)

@@ -88,7 +88,7 @@ def test_the_teacher_is_in_no_state_and_gets_no_gradient(name):
 
 def test_small_views_do_not_go_with_targets_of_a_teacher():
     for name in IN_PLACE:
-        with pytest.raises(ValueError, match="two views of an image, not 3: leave `small_views`"):
+        with pytest.raises(ValueError, match="not 3: leave `small_views`"):
             build(name, small_views=1)
 
 

@@ -99,11 +99,11 @@ def test_no_matrix_of_all_pairs_is_made(bars):
 
 def test_what_cannot_be_searched_is_named():
     rows = torch.randn(5, 3)
-    with pytest.raises(ValueError, match="5 neighbours cannot be taken from 4 rows"):
+    with pytest.raises(ValueError, match=r"5 neighbours .* 4 rows"):
         nearest_rows(rows, k=5)
     with pytest.raises(ValueError, match="0 neighbours"):
         nearest_rows(rows, k=0)
-    with pytest.raises(ValueError, match="rows of 3 and queries of 2 numbers"):
+    with pytest.raises(ValueError, match=r"rows of 3 .* 2 numbers"):
         nearest_rows(rows, rows[:, :2], 1)
     with pytest.raises(ValueError, match="chunk"):
         nearest_rows(rows, k=1, chunk=0)

@@ -49,10 +49,7 @@ def test_resnet_stem_follows_the_image_size(caplog: pytest.LogCaptureFixture) ->
     assert large.net.conv1.weight.shape == (64, 3, 7, 7) and isinstance(
         large.net.maxpool, nn.MaxPool2d
     )
-    assert (
-        "3x3 stem with stride 1 and no max-pool" in caplog.messages[0]
-        and "63 px" in caplog.messages[0]
-    )
+    assert "3x3 stem with stride 1" in caplog.messages[0] and "63 px" in caplog.messages[0]
     assert "its own stem" in caplog.messages[1]
     feature_maps = small.net.forward_features(torch.rand(1, 3, 32, 32))
     assert feature_maps.shape == (1, 512, 4, 4)  # 32 px halved three times, not five
@@ -78,8 +75,8 @@ def test_feature_maps_are_kept_in_channels_last_order() -> None:
         ("hf_hub:timm/resnet18.a1_in1k", 32, 3, "unknown encoder"),  # would reach for the network
         ("vit_tiny_patch16_224", 8, 3, "8 px"),
         ("small", 2, 3, "4 px"),
-        ("nearfar_small", 32, 3, "^nearfar_small is the name in timm: use small$"),
-        ("nearfar_small_stem", 32, 3, "is the name in timm: use resnet18-small-stem$"),
+        ("nearfar_small", 32, 3, r"^nearfar_small .*use small$"),
+        ("nearfar_small_stem", 32, 3, "use resnet18-small-stem$"),
         ("resnet18", 32, 0, "1 or more"),
     ],
 )
@@ -138,10 +135,10 @@ def test_a_module_becomes_a_backbone_with_its_weights_and_stays_as_it_was(tmp_pa
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Own(channels=1), "'.*Own' cannot take images of 16 px and 3 channels: "),
+        (Own(channels=1), r"'.*Own' .* 16 px and 3 channels: "),
         (
             nn.Conv2d(3, 4, 3),
-            r"Conv2d' must return features \[batch, dim\] as floats; .* \[2, 4, 14, 14\]",
+            r"Conv2d' .*\[2, 4, 14, 14\]",
         ),
         (Lambda(lambda x: (x.flatten(1),)), "it gives a tuple"),
         (Lambda(lambda x: x.flatten(1).argmax(1, keepdim=True)), r"torch.int64 \[2, 1\]"),
@@ -252,11 +249,9 @@ def test_the_first_two_stages_stay_and_the_rest_trains(
 
 
 def test_too_many_stages_or_none_known_give_one_line() -> None:
-    with pytest.raises(
-        ValueError, match="`frozen=5` leaves nothing of 'resnet18' to train: it has 5 stages"
-    ):
+    with pytest.raises(ValueError, match=r"`frozen=5` .*'resnet18' .*5 stages"):
         build_backbone("resnet18", image_size=64, channels=3).freeze(5)
-    with pytest.raises(ValueError, match=r"Own' has no stages that timm knows: use `frozen=0`"):
+    with pytest.raises(ValueError, match=r"Own' has no stages.*`frozen=0`"):
         build_backbone(Own(), image_size=16, channels=3).freeze(1)
 
 

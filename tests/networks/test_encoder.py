@@ -34,7 +34,7 @@ def test_other_sizes_are_resized_with_antialiasing() -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.rand(2, 4, 8, 8), "4 channels cannot be made into 3"),
+        (torch.rand(2, 4, 8, 8), r"4 channels .* into 3"),
         (torch.rand(3, 8, 8), r"\[batch, channels, height, width\]"),
         (torch.ones(2, 3, 8, 8, dtype=torch.int64), "int64"),
     ],
@@ -62,5 +62,5 @@ def test_floats_out_of_range_are_refused(floats):
     last[-1, 0, 0, 0] = 1.5
     wrong = {"0..255": 255 * images, "normalised": (images - 0.5) / 0.25, "one pixel": last}
     wrong["nan"] = images.where(images > 0.1, torch.nan)
-    with pytest.raises(ValueError, match=r"floats in 0..1, not normalised, got floats from"):
+    with pytest.raises(ValueError, match=r"got floats from"):
         encoder(wrong[floats])

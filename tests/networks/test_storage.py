@@ -159,9 +159,7 @@ def test_damaged_weights_give_one_clear_line(tmp_path: Path, content: bytes | st
         saved(tmp_path / "other", "tiny")
         content = (tmp_path / "other" / file.name).read_bytes()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(
-        ValueError, match=r"encoder.safetensors is damaged or not of small"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"encoder\.safetensors is damaged") as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -181,7 +179,7 @@ def test_a_wrong_description_gives_one_clear_line(tmp_path: Path, change: dict |
     saved(tmp_path)
     text = '{"architecture": "sm' if change is None else json.dumps(described(tmp_path) | change)
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=r"config.json does not describe an encoder") as caught:
+    with pytest.raises(ValueError, match=r"config\.json does not describe") as caught:
         load_encoder(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -216,19 +214,17 @@ def test_an_encoder_of_ones_own_is_loaded_into_a_copy_of_what_is_given(tmp_path:
 def test_an_encoder_of_ones_own_is_asked_for_and_must_fit(tmp_path: Path) -> None:
     saved(tmp_path / "own", Net())
     saved(tmp_path / "named")
-    line = (
-        rf"^this run's encoder is an object of your own \({Net.__module__}\.Net\): give it again, "
-    )
-    with pytest.raises(ValueError, match=line + r"e\.g\. nearfar\.load\(run, encoder=Net\(\)\)$"):
+    says = rf"\({Net.__module__}\.Net\): .*nearfar\.load\(run, encoder=Net\(\)\)$"
+    with pytest.raises(ValueError, match=says):
         load_encoder(tmp_path / "own")
     for other, words in (
-        (Net(width=5), "is damaged or not of .*Net: conv.bias is"),
+        (Net(width=5), r"damaged .*Net: conv\.bias"),
         (nn.Linear(2, 2), "fails"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             load_encoder(tmp_path / "own", other)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="encoder is 'nearfar_small', built by its name"):
+    with pytest.raises(ValueError, match="encoder is 'nearfar_small'"):
         load_encoder(tmp_path / "named", Net())
 
 

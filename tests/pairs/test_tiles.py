@@ -282,9 +282,7 @@ def test_smaller_groups_are_less_work(monkeypatch):
 
 @pytest.mark.parametrize("group", [1, 0, 3, 8])
 def test_groups_that_do_not_fit_are_refused(group):
-    with pytest.raises(
-        ValueError, match=f"group_size must be 2 or more and divide the batch of 4, got {group}"
-    ):
+    with pytest.raises(ValueError, match=rf"group_size must .* of 4, got {group}"):
         log_sum_exp(*views(4, 3), 0.1, group_size=group)
 
 

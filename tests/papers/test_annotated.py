@@ -123,9 +123,9 @@ def change(key, value):
         (lambda content: content["images"][0].update(file_name="gone.png"), "gone.png"),
         (
             lambda content: content["images"][0].update(width=60),
-            "64 x 64 pixels, the annotations say 60 x 64",
+            r"64 x 64 pixels, .*60 x 64",
         ),
-        (change("bbox", [1, 2, "3", 4]), "annotation 2: bbox must be 4 numbers"),
+        (change("bbox", [1, 2, "3", 4]), "annotation 2: bbox"),
         (change("bbox", [1, 2, float("nan"), 4]), "bbox must be 4 numbers"),
         (change("category_id", 7), "unknown category 7"),
         (change("image_id", 99), "does not list"),

@@ -98,11 +98,9 @@ def test_anchors_stand_where_the_maps_are():
 
 
 def test_one_line_for_a_transformer_and_for_an_unknown_setting():
-    with pytest.raises(
-        ValueError, match=r"'vit_tiny_patch16_224' has feature maps of one size only: .*ResNets"
-    ):
+    with pytest.raises(ValueError, match=r"'vit_tiny_patch16_224' .*ResNets"):
         build_detector(encoder("vit_tiny_patch16_224", 32), DETECTORS["small"], "detect", 1)
-    with pytest.raises(ValueError, match="C4 detector takes small or a ResNet"):
+    with pytest.raises(ValueError, match="small or a ResNet"):
         build_detector(encoder("mobilenetv3_small_050"), DETECTORS["sce"], "detect", 1)
     with pytest.raises(ValueError, match="not 4 channels"):
         build_detector(encoder("small", channels=4), DETECTORS["small"], "detect", 1)

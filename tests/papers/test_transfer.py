@@ -66,7 +66,7 @@ def test_voc_is_measured_by_average_precision(run, tmp_path):
     )
     assert results["colour_histogram"]["low_shot_all_voc2007"] == 1.0
     assert "low_shot_16_voc2007_std" in results["trained"]
-    with pytest.raises(ValueError, match="transfer-sgd needs one label an image"):
+    with pytest.raises(ValueError, match="one label an image"):
         nearfar_papers.transfer(run, "torchvision:voc2007", protocol=("transfer-sgd",), **options)
 
 
@@ -90,11 +90,11 @@ def test_a_validation_split_of_a_folder_is_used(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--protocol transfr", "there is no protocol 'transfr': did you mean 'transfer'"),
+        ("--protocol transfr", "'transfr': did you mean 'transfer'"),
         ("--protocol knn", "there are transfer, transfer-sgd"),
         ("torchvision:dtd", "--root DIR"),
         ("torchvision:dtd --root nowhere", "nothing is downloaded"),
-        ("--root nowhere", "--root is for data sets of torchvision"),
+        ("--root nowhere", "--root is for"),
         ("--limit 0", "--limit"),
     ],
 )

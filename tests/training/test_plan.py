@@ -144,7 +144,7 @@ def test_pretrained_weights_stand_beside_the_net_by_the_facts(weights, channels,
 
 
 def test_every_process_needs_an_image_of_the_batch():
-    with pytest.raises(ValueError, match="counts the images of all processes"):
+    with pytest.raises(ValueError, match="images of all processes"):
         planned(known=facts(images=20, processes=16))
 
 
@@ -174,7 +174,7 @@ def test_defaults_suit_the_number_of_images(count, batch, held_out, tmp_path, mo
     assert (f"`batch_size={batch}`, for {count - held_out} training images" in log.text) == (
         batch < 256
     )
-    assert ("too few for a validation set" in log.text) == (held_out == 0)
+    assert ("too few for a validation" in log.text) == (held_out == 0)
 
 
 @pytest.mark.parametrize(("opened", "crop"), [(32, 24), (128, 128)])
@@ -200,7 +200,7 @@ def test_whitening_takes_all_images_and_then_fewer_features(tmp_path, monkeypatc
     assert settings.batch_size == 99 and settings.hyperparameters["projector"] == (512, 64)
     settings = begun(some(40), tmp_path / "b", monkeypatch, method="wmse")
     assert settings.batch_size == 36 and settings.hyperparameters["projector"] == (512, 32)
-    assert "`batch_size=36` and `projector=(512, 32)`, for 36 training images" in log.text
+    assert "`batch_size=36` and `projector=(512, 32)`, for 36" in log.text
     settings = begun(some(300), tmp_path / "c", monkeypatch, method="wmse", batch_size=32)
     assert settings.batch_size == 32 and settings.hyperparameters["projector"] == (512, 16)
 
@@ -217,13 +217,13 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, log):
     ("options", "says"),
     [
         (dict(held_out=1), "`held_out=1`"),
-        (dict(held_out=40), "leaves none of the 40 images"),
+        (dict(held_out=40), "none of the 40 images"),
         (dict(held_out=39), "too few"),
         (dict(limit=1), "too few"),
-        (dict(batch_size=1), "`batch_size=1` does not work: .*2 images or more"),
+        (dict(batch_size=1), r"`batch_size=1` .*2 images"),
         (dict(batch_size=37), "larger than the 36 images"),
-        (dict(method="saclr", negatives=36), "36 negatives per image need a batch of at least 37"),
-        (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images at a time"),
+        (dict(method="saclr", negatives=36), r"36 negatives .* at least 37"),
+        (dict(method="wmse", batch_size=32, projector=(64,)), "more than 64 images"),
         (
             dict(method="moco-v2", norm_groups=30, batch_size=16),
             "`batch_size=16` does not work: .*normalisation",
@@ -237,20 +237,20 @@ def test_a_channel_that_is_empty_is_not_scaled(tmp_path, monkeypatch, log):
             "`batch_size=300` does not work: .*group",
         ),
         (dict(minutes=1), "`minutes` and `epochs`"),
-        (dict(batch_size=2, devices=3, accelerator="cpu"), "counts the images of all processes"),
+        (dict(batch_size=2, devices=3, accelerator="cpu"), "images of all processes"),
         (dict(micro_batch="auto", devices=2, accelerator="cpu"), "one process"),
         (
             dict(micro_batch=4, devices=2, accelerator="cpu", sync_batch_norm=True),
             "`sync_batch_norm` needs",
         ),
-        (dict(encoder="resnet18", whiten=True), "`whiten` is for the encoders tiny, small, medium"),
+        (dict(encoder="resnet18", whiten=True), r"`whiten` .* tiny, small, medium"),
         (dict(data=np.zeros((40, 8, 8), dtype=np.uint8)), "all of one colour"),
         (
             dict(method="lorac", large_views=5000),
-            "5002 views of each image are too many: at most 100",
+            r"5002 views .*at most 100",
         ),
         (dict(data=some(1)), "too few"),
-        (dict(method="simclr", views=lambda pixels: [pixels / 255]), "1 views, but simclr needs 2"),
+        (dict(method="simclr", views=lambda pixels: [pixels / 255]), r"1 views, .* simclr needs 2"),
     ],
 )
 def test_what_cannot_be_leaves_no_folder(options, says, tmp_path):

@@ -149,11 +149,9 @@ def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one
 
 def test_groups_that_the_processes_do_not_divide_are_refused(monkeypatch):
     monkeypatch.setattr(batch_norm, "world_size", lambda: 3)
-    with pytest.raises(ValueError, match="norm_groups 4 do not divide among 3 processes"):
+    with pytest.raises(ValueError, match=r"norm_groups 4 .* 3 processes"):
         build("moco-v2", False, groups=4)
-    with pytest.raises(
-        ValueError, match="norm_groups 3: a batch of 7 does not divide among 3 processes"
-    ):
+    with pytest.raises(ValueError, match=r"norm_groups 3: .* 7 .* 3 processes"):
         build("moco-v2", False, groups=3)
 
 

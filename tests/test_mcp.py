@@ -80,8 +80,8 @@ def test_an_agent_finds_the_copies_and_nothing_outside(place):
     assert parent.is_error and OUTSIDE in read(parent)["error"]
     assert read(listed)["images"] == 1 and read(listed)["read"][0]["left_out"] == {OUTSIDE: 1}
     assert hub.is_error and "network" in read(hub)["error"]
-    assert unknown.is_error and "there is no argument limit" in read(unknown)["error"]
-    assert push.is_error and "there is no tool 'push'" in read(push)["error"]
+    assert unknown.is_error and "no argument 'limit'" in read(unknown)["error"]
+    assert push.is_error and "no tool 'push'" in read(push)["error"]
 
 
 def options(name):

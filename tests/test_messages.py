@@ -10,6 +10,7 @@ import torch
 
 import nearfar
 from nearfar.atomic import check_folder, translate_errors
+from nearfar.data.images import say_sample
 from nearfar.data.opening import open_images
 from nearfar.data.readers import is_passing
 from nearfar.device import find_device
@@ -26,6 +27,7 @@ from nearfar.messages import (
     to_plain,
     worded,
 )
+from nearfar.neighbours.nearest import nearest_rows
 from nearfar.networks import pretrained
 from nearfar.networks.pretrained import read_tensors
 from nearfar.training.run_folder import load_checkpoint
@@ -46,6 +48,7 @@ def things(tmp_path_factory):
     (home / "empty").mkdir()
     (home / "taken.html").touch()
     (home / "t.csv").write_text("path,kind\nphotos/cats/1.png,cat\n")
+    (home / "twice.csv").write_text("path,path\na.png,b.png\n")
     np.save(home / "rows.npy", np.eye(3, 4))
     np.savez(home / "nan.npz", name=["a", "b"], embedding=np.full((2, 3), np.nan))
     np.savez(home / "other.npz", name=["q0", "q1"], embedding=np.eye(2, 3))
@@ -77,7 +80,7 @@ MISTAKES = {
         "linear-sgd, few, finetune, finetune-P (such as knn_100)"
     ),
     lambda: nearfar.pretrain("photos", encoder="resnet81"): (
-        "unknown encoder 'resnet81': did you mean 'resnet18' or 'resnet61q' or 'resnet51q'?"
+        "there is no encoder 'resnet81': did you mean 'resnet18' or 'resnet61q' or 'resnet51q'?"
     ),
     lambda: nearfar.embed("photos", encoder="resnet999"): (
         "timm has no weights for the encoder 'resnet999': give one such as `encoder='resnet18'`"
@@ -123,6 +126,16 @@ MISTAKES = {
     lambda: open_images("t.csv", label_column="sort"): (
         "'t.csv' has no column 'sort' for labels; its columns: kind"
     ),
+    lambda: open_images("twice.csv"): (
+        "cannot read 'twice.csv': two of its columns have the same name"
+    ),
+    lambda: open_images(object()): (
+        "cannot open images from an object of class object; give a path, an array or a tensor, a "
+        "pair (images, labels), a datasets.Dataset, or a map-style torch Dataset with __len__"
+    ),
+    lambda: open_images("hf:a/b/c"): (
+        "'hf:a/b/c' is no name on the Hugging Face Hub: write hf:owner/name; a path needs no hf:"
+    ),
     lambda: nearfar.search("photos", "x.png"): (
         "'x.png' is neither an image of the data nor a file: did you mean 'dogs/2.png'?"
     ),
@@ -131,12 +144,25 @@ MISTAKES = {
         "images with 5 channels cannot be made into 3; only 1 and 3 are exchanged"
     ),
     lambda: open_images(np.full((2, 8, 8), np.nan)): "images must hold finite numbers",
+    lambda: open_images((np.zeros((2, 8, 8), np.uint8), [0.5, 1.5])): (
+        "labels must be whole numbers or texts; what is given for labels holds 0.5"
+    ),
+    lambda: nearest_rows(torch.eye(3), k=5): (
+        "5 neighbours cannot be taken from 2 rows: choose a number from 1 to 2"
+    ),
     lambda: nearfar.evaluate("photos", test_share=0.2): (
         "4 images of 2 classes are too few for `test_share=0.2`: both parts need as many images "
         "as there are classes"
     ),
     lambda: nearfar.search("rows.npy", "x.png", data="photos"): (
         "3 vectors without names cannot be those of 4 images"
+    ),
+    lambda: nearfar.evaluate("rows.npy"): (
+        "the vectors of rows.npy have no labels to evaluate with: name their column with "
+        "`label_column`, give labelled images beside them, or in Python a pair (vectors, labels)"
+    ),
+    lambda: nearfar.check("rows.npy", split="test"): (
+        "rows.npy holds vectors, which have no splits: leave `split` out"
     ),
     lambda: nearfar.duplicates("other.npz", "photos"): (
         "no name in other.npz is that of an image in photos: first 'q0', and 'cats/1.png' there "
@@ -172,6 +198,10 @@ MISTAKES = {
     lambda: nearfar.cluster("photos", out="taken.html"): (
         "taken.html exists already; choose another `out`"
     ),
+    lambda: open_images("photos", cache_dir="t.csv/x"): (
+        "cannot write the cache in 't.csv/x' ([Errno 20] Not a directory: 't.csv/x'); set "
+        "XDG_CACHE_HOME to another folder (in Python also cache_dir)"
+    ),
     lambda: check_folder("no/such"): "cannot write into no/such: No such file or directory",
     write_to_a_full_disk: "cannot write page.html: No space left on device",
 }
@@ -189,6 +219,18 @@ def test_each_kind_of_mistake_is_worded_once(make, says, things, monkeypatch):
         make()
     assert str(caught.value) == says
     assert sorted(things.rglob("*")) == before
+
+
+def test_what_is_read_and_left_out_is_worded_once(things, monkeypatch, log):
+    monkeypatch.chdir(things)
+    nearfar.duplicates(["photos", "bad"])
+    say_sample(2, 4, seed=0)
+    assert log.lines[1] == "photos + bad: 4 images read, 1 left out: 1 not images"
+    assert log.lines[-1] == "`limit`: 2 of 4 images, a random sample (seed 0)"
+    assert (
+        "0 of 4 images are copies of others: 0 the same file, 0 the same pixels, 0 resized or "
+        "encoded again"
+    ) in log.lines
 
 
 @pytest.mark.parametrize(

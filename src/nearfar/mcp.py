@@ -17,6 +17,8 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
+from nearfar.messages import check_known, summary_of
+
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
@@ -69,7 +71,6 @@ def build_server(root: Path) -> Server[Any]:
 
     import nearfar
     from nearfar.app import command_app, function_of, options_of_app
-    from nearfar.messages import summary_of
 
     names = [*nearfar.tool_names(), *VERBS]
     options = {name: list(options_of_app(command_app(name))) for name in names}
@@ -92,8 +93,7 @@ def build_server(root: Path) -> Server[Any]:
 
     async def call_tool(context: Any, call: Any) -> types.CallToolResult:
         try:
-            if call.name not in names:
-                raise ValueError(f"there is no tool {call.name!r}: {', '.join(names)}")
+            check_known("tool", call.name, names)
             words = [call.name, *words_of(options[call.name], call.arguments or {}, root)]
         except ValueError as error:
             answer = json.dumps({"error": str(error)})
@@ -159,8 +159,8 @@ def words_of(options: Sequence[Any], arguments: Mapping[str, Any], root: Path) -
     paths that lead out of the folder.
     """
     known = {_name(option): option for option in options}
-    if unknown := [name for name in arguments if name not in known]:
-        raise ValueError(f"there is no argument {', '.join(unknown)}; there are {', '.join(known)}")
+    for name in arguments:
+        check_known("argument", name, known)
     placed, named = list[str](), list[str]()
     for name, option in known.items():
         value = arguments.get(name)

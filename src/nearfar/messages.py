@@ -77,6 +77,16 @@ def check_known(kind: str, name: Any, known: Iterable[str], otherwise: str = "")
     raise ValueError(f"there is no {kind} {name!r}: {near}{every}")
 
 
+def check_column(
+    source: str, column: str, columns: Iterable[str], purpose: str = " for labels"
+) -> None:
+    """Raise ValueError for a column that a table does not have, with those that it has."""
+    columns = list(columns)
+    if column not in columns:
+        every = ", ".join(columns) or "none"
+        raise ValueError(f"{source} has no column '{column}'{purpose}; its columns: {every}")
+
+
 def listed(words: Sequence[str]) -> str:
     """Join words for a sentence: "a, b and c"; "" for none."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -36,6 +36,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nearfar.messages import check_known
+
 __all__ = ["Case", "Outcome", "Report", "check_loss", "check_losses", "make_inputs"]
 
 KINDS = {
@@ -268,13 +270,11 @@ def check_losses(
 
 def _check_arguments(case: Case, reasons: Mapping[str, str]) -> None:
     for kind in case.kinds:
-        if kind not in KINDS:
-            raise ValueError(f"there is no input {kind!r}; choose among {', '.join(KINDS)}")
+        check_known("input", kind, KINDS)
     if not {*case.kinds} & {*LEARNED}:
         raise ValueError("one input must be a view or views, which get a gradient")
     for check in reasons:
-        if check not in CHECKS:
-            raise ValueError(f"there is no check {check!r}; choose among {', '.join(CHECKS)}")
+        check_known("check", check, CHECKS)
 
 
 def _outcome(check: str, failures: Mapping[str, str | None], reasons: Mapping[str, str]) -> Outcome:

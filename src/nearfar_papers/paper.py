@@ -549,8 +549,9 @@ def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dic
             check_known("key", name, hints, "see docs/reproduce.md")
         kinds = (hints[name], *get_args(hints[name]))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-        if words and value is not None and value not in words:
-            raise ValueError(f"{place}: {name} must be one of {', '.join(words)}, not {value}")
+        if words and value is not None:
+            with raise_as_value_error(place, ValueError):
+                check_known(name, value, words)
         if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(
             value, (dict, type(None))
         ):

@@ -181,7 +181,7 @@ def test_few_or_equal_rows_have_finite_places(rows):
     [
         (dict(alpha=1.5), r"`alpha` must .* 1, not 1\.5"),
         (dict(max_iter=0), r"`max_iter` must .* 1, not 0"),
-        (dict(metric="manhattan"), r"metric.* cosine, euclidean.* 'manhattan'"),
+        (dict(metric="manhattan"), r"`metric` 'manhattan'.* cosine, euclidean"),
         (dict(n_components=4), r"`n_components` must .* 3, not 4"),
         (dict(init="spectral"), "init must be 'pca'"),
     ],

@@ -72,7 +72,7 @@ def test_feature_maps_are_kept_in_channels_last_order() -> None:
     [
         ("resnet81", 32, 3, "did you mean 'resnet18"),
         ("smal", 32, 3, "did you mean 'small'"),
-        ("hf_hub:timm/resnet18.a1_in1k", 32, 3, "unknown encoder"),  # would reach for the network
+        ("hf_hub:timm/resnet18.a1_in1k", 32, 3, "no encoder"),  # would reach for the network
         ("vit_tiny_patch16_224", 8, 3, "8 px"),
         ("small", 2, 3, "4 px"),
         ("nearfar_small", 32, 3, r"^nearfar_small .*use small$"),

@@ -50,7 +50,7 @@ def test_the_net_is_that_of_timm_with_these_arguments():
         (f"{VIT}(in_chans=1)", "in_chans is that of the"),
         (f"{VIT}(checkpoint_path='x')", "argument 'checkpoint_path'"),
         (f"{VIT}(patch_size='four')", "cannot be built"),
-        ("resnet1(drop_path_rate=.1)", "unknown encoder 'resnet1'"),
+        ("resnet1(drop_path_rate=.1)", "no encoder 'resnet1'"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(name, says, tmp_path):

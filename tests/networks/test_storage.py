@@ -136,7 +136,7 @@ def test_a_file_cannot_make_timm_fetch_another_net(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(about))
     with pytest.raises(ValueError, match="not on 'hf-hub:someone/net'"):
         timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
-    with pytest.raises(ValueError, match="unknown encoder 'hf-hub:someone/net'"):
+    with pytest.raises(ValueError, match="no encoder 'hf-hub:someone/net'"):
         load_encoder(tmp_path)
     with pytest.raises(ValueError, match="not of 'resnet18'"):
         build_backbone("resnet18", image_size=32, channels=3, init=tmp_path)

@@ -109,7 +109,7 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
             lambda table: table["small"].update(rows=["z"]),
             "the row z",
         ),
-        (lambda table: table.update(measure="curves"), "one of run, variables"),
+        (lambda table: table.update(measure="curves"), "are run, variables"),
         (
             lambda table: table.update(seeds=0),
             "seeds must be",

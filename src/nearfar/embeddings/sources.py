@@ -27,6 +27,7 @@ from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
 from nearfar.evaluation import Vectors, find_vectors
+from nearfar.messages import check_column
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.progress import log, say_read
 from nearfar.run import Run, load
@@ -208,10 +209,7 @@ class OfVectors(WithoutRun):
         """
         if label_column is None or label_column not in self.vectors.columns:
             if label_column is not None and data is None:
-                columns = ", ".join(self.vectors.columns) or "none"
-                raise ValueError(
-                    f"{self.name} has no column '{label_column}' for labels; its columns: {columns}"
-                )
+                check_column(self.name, label_column, self.vectors.columns)
             return self.vectors, label_column
         vectors = find_vectors(self.source, label_column)
         assert vectors is not None

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.device import in_float64
+from nearfar.messages import check_known
 from nearfar.pairs.arithmetic import dot_products, unit_rows
 from nearfar.progress import progress
 
@@ -71,8 +72,7 @@ def nearest_rows(
         raise ValueError(
             f"rows of {rows.shape[1]} and queries of {queries.shape[1]} numbers cannot be compared"
         )
-    if metric not in METRICS:
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}")
+    check_known("`metric`", metric, METRICS)
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     searched, query_rows, penalty = _prepared(rows.detach(), queries.detach(), metric)

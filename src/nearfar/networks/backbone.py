@@ -344,7 +344,7 @@ def _check_name(name: str) -> None:
     if name not in ENTRIES.values() and not timm.is_model(name):
         otherwise = "use small, medium or a timm backbone such as resnet18"
         hint = did_you_mean(name, encoder_names(), otherwise, most=3, cutoff=0.6)
-        raise ValueError(f"unknown encoder {name!r}: {hint}")
+        raise ValueError(f"there is no encoder {name!r}: {hint}")
 
 
 def encoder_names() -> list[str]:

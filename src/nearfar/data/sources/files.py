@@ -27,7 +27,7 @@ from nearfar.data.sources.encoded import EncodedImage, EncodedSource
 from nearfar.data.sources.source import prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
-from nearfar.messages import did_you_mean, first_line, raise_as_value_error, say_once
+from nearfar.messages import check_column, did_you_mean, first_line, raise_as_value_error, say_once
 from nearfar.progress import progress
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -350,12 +350,8 @@ def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.
 
 
 def _column(table: pyarrow.Table, wanted: str, file: Path) -> pyarrow.ChunkedArray:
-    if wanted not in table.column_names:
-        purpose = "" if wanted == "file_name" else " for labels"
-        raise ValueError(
-            f"'{file}' has no column '{wanted}'{purpose}; its columns: "
-            f"{', '.join(table.column_names)}"
-        )
+    purpose = "" if wanted == "file_name" else " for labels"
+    check_column(f"'{file}'", wanted, table.column_names, purpose)
     return table[wanted]
 
 

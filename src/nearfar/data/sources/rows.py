@@ -22,7 +22,7 @@ from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
-from nearfar.messages import first_line, raise_as_value_error, say_once
+from nearfar.messages import check_column, first_line, raise_as_value_error, say_once
 
 if TYPE_CHECKING:
     import datasets
@@ -128,10 +128,7 @@ class Rows(EncodedSource):
         every = {file: self.features(file) for file in self.files}
         wanted = self.label_column
         if wanted is not None and all(wanted not in features for features in every.values()):
-            raise ValueError(
-                f"'{self.name}' has no column '{wanted}' for labels; its columns: "
-                f"{', '.join(self.first_features)}"
-            )
+            check_column(f"'{self.name}'", wanted, self.first_features)
         if wanted is not None:
             return wanted
         label_column = (

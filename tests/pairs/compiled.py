@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import jaxtyping
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -23,7 +24,8 @@ jaxtyping.install_import_hook(
     "nearfar", f"{tools.typechecker.__name__}.checked"
 )  # as tests/conftest.py does
 
-from nearfar.pairs import fused_kernel  # noqa: E402
+from nearfar.losses import SigCLR, SimCLR  # noqa: E402
+from nearfar.pairs import attend, fused, fused_kernel  # noqa: E402
 from nearfar.pairs.kernels import Form  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -86,6 +88,51 @@ def compile_visit(capability, form, sums, gradient, low, dim=128, even=True, mas
     }
 
 
+class Driver:
+    """A driver of a GPU that is not there: enough for a launch that ends before the kernel runs."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+class Launched:
+    """The kernel as Python launches it, with its types and constants as Triton sees them there,
+    compiled and not run.
+    """
+
+    def __init__(self, kernel):
+        self.kernel, self.count = kernel, 0
+
+    def __getitem__(self, grid):
+        def launch(*given, **named):
+            self.kernel.warmup(*given, grid=grid, **named)
+            self.count += 1
+
+        return launch
+
+
+def launches():
+    """Losses in last tiles that are not full, narrow rows, a learned number, a single query."""
+    triton.runtime.driver.set_active(Driver())
+    fused_kernel.visit = launched = Launched(fused_kernel.visit)
+    fused.compiles_kernels = fused.has_warpgroups = lambda device: True
+    narrow = [torch.randn(45, 24, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
+    query = torch.randn(1, 128, requires_grad=True)
+    for name, work in (
+        ("SimCLR", lambda: SimCLR()(*narrow).backward()),
+        ("SigCLR, learned", lambda: SigCLR(learn_temperature=True)(*narrow).backward()),
+        ("queue", lambda: attend(query, torch.randn(64, 128), 0.1)[0].sum().backward()),
+    ):
+        work()
+        print(json.dumps([name, {"failed": fused._failed, "launches": launched.count}]), flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", help="a list of [name, arguments of compile_visit] as JSON")
@@ -95,4 +142,5 @@ if __name__ == "__main__":
         except Exception as error:
             reported = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps([name, reported]), flush=True)
+    launches()
     sys.exit(0)

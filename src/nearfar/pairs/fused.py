@@ -204,6 +204,8 @@ def _halved(
     """Rows in bfloat16, of a power of two numbers, and with `exact` the rest in bfloat16 too."""
     high: Tensor | None = None
     low: Tensor | None = None
+    if count * WIDEST >= 2**31:
+        raise OverflowError(f"{count} rows are beyond 32-bit addresses")
     for place, rows in parts:
         dim = rows.shape[1]
         if high is None:
@@ -287,9 +289,7 @@ def _launch(
     device, kernel = x.high.device, importlib.import_module("nearfar.pairs.fused_kernel")
     tall, wide, warps, stages = kernel.tile_of(form, x.low is not None, has_warpgroups(device))
     blocks = -(-rows // tall)
-    splits = max(1, min(-(-columns // wide), PROGRAMS // blocks))
-    per_split = -(-columns // (splits * wide)) * wide
-    splits = -(-columns // per_split)
+    splits, per_split = _splits(blocks, columns, wide)
     made = x.high.new_empty(COUNTS[form], splits, rows, dtype=torch.float32)
     gradients = made.new_empty(splits, rows if gradient else 0, dim)
     learned = isinstance(affine, Tensor)
@@ -333,6 +333,13 @@ def _launch(
     if splits == 1:
         return made[:, 0], gradients[0]
     return made.sum(1), gradients.sum(0) if gradient else gradients[0]
+
+
+def _splits(blocks: int, columns: int, wide: int) -> tuple[int, int]:
+    """The programs that share a block of rows, and the columns of each: whole tiles."""
+    splits = max(1, min(-(-columns // wide), PROGRAMS // blocks))
+    per_split = -(-columns // (splits * wide)) * wide
+    return -(-columns // per_split), per_split
 
 
 def _merged(made: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:

@@ -132,10 +132,10 @@ def visit(
 ):
     MASKED: tl.constexpr = MASK or not EVEN
     SCALED: tl.constexpr = FORM == SOFTMAX or FORM == CAUCHY  # a rate, or half the squared length
-    ATTENTION: tl.constexpr = FORM == SOFTMAX and SUMS and GRADIENT  # weights of rows alone
-    WEIGHED: tl.constexpr = GRADIENT and FORM != LOGISTIC and not ATTENTION
+    ATTENTION: tl.constexpr = FORM == SOFTMAX and (SUMS and GRADIENT)  # weights of rows alone
+    WEIGHED: tl.constexpr = GRADIENT and (FORM != LOGISTIC and not ATTENTION)
     WEIGHT: tl.constexpr = 1 if SCALED else 0
-    SHIFTED: tl.constexpr = FORM == SOFTMAX and GRADIENT and not SUMS
+    SHIFTED: tl.constexpr = FORM == SOFTMAX and (GRADIENT and not SUMS)
     if LEARNED:
         scale = tl.load(learned_ptr)
         bias = tl.load(learned_ptr + 1)

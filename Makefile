@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
-.PHONY: demo demo-photos test examples torture properties check docs wheel bench gpu clean
+.PHONY: demo demo-photos test slow examples torture properties check docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -15,10 +15,13 @@ demo-photos: .venv/installed
 	rm -rf runs/demo-photos
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
-test examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
+test slow examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
 
 test: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(EXAMPLES:%=--ignore=%)
+
+slow: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow
 
 examples: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto $(EXAMPLES)

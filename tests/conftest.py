@@ -4,6 +4,7 @@ whole thing.
 
 import logging
 import os
+import shutil
 import signal
 import tomllib
 from contextlib import nullcontext
@@ -16,10 +17,11 @@ import torch
 
 import tools.typechecker
 
-jaxtyping.install_import_hook(
-    ["nearfar", "nearfar_papers"], f"{tools.typechecker.__name__}.checked"
-)  # before nearfar is imported
+tools.typechecker.install()  # before nearfar is imported
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+IN_MEMORY = Path("/dev/shm")
+if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 8 * 2**30:  # deleting from a disk
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))  # takes longer than many tests
 os.environ.setdefault(
     "OMP_NUM_THREADS", "2"
 )  # a fixed number: runs repeat bit for bit on a busy machine too

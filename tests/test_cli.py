@@ -199,6 +199,7 @@ def test_names_are_printed_as_they_are(images_file, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a shell")
+@pytest.mark.slow
 def test_a_reader_that_stops_is_no_error():
     words = f"{shlex.quote(sys.executable)} -m nearfar completion bash"
     done = subprocess.run(

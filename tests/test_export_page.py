@@ -44,6 +44,7 @@ def test_there_are_eight():
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
+@pytest.mark.slow
 def test_a_snippet_runs_as_it_stands(number, place, monkeypatch, capsys):
     code = SNIPPETS[number][1]
     for library in NEEDS:

@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_eight_snippets_run_as_they_stand(tmp_path):
     """In one new process, as torch takes seconds to import."""
     for number, snippet in enumerate(SNIPPETS):

@@ -65,6 +65,7 @@ def test_an_estimator_without_a_seed_draws_another_each_time(images_file):
     assert not np.allclose(*made)
 
 
+@pytest.mark.slow
 def test_an_import_does_not_move_the_generators():
     program = (
         "import random; random.seed(3); before = random.getstate(); import nearfar\n"

@@ -59,6 +59,7 @@ def lean(unchecked, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+@pytest.mark.slow
 def test_the_encoder_passes_the_checks_of_scikit_learn(lean):
     done = check_estimator(
         OF_ROWS, expected_failed_checks=EXPECTED_FAILURES, on_skip=None, on_fail=None

@@ -1,7 +1,25 @@
-"""The check of types and shapes that tests/conftest.py puts around every annotated function of
-nearfar.
+"""The check of types and shapes that tests/conftest.py puts around the functions of the rooms that
+compute with arrays. Types elsewhere are mypy's work: checked at each call as well, they cost a third
+of the time of those tests.
 """
 
+import jaxtyping
 from beartype import BeartypeConf, beartype
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do for a float
+ROOMS = (
+    "losses",
+    "pairs",
+    "views",
+    "networks",
+    "methods",
+    "neighbours",
+    "maps",
+    "evaluation",
+    "embeddings",
+)
+
+
+def install() -> None:
+    """Have the modules of these rooms checked when they are imported."""
+    jaxtyping.install_import_hook([f"nearfar.{room}" for room in ROOMS], f"{__name__}.checked")

@@ -76,6 +76,7 @@ def named(checked, problem):
     return issues[issues.problem == problem].reset_index(drop=True)
 
 
+@pytest.mark.slow
 def test_test_images_that_are_copies_of_training_images_are_leaks(checked):
     leaks = named(checked, "leak")
     assert dict(zip(leaks.name, leaks.other, strict=True)) == {

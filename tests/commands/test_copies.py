@@ -99,6 +99,7 @@ def forms(family, size, at, numbers):
     ("ending", "options"),
     [("png", {}), ("jpg", {"quality": 50}), ("webp", {"quality": 80})],
 )
+@pytest.mark.slow
 def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, options, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
@@ -385,6 +386,7 @@ def copied_groups(columns):
         (100, 64, frames),
     ],
 )
+@pytest.mark.slow
 def test_copies_among_more_than_eight_alike_are_found(made, count, side, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()

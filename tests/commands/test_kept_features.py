@@ -101,6 +101,7 @@ def test_stored_features_that_are_damaged_are_computed_anew(kind, trained, tmp_p
 
 @pytest.mark.skipif(os.name != "posix", reason="file descriptors of a shell")
 @pytest.mark.parametrize("closed", [">&- 2>&-", "| true"])
+@pytest.mark.slow
 def test_no_closed_stream_ends_a_verb_before_its_files_are_written(closed, images_file, tmp_path):
     words = f"{sys.executable} -m nearfar duplicates {images_file} --out {tmp_path}/found.html"
     done = subprocess.run(["bash", "-c", f"{words} {closed}"], capture_output=True, text=True)

@@ -168,6 +168,7 @@ def test_stopped_with_objects_and_resumed_with_them_is_uninterrupted(array, tmp_
     same_runs(parts, whole)
 
 
+@pytest.mark.slow
 def test_objects_and_the_vectors_of_a_teacher_reach_other_processes(array, tmp_path):
     """The losses of a run on two processes are those of a run on one."""
     vectors = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32) + 1

@@ -30,6 +30,7 @@ def shards(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_stopped_goes_on_exactly(shards, tmp_path, own_cache):
     whole = nearfar.pretrain(shards, out=tmp_path / "whole", **SETTINGS)
     steps = [line["step"] for line in whole.metrics if "loss" in line]

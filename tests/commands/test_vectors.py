@@ -206,6 +206,7 @@ def test_a_folder_without_a_run_is_used_at_once(photos, here, capsys):
     assert len(names["name"]) == 2
 
 
+@pytest.mark.slow
 def test_named_weights_give_the_features(photos, here, trained, log):
     """A run's folder is a folder with weights: the same features come out as by its own verbs, on
     its own data.

@@ -143,19 +143,78 @@ def case_of(name, loss, kinds):
     )
 
 
+GROUPED = {
+    "SACLR, in groups": (lambda: L.SACLR(IMAGES, negatives="all", group_size=2), "oo"),
+    "SACLR, the positive counted": (
+        lambda: L.SACLR(IMAGES, negatives="all", count_positive=True),
+        "oo",
+    ),
+    "SigCLR, in groups": (lambda: L.SigCLR(group_size=2), "oo"),
+    "SimCLR, in groups": (lambda: L.SimCLR(group_size=2), "oo"),
+    "SogCLR, in groups": (lambda: L.SogCLR(IMAGES, group_size=2), "ooi"),
+    "SimCLR, in groups, learned": LEARNED["SimCLR, in groups"],
+    "WMSE, parts": (lambda: L.WMSE(sub_batch=8, iterations=2), "oo"),
+}
+"""Losses that are tried in other processes alone."""
+
+
+def without_gathering(name):
+    return f"{name}, each process alone"
+
+
+def checked(cases, checks):
+    """Reports by loss, of some checks alone."""
+    others = {check: "another test" for check in testing.CHECKS if check not in checks}
+    skipped = {name: others | SKIPPED.get(name, {}) for name in cases}
+    return {report.loss: report for report in testing.check_losses(cases, skipped)}
+
+
+def all_cases():
+    torch.manual_seed(0)
+    return {name: case_of(name, make(name), kinds) for name, (_, kinds) in CASES.items()}
+
+
 @pytest.fixture(scope="module")
 def reports():
-    cases = {name: case_of(name, make(name), kinds) for name, (_, kinds) in CASES.items()}
-    return {report.loss: report for report in testing.check_losses(cases, SKIPPED)}
+    return checked(all_cases(), testing.ALONE)
 
 
-@pytest.mark.parametrize("check", [name for name in testing.CHECKS if name != "reference"])
+@pytest.fixture(scope="module")
+def reports_of_processes():
+    """Of all losses at once: each check in other processes starts them once."""
+    grouped = {name: case_of(name, made(), kinds) for name, (made, kinds) in GROUPED.items()}
+    alone = {without_gathering(name): case for name, case in all_cases().items()}
+    for case in alone.values():
+        case.loss.gather = False
+    reports = checked(all_cases() | grouped, testing.TOGETHER)
+    return reports | checked(alone, ["unequal_parts"])
+
+
+def keeps_the_contract(report, name, check):
+    outcome = report[check]
+    assert outcome.skipped == (check in SKIPPED.get(name, {}))
+    assert outcome.passed or outcome.skipped, outcome.words
+
+
+@pytest.mark.parametrize("check", [name for name in testing.ALONE if name != "reference"])
 @every_loss
 def test_keeps_the_contract(name, check, reports):
     """Value, gradients and state, as nearfar.testing says of each check."""
-    outcome = reports[name][check]
-    assert outcome.skipped == (check in SKIPPED.get(name, {}))
-    assert outcome.passed or outcome.skipped, outcome.words
+    keeps_the_contract(reports[name], name, check)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", testing.TOGETHER)
+@pytest.mark.parametrize("name", [*CASES, *GROUPED])
+def test_keeps_the_contract_in_other_processes(name, check, reports_of_processes):
+    keeps_the_contract(reports_of_processes[name], name, check)
+
+
+@pytest.mark.slow
+@every_loss
+def test_without_gathering_every_process_has_another_loss(name, reports_of_processes):
+    """So the check can fail, for every loss: local negatives, or means of unequal batches."""
+    assert "is off by" in reports_of_processes[without_gathering(name)]["unequal_parts"].words
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)

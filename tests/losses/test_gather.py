@@ -1,5 +1,5 @@
-"""With `gather=True` two processes in torch's DistributedDataParallel are one process on the joined
-batch: of losses that the contract has not (test_contract.py), and what is beyond it.
+"""Gathering the rows of all processes: what is drawn, what is refused. That two processes are one
+is part of the contract (test_contract.py).
 """
 
 import pytest
@@ -8,55 +8,14 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import nearfar.losses as L
-from nearfar import testing
 from nearfar.losses import gather_rows
 from tests.losses import test_contract
-from tests.losses.test_contract import CASES, IMAGES, LEARNED, case_of, make, small_tiles
-
-MORE = {
-    "SACLR, in groups": (lambda: L.SACLR(IMAGES, negatives="all", group_size=2), "oo"),
-    "SACLR, the positive counted": (
-        lambda: L.SACLR(IMAGES, negatives="all", count_positive=True),
-        "oo",
-    ),
-    "SigCLR, in groups": (lambda: L.SigCLR(group_size=2), "oo"),
-    "SimCLR, in groups": (lambda: L.SimCLR(group_size=2), "oo"),
-    "SogCLR, in groups": (lambda: L.SogCLR(IMAGES, group_size=2), "ooi"),
-    "SimCLR, in groups, learned": LEARNED["SimCLR, in groups"],
-    "WMSE, parts": (lambda: L.WMSE(sub_batch=8, iterations=2), "oo"),
-}
-PROCESSES = ("processes", "unequal_parts")
-OTHERS = {check: "in test_contract.py" for check in testing.CHECKS if check not in PROCESSES}
+from tests.losses.test_contract import CASES, make, small_tiles
 
 
 def test_every_loss_is_here():
     public = {name for name in L.__all__ if isinstance(getattr(L, name), type)}
     assert {type(make()).__name__ for make, _ in CASES.values()} == public
-
-
-@pytest.fixture(scope="module")
-def reports():
-    torch.manual_seed(0)
-    cases = {name: case_of(name, made(), kinds) for name, (made, kinds) in MORE.items()}
-    return {
-        report.loss: report for report in testing.check_losses(cases, dict.fromkeys(cases, OTHERS))
-    }
-
-
-@pytest.mark.parametrize("check", PROCESSES)
-@pytest.mark.parametrize("name", MORE)
-def test_two_processes_are_one(name, check, reports):
-    assert reports[name][check].passed, reports[name][check].words
-
-
-def test_without_gathering_every_process_has_another_loss():
-    """So the check can fail, for every loss: local negatives, or means of unequal batches."""
-    cases = {name: case_of(name, make(name), kinds) for name, (_, kinds) in CASES.items()}
-    for case in cases.values():
-        case.loss.gather = False
-    skip = dict.fromkeys(cases, OTHERS | {"processes": "unequal parts alone"})
-    for report in testing.check_losses(cases, skip):
-        assert "is off by" in report["unequal_parts"].words, report.loss
 
 
 def draws(name, rank):
@@ -96,6 +55,7 @@ def of_ranks(tmp_path_factory):
     return [torch.load(f"{path}/{rank}.pt") for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_rank_0_draws_for_all(of_ranks):
     first, second = (results["draws"] for results in of_ranks)
     assert first["SACLR, 1 sampled"] and first["SIGReg"] and not any(second.values())

@@ -105,6 +105,7 @@ def test_saved_and_loaded_it_goes_on_exactly(name, build):
         assert torch.equal(resumed.state_dict()[key], value), key
 
 
+@pytest.mark.slow
 def test_sixteen_images_are_overfitted(name, build, sixteen_images):
     """After training, the other view of every image is nearer to it than any other image's."""
     model = build(name, num_images=16, queue_size=64)

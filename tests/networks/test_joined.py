@@ -225,6 +225,7 @@ def test_nets_among_the_members_are_fine_tuned_and_stages_are_not_counted() -> N
 
 
 @pytest.mark.parametrize("size", [24, 40])
+@pytest.mark.slow
 def test_exported_it_gives_the_same_features(tmp_path, size) -> None:
     encoder = nearfar.join([tiny(16), "edges", "colours", "pixels"], image_size=size)
     images = photographs(5, size, 3)

@@ -25,6 +25,7 @@ def planted(classes):
 
 @pytest.mark.parametrize("classes", [0, 1, 2, 300])
 @pytest.mark.parametrize("width", [1400, 400])
+@pytest.mark.slow
 def test_the_page_fits_the_window_and_has_every_class(classes, width, browser, tmp_path):  # noqa: F811
     rows, labels = planted(max(classes, 1))
     issues = nearfar.check((rows, labels) if classes else rows, out=tmp_path / "page.html")

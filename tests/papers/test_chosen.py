@@ -220,6 +220,7 @@ tables:
 
 
 @pytest.mark.usefixtures("in_this_process")
+@pytest.mark.slow
 def test_one_command_chooses_and_runs_with_fresh_seeds(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").write_text(TINY)

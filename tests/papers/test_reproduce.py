@@ -110,6 +110,7 @@ def again(reproduced, tmp_path, monkeypatch):
     return reproduced[1]
 
 
+@pytest.mark.slow
 def test_a_table_is_written_with_paper_and_ours(again):
     first, second = again["own/table-1"], again["own/table-2"]
     (number,) = first["cells"]["simclr/digits"]["seeds"].values()
@@ -364,6 +365,7 @@ tables:
 """
 
 
+@pytest.mark.slow
 def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, capsys):
     """Every command of both seeds prints the same, as `--json` does."""
     monkeypatch.chdir(tmp_path)
@@ -384,6 +386,7 @@ def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, cap
     assert out.index(line) < next(i for i, shown in enumerate(out) if shown.startswith("1/2"))
 
 
+@pytest.mark.slow
 def test_what_runs_is_stopped_with_it_and_can_go_on(tmp_path):
     """As by a batch system, which sends SIGTERM to the command alone."""
     (tmp_path / "own.yaml").write_text(OWN.replace("epochs: 1,", "epochs: 100000,"))

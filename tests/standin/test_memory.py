@@ -52,6 +52,7 @@ def test_out_of_memory_names_what_helps(micro_batch, little_memory, images_file,
     assert "out of memory" in message and "try --micro-batch auto" in message
 
 
+@pytest.mark.slow
 def test_auto_finds_a_size_and_trains_as_that_size_does(
     little_memory, images_file, tmp_path, monkeypatch
 ):

@@ -36,6 +36,7 @@ def train(name, folder, accelerator):
 
 
 @pytest.mark.parametrize("name", method_names())
+@pytest.mark.slow
 def test_a_method_trains_as_on_the_cpu_and_no_step_waits(name, tmp_path, tolerance, waits_for):
     wanted = train(name, tmp_path / "here", "cpu")
     with waits_for() as waits:

@@ -69,6 +69,7 @@ def same_metrics(run, other, tolerance):
 
 @pytest.mark.parametrize("there_first", [True, False], ids=["from the GPU", "to the GPU"])
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, tolerance):
     """Stopped there and resumed on the CPU, and the other way round, it logs what a run on the CPU
     logs.
@@ -83,6 +84,7 @@ def test_a_run_goes_on_elsewhere(name, there_first, images_file, tmp_path, toler
     same_metrics(nearfar.resume(tmp_path / "parts", accelerator=second), whole, tolerance)
 
 
+@pytest.mark.slow
 def test_a_run_resumed_on_the_gpu_is_an_uninterrupted_one_to_the_last_bit(images_file, tmp_path):
     """With torch's deterministic algorithms; cuBLAS has them with CUBLAS_WORKSPACE_CONFIG=:4096:8
     alone.
@@ -175,6 +177,7 @@ def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device,
     np.testing.assert_allclose(rows, here[key], rtol=tolerance["rtol"], atol=10 * tolerance["atol"])
 
 
+@pytest.mark.slow
 def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
     monkeypatch.setattr(finetune, "LEAST_STEPS", 10)
     on_device = trained.evaluate(protocol=PROTOCOLS)

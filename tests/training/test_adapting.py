@@ -91,6 +91,7 @@ def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_pa
         )  # head and 4 blocks
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_without_the_weights_is_uninterrupted(weights, images_file, tmp_path):
     whole = run(images_file, tmp_path / "whole", init=str(weights), adapt=True)
     with at_step(5), pytest.raises(nearfar.TrainingStopped):

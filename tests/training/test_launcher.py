@@ -32,7 +32,7 @@ from nearfar.training.processes import (
 )
 from nearfar.training.run_folder import read_metrics
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("known_speed")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUIET_CORES = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -44,6 +44,7 @@ def run(images_file, out, **options):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path):
     whole = run(images_file, tmp_path / "whole", **METHODS[name])
     with (
@@ -97,6 +98,7 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_as_float32_does_within_the_noise_of_a_seed(tmp_path):
     precisions = [("32-true", 0), ("32-true", 1), ("bf16-mixed", 0)]
     options = dict(method="simclr", epochs=6, limit=800, encoder="tiny")
@@ -140,6 +142,7 @@ def test_the_rate_starts_and_drops_as_the_recipe_says(images_file, tmp_path):
     assert rates == pytest.approx(rising + [1e-3] * steps + [2e-4] * steps)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_number_of_threads_until_another_is_given(
     images_file, tmp_path, monkeypatch, capsys
 ):
@@ -177,6 +180,7 @@ def test_a_run_keeps_its_number_of_threads_until_another_is_given(
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_a_compiled_encoder_trains_and_is_saved_as_any_other(images_file, tmp_path, monkeypatch):
     """By torch's front end alone: the back end, which makes kernels, takes a minute."""
     whole = run(images_file, tmp_path / "whole", micro_batch=8)

@@ -379,6 +379,7 @@ NETS = {  # and the side of a patch, 1 where there is none
 
 @pytest.mark.parametrize("side", [32, 96])
 @pytest.mark.parametrize("name", NETS)
+@pytest.mark.slow
 def test_views_have_sizes_that_the_encoder_can_take(name, side):
     """Large and small crops: whole patches, four of a side where the image has as many."""
     given = Settings("photos", encoder=name, method="swav", epochs=1)

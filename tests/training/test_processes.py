@@ -116,6 +116,7 @@ def two_processes(tmp_path_factory):
 
 @pytest.mark.parametrize("synced", [False, True], ids=["no norm", "synced norm"])
 @pytest.mark.parametrize("name", method_names())
+@pytest.mark.slow
 def test_two_processes_are_one(name, synced, two_processes):
     single = train(name, 0, 1, synced)
     for states in two_processes:

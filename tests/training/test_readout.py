@@ -142,6 +142,7 @@ def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(images, tmp_pat
     assert not (run.path / "encoder.safetensors").exists()  # nothing was trained or written
 
 
+@pytest.mark.slow
 def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
     images, tmp_path, monkeypatch
 ):

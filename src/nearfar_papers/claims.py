@@ -100,6 +100,11 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
         )
         for cell in table.cells()
     }
+    if table.ratio:
+        values = {
+            place: {seed: math.log(number) for seed, number in each.items()}
+            for place, each in values.items()
+        }
     pairs = _Pairs(table, values, right or {}, kinds)
     if claim.more is not None:
         judgement = pairs.more(*((row, where or column) for row, where in cells))
@@ -306,6 +311,10 @@ class _Pairs:
         words = f"difference {mean:+.3g} {unit}".rstrip()
         advantage = mean if self.table.better == "higher" else -mean
         distance = (-abs(advantage) if both else advantage) + (margin or 0.0)
+        if self.table.ratio and difference is not None:
+            logs = math.log1p((margin or 0.0) / 100)
+            sign = 1 if self.table.better == "higher" else -1
+            return _in_per_cent(_decided(difference, sign * difference.mean + logs, "", among))
         if difference is None:
             if (
                 len(a) != 1
@@ -339,6 +348,20 @@ class _Pairs:
                 difference, [x[seed] for seed in shared], [y[seed] for seed in shared]
             )
         return difference
+
+
+def _in_per_cent(judgement: Judgement) -> Judgement:
+    """Write a judgement of logarithms as one of a ratio: by how many per cent it differs from 1."""
+
+    def per_cent(log: float) -> float:
+        return 100 * math.expm1(log)
+
+    assert judgement.difference is not None and judgement.interval is not None  # of _decided
+    mean = per_cent(judgement.difference)
+    low, high = map(per_cent, judgement.interval)
+    words = f"ratio {mean:+.3g} %, 95 % interval {low:+.3g} to {high:+.3g}"
+    words += judgement.words[judgement.words.index(";") :] if ";" in judgement.words else ""
+    return judgement._replace(words=words, difference=mean, interval=(low, high))
 
 
 def _decided(difference: Difference, distance: float, words: str, among: int = 1) -> Judgement:

@@ -65,8 +65,8 @@ def of_loss(given: Mapping[str, Any], run: Path, in_time: bool = False) -> float
     return 1000 * _fastest(step) if in_time else _peak_above_now(step)
 
 
-def loss_share(given: Mapping[str, Any], run: Path) -> float:
-    """Time of the loss alone in per cent of a training step of as many images, the loss included.
+def step_share(given: Mapping[str, Any], run: Path) -> float:
+    """Time of a training step in per cent of the same step without its loss.
 
     The rest of a step is measured with few images, 32 or for our own nets 512, and counted in
     proportion.
@@ -75,7 +75,7 @@ def loss_share(given: Mapping[str, Any], run: Path) -> float:
     few = {**given, "batch_size": 512 if isinstance(backbone.net, SmallNet) else 32}
     loss, of_few = (_fastest(_loss_step(settings, alone=True)) for settings in (given, few))
     rest = 1 / _rate(few) - of_few / few["batch_size"]  # seconds of an image
-    return 100 * loss / (loss + int(given["batch_size"]) * rest)
+    return 100 * (1 + loss / (int(given["batch_size"]) * rest))
 
 
 def _fastest(step: Callable[[], object]) -> float:
@@ -265,7 +265,7 @@ MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = 
     "loss-time": partial(of_loss, in_time=True),
     "step-memory": of_step,
     "step-time": partial(of_step, in_time=True),
-    "loss-share": loss_share,
+    "step-share": step_share,
     "curve": curve,
     "last": lambda given, run: curve(given, run)[-1],
     "plane": plane,

@@ -27,7 +27,7 @@ Measure = Literal[
     "variables",
     "loss-memory",
     "loss-time",
-    "loss-share",
+    "step-share",
     "step-memory",
     "step-time",
     "plane",
@@ -188,6 +188,7 @@ class Table:
     `transfer`. says: how it differs from the paper. needs, cost: of the full size. own: "run" and
     "evaluate" of single cells, by "ROW COLUMN".
 
+    ratio: whether cells are compared by their ratio, and margins are per cent of it.
     paper_columns: at small scale, the columns of the full one.
 
     question, answer: what the table is for and what it shows, in words. related: work that asked
@@ -218,6 +219,7 @@ class Table:
     needs: str = ""
     measure: Measure = "run"
     better: Literal["higher", "lower"] = "higher"
+    ratio: bool = False
     claims: tuple[Claim, ...] = ()
     own: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     paper_columns: Mapping[str, Column] = field(default_factory=dict)

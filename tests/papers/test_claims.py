@@ -305,3 +305,15 @@ def test_a_margin_that_should_be_larger_is_compared_with_the_other_by_welch():
     assert judgement.holds == "yes" and judgement.p == pytest.approx(welch.pvalue)
     assert judgement.interval == pytest.approx((interval.low, interval.high))
     assert judge(claim, table.small, {}).holds == "not run"
+
+
+def test_ratios_are_judged_by_their_logarithms(tmp_path):
+    def ratio(table):
+        table.update(better="lower", ratio=True)
+
+    first, second = [110.0, 121.0, 115.0], [100.0, 109.0, 105.0]
+    logs = stats.ttest_rel(np.log(first), np.log(second))
+    judgement = judged(tmp_path, first, second, ratio, not_worse=("x", "y", 5.0))
+    assert judgement.holds == "no" and "ratio +10.2 %" in judgement.words
+    assert judgement.interval == pytest.approx(100 * np.expm1(logs.confidence_interval(0.95)))
+    assert judged(tmp_path, first, second, ratio, not_worse=("x", "y", 20.0)).holds == "yes"

@@ -103,17 +103,17 @@ def test_only_losses_of_one_network_are_measured_alone(tmp_path):
 def test_the_share_of_a_loss_is_that_of_a_step_with_as_many_images(tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "SECONDS", 0.0)
     given = dict(method="simclr", encoder="tiny", image_size=16, batch_size=128)
-    assert 0 < MEASURES["loss-share"](given, tmp_path) < 100
+    assert MEASURES["step-share"](given, tmp_path) > 100
     monkeypatch.setattr(measures, "_fastest", lambda step: 0.5)
     monkeypatch.setattr(
         measures, "_rate", lambda given: given["batch_size"] / 2.0
     )  # 2 s for any step
-    assert MEASURES["loss-share"](given, tmp_path) == pytest.approx(
-        100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 512)
+    assert MEASURES["step-share"](given, tmp_path) == pytest.approx(
+        100 * (1 + 0.5 / (128 * (2 - 0.5) / 512))
     )
     large = given | dict(encoder="resnet18")
-    assert MEASURES["loss-share"](large, tmp_path) == pytest.approx(
-        100 * 0.5 / (0.5 + 128 * (2 - 0.5) / 32)
+    assert MEASURES["step-share"](large, tmp_path) == pytest.approx(
+        100 * (1 + 0.5 / (128 * (2 - 0.5) / 32))
     )
 
 

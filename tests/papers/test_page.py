@@ -3,6 +3,7 @@ the JSON.
 """
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -145,6 +146,44 @@ def check(number, source):
         counts["survive"] = sum(claim["holm"] == "survives" for claim in every)
         counts["in part"] = sum("missed" in claim for claim in every)
         assert int(number) == counts[measure]
+    elif "computation" in name:
+        cost = {
+            "simclr": 6.0,
+            "moco-v2": 4.0,
+            "byol": 8.0,
+            "sce": 3 * 2.356 + 2,
+            "moco-m": 3 * 3.356 + 2,
+        }
+        lengths = {"simclr": 80.4, "moco-v2": 80.4, "byol": 40.2, "sce": 36.9, "moco-m": 30.0}
+        *_, rival = (row.removesuffix("-passes") for row in measure.split(" / "))
+        spent = cost[rival] * lengths[rival]
+        value = cost["simclr"] * lengths["simclr"] / spent
+        if name == "equal computation":  # along the logarithm of the epochs
+            cells = values_of("experiments/5")
+            means = {
+                row: statistics.mean(v.values()) for (row, c), v in cells.items() if c == "linear"
+            }
+            share = math.log(spent / cost["simclr"] / 30) / math.log(lengths["simclr"] / 30)
+            between = means["simclr"] + share * (means["simclr-passes"] - means["simclr"])
+            value = between - means[measure]
+        assert float(number) == pytest.approx(
+            value, abs=0.5001 * 10 ** -len(number.partition(".")[2])
+        )
+    elif name == "h200":
+        losses = dict(
+            re.findall(
+                r"float32 batch 16384 (\S+): median (\S+) ms",
+                (DOCS / "results/gpu-losses.txt").read_text(),
+            )
+        )
+        rate = next(
+            row["rate"]
+            for row in json.loads((DOCS / "results/gpu.json").read_text())["speed"]
+            if (row["encoder"], row["size"], row["precision"]) == ("resnet18", 32, "bfloat16")
+            and row["kind"] == "whole step"
+        )
+        one, every = float(losses["SACLR-1"]), float(losses["SimCLR"])
+        assert int(number) == round(100 * (every - one) / (1000 * 16384 / rate + one))
     elif name == "bench":
         case, batch, dim = measure.rsplit(" ", 2)
         rows = json.loads((DOCS / "benchmark-losses.json").read_text())["rows"]

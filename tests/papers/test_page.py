@@ -182,8 +182,8 @@ def check(number, source):
             if (row["encoder"], row["size"], row["precision"]) == ("resnet18", 32, "bfloat16")
             and row["kind"] == "whole step"
         )
-        one, every = float(losses["SACLR-1"]), float(losses["SimCLR"])
-        assert int(number) == round(100 * (every - one) / (1000 * 16384 / rate + one))
+        single, whole = float(losses["SACLR-1"]), float(losses["SimCLR"])
+        assert int(number) == round(100 * (whole - single) / (1000 * 16384 / rate + single))
     elif name == "bench":
         case, batch, dim = measure.rsplit(" ", 2)
         rows = json.loads((DOCS / "benchmark-losses.json").read_text())["rows"]

@@ -32,7 +32,8 @@ class Facts:
     channels: that most of them have, or that were asked for. device: its kind. place: the device or
     its threads, in words. half: the half precision that it computes in, None for none. processes:
     that train. seconds: left for training, where a time is to be filled. weights: whether
-    pretrained weights are installed.
+    pretrained weights are installed. opened: the images, whose statistics, value range and split
+    are known once they are open.
     """
 
     images: int
@@ -44,6 +45,7 @@ class Facts:
     processes: int
     seconds: float
     weights: bool
+    opened: Images | Stream | None = None
 
     @classmethod
     def of_machine(
@@ -66,7 +68,8 @@ class Facts:
 
     def of_opened(self, images: Images | Stream, seconds: float) -> Facts:
         """Return the facts once the images are open, of which some may not have been readable."""
-        return replace(self, images=len(images), channels=images.channels, seconds=seconds)
+        counts = replace(self, images=len(images), channels=images.channels)
+        return replace(counts, seconds=seconds, opened=images)
 
 
 def gather_facts(given: Settings, data: Images | Scanned, began: float) -> Facts:

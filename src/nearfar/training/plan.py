@@ -39,9 +39,8 @@ MOST_HELD_OUT, MIN_VALIDATION, SHARE_HELD_OUT = 512, 2, 10  # the health of one 
 class Plan:
     """A run before its first step.
 
-    settings: with nothing left to choose but what the pixels say (`with_pixels`). seconds: time for
-    the training, which the number of epochs is then fitted to. notes: what was chosen and why, a
-    line each.
+    settings: with nothing left to choose. seconds: time for the training, which the number of
+    epochs is then fitted to. notes: what was chosen and why, a line each.
     """
 
     settings: Settings
@@ -93,6 +92,10 @@ def plan_run(request: Request, facts: Facts, model: ModelChoice) -> Plan:
         notes.append(_reason(model, settings, facts, train))
     made = resolve_views(views, settings)
     check_num_views(made, method)
+    if facts.opened is not None:
+        moments = None if request.start is None else request.start.moments(facts.channels)
+        settings, scaled = _with_pixels(settings, facts.opened, moments)
+        notes = [*scaled, *notes]
     return Plan(settings, method, recipe, model.encoder, made, seconds, tuple(notes))
 
 
@@ -184,7 +187,7 @@ def _reason(model: ModelChoice, settings: Settings, facts: Facts, images: int) -
     )
 
 
-def with_pixels(
+def _with_pixels(
     settings: Settings, images: Images | Stream, moments: tuple[list[float], list[float]] | None
 ) -> tuple[Settings, list[str]]:
     """Return the settings with what the pixels say, and notes on it: the value range, the split,

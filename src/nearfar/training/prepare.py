@@ -12,7 +12,7 @@ from nearfar.training.batch_size import buildable, check_enough_images
 from nearfar.training.facts import gather_facts, seconds_left
 from nearfar.training.job import Job
 from nearfar.training.model_size import choose_model
-from nearfar.training.plan import plan_run, with_pixels
+from nearfar.training.plan import plan_run
 from nearfar.training.request import resolve
 from nearfar.training.run_data import find_data, open_data
 from nearfar.training.settings import Settings
@@ -35,11 +35,11 @@ def prepare(given: Settings, began: float) -> tuple[Job, Model]:
     model = choose_model(given, facts, Trials(given, request.method))
     images = open_data(replace(given, image_size=model.image_size), data)
     plan = plan_run(request, facts.of_opened(images, seconds_left(given, began)), model)
-    moments = None if request.start is None else request.start.moments(images.channels)
-    settings, notes = with_pixels(plan.settings, images, moments)
-    for note in (*notes, *plan.notes):
+    for note in plan.notes:
         log.info("%s", note)
 
-    job = Job(settings, plan.method, plan.recipe, plan.encoder, plan.views, images, plan.seconds)
+    job = Job(
+        plan.settings, plan.method, plan.recipe, plan.encoder, plan.views, images, plan.seconds
+    )
     with buildable():
         return job, job.model()

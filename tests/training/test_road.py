@@ -71,7 +71,7 @@ class Road:
 
 
 def carries(value):
-    """Whether it is the settings or made of them, or a tuple that holds such."""
+    """Return whether it is the settings or made of them, or a tuple that holds such."""
     several = value if isinstance(value, tuple) else (value,)
     return any(isinstance(part, CARRIERS) for part in several)
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import nearfar
+import nearfar.losses as L
 from nearfar.atomic import check_folder, translate_errors
 from nearfar.data.images import say_sample
 from nearfar.data.opening import open_images
@@ -201,6 +203,14 @@ MISTAKES = {
     lambda: open_images("photos", cache_dir="t.csv/x"): (
         "cannot write the cache in 't.csv/x' ([Errno 20] Not a directory: 't.csv/x'); set "
         "XDG_CACHE_HOME to another folder (in Python also cache_dir)"
+    ),
+    # losses
+    lambda: L.SimCLR()(torch.zeros(1, 3), torch.zeros(1, 3)): (
+        "the batch must hold 2 images or more, got 1"
+    ),
+    lambda: L.SimCLR(math.nan): "temperature must be a finite number above 0, got nan",
+    lambda: L.LORAC(prior="student"): (
+        "prior must be one of laplace, gaussian, constant, got 'student'"
     ),
     lambda: check_folder("no/such"): "cannot write into no/such: No such file or directory",
     write_to_a_full_disk: "cannot write page.html: No space left on device",

@@ -492,7 +492,7 @@ WORDED = {"test_messages.py"}
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in TESTS if path.name not in WORDED and path.parent.name != "losses"],
+    [path for path in TESTS if path.name not in WORDED],
     ids=lambda path: str(path.relative_to(TESTS[0].parent)),
 )
 def test_a_mistake_is_asserted_by_its_fact(path):

@@ -275,14 +275,14 @@ def test_a_batch_of_one(name):
     if name in ACCEPT_ONE:
         assert make(name)(*given).isfinite()
     else:
-        with pytest.raises(ValueError, match="the batch must hold 2 images or more, got 1"):
+        with pytest.raises(ValueError, match="2 images or more, got 1"):
             make(name)(*given)
 
 
 @every_loss
 @pytest.mark.usefixtures("unchecked")
 def test_an_empty_batch(name):
-    with pytest.raises(ValueError, match=r"the batch must hold . images? or more, got 0"):
+    with pytest.raises(ValueError, match=r"images? or more, got 0"):
         make(name)(*inputs(name, batch=0))
 
 
@@ -290,7 +290,7 @@ def test_an_empty_batch(name):
 @pytest.mark.usefixtures("unchecked")
 def test_unequal_shapes(name):
     first, second, *rest = inputs(name)
-    with pytest.raises(ValueError, match=r"must (have the same shape|be \[(views, )?batch, dim\])"):
+    with pytest.raises(ValueError, match=r"(the same shape|\[(views, )?batch, dim\])"):
         make(name)(first, second[..., :11, :], *rest)
     with pytest.raises(ValueError, match=r"must be"):
         make(name)(first[0], second, *rest)
@@ -300,7 +300,7 @@ def test_unequal_shapes(name):
 @pytest.mark.usefixtures("unchecked")
 def test_wrong_queues(name):
     *given, queue = inputs(name)
-    with pytest.raises(ValueError, match="queue must hold 1 key or more, got 0"):
+    with pytest.raises(ValueError, match=r"queue .* 1 key .* got 0"):
         make(name)(*given, queue[:0])
     with pytest.raises(ValueError, match=r"queue must be \[keys, 6\]"):
         make(name)(*given, queue[:, :5])
@@ -319,18 +319,16 @@ def test_a_missing_or_short_index_is_refused(name, index):
 
 X = torch.zeros(3, 6, 5)
 WRONG = {  # beside those that tests/methods/test_ranges.py reaches through the methods
-    "temperature must be a finite number above 0": [
+    "temperature must be .* above 0": [
         lambda: L.SimCLR(math.nan),
         lambda: L.SwAV(6, temperature=0.0),
     ],
     "beta must be above 0": [lambda: L.LORAC(beta=math.nan)],
-    "prior must be one of laplace, gaussian, constant": [lambda: L.LORAC(prior="student")],
+    "prior must .* laplace, gaussian, constant": [lambda: L.LORAC(prior="student")],
     "batchwise=True needs prior='laplace'": [lambda: L.LORAC(prior="gaussian", batchwise=True)],
-    "2 rows of an image or more": [lambda: L.LORAC(batchwise=True)(X[:1], X[0], X[0])],
+    "2 rows of an image": [lambda: L.LORAC(batchwise=True)(X[:1], X[0], X[0])],
     "large must be": [lambda: L.LORAC()(X, X[0], X[0], large=X[:, :4])],
-    "whitening 5 features needs more than 5 images at a time, got 2": [
-        lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])
-    ],
+    "whitening 5 features .* got 2": [lambda: L.WMSE(sub_batch=2)(X[0, :5], X[0, :5])],
     "temperature": [
         lambda: L.ISogCLR(8, 0.9),
         lambda: L.ISogCLR(8, 0.5, (0.001, 0.7)),
@@ -395,7 +393,7 @@ def test_any_whole_numbers_below_the_number_of_images_are_an_index(name):
 @pytest.mark.usefixtures("unchecked")
 def test_an_index_of_other_numbers_is_refused(name, kind):
     first, second, index = inputs(name)
-    with pytest.raises(ValueError, match="index must hold whole numbers, got"):
+    with pytest.raises(ValueError, match="index must hold whole numbers"):
         make(name)(first, second, index.to(kind))
 
 
@@ -423,11 +421,11 @@ WITH_TEMPERATURE = [
 @pytest.mark.usefixtures("unchecked")
 def test_a_temperature_that_is_no_plain_number_is_refused(name, value):
     given = {"SogCLR": {"num_images": 9}, "ISogCLR": {"num_images": 9}, "SwAV": {"dim": 4}}
-    with pytest.raises(ValueError, match="temperature must be a plain number, got a") as error:
+    with pytest.raises(ValueError, match=r"temperature must be .* number") as error:
         getattr(L, name)(**given.get(name, {}), temperature=value)
     assert "\n" not in str(error.value)
     if name in ("ReSSL", "SCE"):
-        with pytest.raises(ValueError, match="target_temperature must be a plain number"):
+        with pytest.raises(ValueError, match=r"target_temperature must be .* number"):
             getattr(L, name)(target_temperature=value)
 
 

@@ -4,14 +4,17 @@ them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import matplotlib.axes
 import matplotlib.figure
 import matplotlib.image
@@ -51,6 +54,8 @@ MOST_LINES = 12
 PANEL = 4.5, 4.0  # inches
 MOST_PANELS = 5  # in a line
 BINS = 40
+COLOURS = 10  # of the palette of most pictures; beyond, one of twenty
+VERDICT_COLOURS = {"yes": "tab:green", "no": "tab:red", "not decided": "gray"}
 Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
 
@@ -92,7 +97,7 @@ def write_outcome(
     write_file(path.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
     picture = path.with_suffix(".png")
     if lists:
-        draw_table(picture, table, lists, out)
+        draw_table(picture, table, lists, out, claims)
     metrics = {column.metric or table.metric for column in table.columns.values()}
     notes: dict[str, list[str]] = {}
     for row in (noted for noted in table.rows.values() if values and noted.note):
@@ -334,11 +339,18 @@ def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
     return dict(sorted(((path, table) for path, table in tables.items() if table), key=_in_order))
 
 
-def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
+def draw_table(
+    path: Path,
+    table: Table,
+    values: Lists,
+    out: Path,
+    claims: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Write a PNG of a figure, of a table with a question, or whose columns are steps of one
     quantity; else none.
 
-    out: folder of the runs, some of which have pictures of their own.
+    out: folder of the runs, some of which have pictures of their own. claims: the table's, with
+    their verdicts; those of a table with a question are drawn as differences with intervals.
     """
     columns = table.columns.values()
     kinds = {
@@ -354,8 +366,12 @@ def draw_table(path: Path, table: Table, values: Lists, out: Path) -> None:
         if (cell.row, cell.column) in values
         and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
+    tested = [claim for claim in claims if "interval" in claim]
     if table.measure in ("curve", "nuclear-norms"):
         figure = _by_column(table, values)
+    elif table.question and tested:
+        steps = len(columns) > 2 and len(kinds) == 1 and _places(table) is not None
+        figure = _differences(table, tested, values if steps else {})
     elif len(columns) > 2 and len(kinds) == 1 and len(table.rows) <= MOST_LINES:
         figure = _over_columns(table, values)
     elif maps:
@@ -389,41 +405,120 @@ def _means_and_spread(lists: Iterable[Sequence[float]]) -> tuple[list[float], li
 
 
 def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
-    """The mean of each cell, and its deviation, over the columns; the paper's full-scale numbers
-    dashed.
-    """
-    columns = table.columns.values()
+    """The means over the columns with their deviations; the paper's full-scale numbers dashed."""
     figure, (axes,) = _panels(1)
     paper = table.size == "full" and any(row.paper for row in table.rows.values())
-    for number, row in enumerate(table.rows.values()):
-        colour = f"C{number % 10}"
-        ours = {
-            column.title: seeds
-            for column in columns
-            if (seeds := values.get((row.name, column.name)))
-        }
-        if ours:
-            means, deviations = _means_and_spread(ours.values())
-            axes.errorbar(
-                list(ours),
-                means,
-                deviations,
-                color=colour,
-                marker="osD"[number // 10],
-                capsize=3,
-                label=row.title,
-            )
-        theirs = {
-            column.title: row.paper[column.name][0]
-            for column in columns
-            if column.name in row.paper
-        }
-        if theirs and paper:
-            axes.plot(list(theirs), list(theirs.values()), color=colour, linestyle="--", alpha=0.6)
-    axes.set(ylabel=", ".join(filter(None, (table.metric or table.measure, table.unit))))
+    _draw_lines(axes, table, values, deviations=True)
     axes.set_title(table.title + " (dashed: the paper)" * paper, size="medium", wrap=True)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # beside the lines
     return figure
+
+
+def _places(table: Table) -> list[float] | None:
+    """Return the one setting of the columns that doubles, or grows like it, from each to the next;
+    None without one.
+    """
+    columns = list(table.columns.values())
+    names = {name for column in columns for name in column.run}
+    settings = {name: [column.run.get(name) for column in columns] for name in sorted(names)}
+    varied = [each for each in settings.values() if any(value != each[0] for value in each)]
+    if len(varied) != 1 or not all(isinstance(value, (int, float)) for value in varied[0]):
+        return None
+    numbers = [float(value) for value in varied[0] if value is not None]
+    pairs = itertools.pairwise(numbers)
+    return numbers if numbers[0] > 0 and all(y >= 1.5 * x for x, y in pairs) else None
+
+
+def _draw_lines(
+    axes: matplotlib.axes.Axes, table: Table, values: Lists, deviations: bool = False
+) -> None:
+    """Draw a line of its own colour for each row over the columns, on logarithms where the columns
+    double; memory and time on logarithms too.
+    """
+    columns = list(table.columns.values())
+    places = _places(table) or list(range(len(columns)))
+    rows = list(table.rows.values())
+    paper = table.size == "full"
+    colours = matplotlib.colormaps["tab10" if len(rows) <= COLOURS else "tab20"]
+    for number, row in enumerate(rows):
+        style: dict[str, Any] = {"color": colours(number), "label": row.title}
+        ours = {
+            place: _mean_and_deviation(values[row.name, column.name])
+            for place, column in zip(places, columns, strict=True)
+            if values.get((row.name, column.name))
+        }
+        means = [mean for mean, _ in filter(None, ours.values())]
+        spread = [deviation or 0.0 for _, deviation in filter(None, ours.values())]
+        if means:
+            marker = "osD^v"[number % 5]
+            axes.errorbar(
+                list(ours), means, spread if deviations else None, marker=marker, capsize=3, **style
+            )
+        theirs = {
+            place: row.paper[column.name][0]
+            for place, column in zip(places, columns, strict=True)
+            if column.name in row.paper
+        }
+        if theirs and paper:
+            axes.plot(
+                list(theirs), list(theirs.values()), color=style["color"], linestyle="--", alpha=0.6
+            )
+    if _places(table):
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(places, [column.title for column in columns], fontsize=8)
+    axes.minorticks_off()
+    if table.measure.endswith(("-memory", "-time")):
+        axes.set_yscale("log")
+    axes.set(ylabel=", ".join(filter(None, (table.metric or table.measure, table.unit))))
+
+
+def _differences(
+    table: Table, tested: Sequence[Mapping[str, Any]], values: Lists
+) -> matplotlib.figure.Figure:
+    """The difference of each tested claim with its 95 per cent interval, coloured by its verdict,
+    and the bound that it is compared with; before it the means of `values`, if any.
+    """
+    bounds = {claim.text: _bound(claim, table) for claim in table.claims}
+    height = max(PANEL[1], 0.8 + 0.32 * len(tested))
+    figure = matplotlib.figure.Figure((11.5 if values else 8.5, height), 120, layout="constrained")
+    ratios = [1.0, 1.3] if values else [1.0]
+    panels = list(figure.subplots(1, len(ratios), squeeze=False, width_ratios=ratios).flat)
+    if values:
+        _draw_lines(panels[0], table, values)
+        panels[0].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    axes = panels[-1]
+    for place, claim in enumerate(tested):
+        low, high = claim["interval"]
+        colour = VERDICT_COLOURS[claim["holds"]]
+        axes.plot([low, high], [place, place], color=colour, linewidth=2)
+        axes.plot(claim["difference"], place, "o", color=colour)
+        for bound in bounds[claim["text"]]:
+            axes.plot([bound, bound], [place - 0.35, place + 0.35], color="black", linewidth=1.5)
+    axes.axvline(0, color="lightgray", zorder=0)
+    axes.set_yticks(
+        range(len(tested)),
+        ["\n".join(textwrap.wrap(claim["text"], 66)) for claim in tested],
+        fontsize=7,
+    )
+    axes.invert_yaxis()
+    units = dict.fromkeys(table.unit_of(column) for column in table.columns.values())
+    axes.set_xlabel(
+        f"{'ratio' if table.ratio else 'difference'}, {' or '.join(filter(None, units))}; "
+        "black: the claim's bound",
+        fontsize=8,
+    )
+    for verdict, colour in VERDICT_COLOURS.items():
+        axes.plot([], [], "o-", color=colour, label=verdict)
+    axes.legend(fontsize=7, title="the claim holds", title_fontsize=7)
+    return figure
+
+
+def _bound(claim: Claim, table: Table) -> tuple[float, ...]:
+    """Return what the difference of a claim is compared with."""
+    if claim.within is not None:
+        return (-claim.within[2], claim.within[2])
+    margin = claim.not_worse[2] if claim.not_worse is not None else 0.0
+    return (-margin if table.better == "higher" else margin,)
 
 
 def _over_rows(table: Table, values: Lists) -> matplotlib.figure.Figure:

@@ -1,10 +1,14 @@
 """Tables as pictures."""
 
+import contextlib
+
 import matplotlib.axes
+import matplotlib.figure
 import matplotlib.image
 import numpy as np
 import pytest
 
+from nearfar_papers import pages
 from nearfar_papers.pages import draw_table, side_by_side
 from tests.papers.conftest import paper
 
@@ -46,3 +50,38 @@ def test_a_histogram_holds_all_seeds_of_a_row_and_every_row(tmp_path, monkeypatc
     assert drawn["LORAC"][0] == [1, 2, 3] and drawn["MoCo-M"][0] == [4, 9]
     for _, edges, percent in drawn.values():
         assert edges[0] == 1 and edges[-1] == 9 and round(percent, 9) == 100
+
+
+def test_lines_over_doubling_columns_have_colours_of_their_own_and_logarithms(
+    tmp_path, monkeypatch
+):
+    figures = []
+    monkeypatch.setattr(
+        matplotlib.figure.Figure, "savefig", lambda figure, _: figures.append(figure)
+    )
+    monkeypatch.setattr(pages, "replacing", lambda path: contextlib.nullcontext(path))
+    for name, log in (("table-9", True), ("figure-1", False)):
+        table = paper("saclr" if log else "batch-sizes").tables[name]
+        table = table if log else table.small
+        values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells()}
+        draw_table(tmp_path / "figure.png", table, values, tmp_path)
+        axes = figures[-1].axes[0]
+        assert axes.get_xscale() == "log" and (axes.get_yscale() == "log") == log
+        handles, labels = axes.get_legend_handles_labels()
+        assert len({str(handle[0].get_color()) for handle in handles}) == len(labels) > 4
+
+
+def test_claims_are_drawn_with_their_intervals_and_bounds(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(
+        matplotlib.figure.Figure, "savefig", lambda figure, _: figures.append(figure)
+    )
+    monkeypatch.setattr(pages, "replacing", lambda path: contextlib.nullcontext(path))
+    table = paper("experiments").tables["3"]
+    text = "SigCLR with fixed temperature and bias is at most a point below SimCLR"
+    claim = {"text": text, "holds": "yes", "difference": 0.2, "interval": [-0.8, 1.2]}
+    values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells()}
+    draw_table(tmp_path / "figure.png", table, values, tmp_path, [claim])
+    lines = [line.get_xdata() for line in figures[0].axes[0].lines]
+    assert [-0.8, 1.2] in [list(line) for line in lines]
+    assert [-1.0, -1.0] in [list(line) for line in lines]

@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
-.PHONY: demo demo-photos test slow examples torture properties check docs wheel bench gpu clean
+.PHONY: demo demo-photos test slow examples torture properties fuzz check docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -31,6 +31,9 @@ torture: .venv/tested
 
 properties: .venv/tested
 	NEARFAR_PROPERTIES=hours NEARFAR_EXAMPLES=$(or $(COUNT),5000) $(PYTEST) tests/properties
+
+fuzz: .venv/tested
+	$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) --count $(or $(COUNT),-1) --out fuzz-findings.json
 
 check: .venv/tested
 	$(BIN)/ruff check .

@@ -19,7 +19,11 @@ from tools.wording import compared_texts, count_words
 
 FILES = sorted(SOURCE.rglob("*.py"))
 ROOT = SOURCE.parents[1]
-CLEAN = (SOURCE, PAPERS, *(ROOT / name for name in ("benchmarks", "examples", "tests", "tools")))
+CLEAN = (
+    SOURCE,
+    PAPERS,
+    *(ROOT / name for name in ("benchmarks", "examples", "fuzz", "tests", "tools")),
+)
 """Folders whose names and docstrings are held to the style of the house."""
 
 MAY_IMPORT = {

@@ -181,9 +181,9 @@ def words_of(options: Sequence[Any], arguments: Mapping[str, Any], root: Path) -
 def check_inside(value: str, root: Path) -> None:
     """Raise ValueError for a path that leads out of the folder, and for a name on the network."""
     if value.startswith("hf:"):
-        raise ValueError(f"{value}: this server does not use the network")
+        raise ValueError(f"{value!r:.200}: this server does not use the network")
     if not (root / os.path.expanduser(value)).resolve().is_relative_to(root):
-        raise ValueError(f"{value} is {OUTSIDE}, {root}")
+        raise ValueError(f"{value!r:.200} is {OUTSIDE}, {root}")
 
 
 def run_confined() -> None:

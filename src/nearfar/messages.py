@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SEED = 2**32 - 1  # that scikit-learn takes
+LONGEST_NAMES = 500  # characters of names from a file in a message
+LONGEST_LINE = 1000  # characters of an error's message that are passed on
 OF_MEMORY = (
     "can't allocate memory",
     "cannot allocate memory",
@@ -83,8 +85,19 @@ def check_column(
     """Raise ValueError for a column that a table does not have, with those that it has."""
     columns = list(columns)
     if column not in columns:
-        every = ", ".join(columns) or "none"
+        every = listed_names(columns)
         raise ValueError(f"{source} has no column '{column}'{purpose}; its columns: {every}")
+
+
+def listed_names(names: Iterable[str]) -> str:
+    """Join names from a file, such as those of columns, for one line; "none" without any.
+
+    >>> listed_names(["path", "label"])
+    'path, label'
+    """
+    whole = ", ".join(names)
+    shown = " ".join("".join(c if c.isprintable() else " " for c in whole).split()) or "none"
+    return shown if len(shown) <= LONGEST_NAMES else f"{shown[: LONGEST_NAMES - 3]}..."
 
 
 def listed(words: Sequence[str]) -> str:
@@ -100,8 +113,12 @@ def say_once(message: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return the first line of an error's message, or the name of its class if it has none.
+
+    Of a very long line, as where a library says what a file holds, the beginning.
+    """
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..."
 
 
 def lacking(error: BaseException | None) -> str:

@@ -86,12 +86,16 @@ def header(data: bytes | str | np.ndarray) -> Header:
     if (raw_image := raw(data)) is not None:
         width, height = raw_image.native
         bits = 16 if raw_image.wide else 8
-        return Header(height, width, raw_image.channels, bits, pages=raw_image.pages)
-    with Image.open(opened(data), formats=formats()) as image:
-        width, height = shown_size(image, data)
-        bands = 1 if _is_grayscale(image) else 3
-        exif = exif_of(image)  # before the pages, since looking for them goes on to the next one
-        return Header(height, width, bands, 8, exif, page_count(image))
+        seen = Header(height, width, raw_image.channels, bits, pages=raw_image.pages)
+    else:
+        with Image.open(opened(data), formats=formats()) as image:
+            width, height = shown_size(image, data)
+            bands = 1 if _is_grayscale(image) else 3
+            exif = exif_of(image)  # before the pages, since looking for them goes on to the next
+            seen = Header(height, width, bands, 8, exif, page_count(image))
+    if min(seen.height, seen.width, seen.bands, seen.pages) < 1:
+        raise ValueError("it has no pixels")
+    return seen
 
 
 def _is_grayscale(image: Image.Image) -> bool:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Shaped
 from PIL import Image, UnidentifiedImageError
 
@@ -172,7 +171,7 @@ def is_lossless(data: bytes | str) -> bool:
             if image.format == "WEBP":
                 return _has_lossless_webp(data)
             return image.format in _EXACT
-    except (OSError, ValueError, SyntaxError):
+    except Exception:  # Pillow raises anything on damaged data
         return False
 
 
@@ -260,8 +259,8 @@ def upright(
 
 
 def _png(data: bytes | str) -> Raw | None:
-    """A PNG of 16 bits: grayscale by Pillow, others, of which it makes 8 bits, by torchvision;
-    alpha on white.
+    """A PNG of 16 bits: grayscale as Pillow gives it, others, of which it makes 8 bits, by their
+    high and low bytes; alpha on white.
     """
     if (kind := _png_kind(data)) is None:  # it is cut off
         return None
@@ -276,17 +275,9 @@ def _png(data: bytes | str) -> Raw | None:
             with Image.open(opened(data), formats=["PNG"]) as image:
                 numbers = np.asarray(image)
                 return upright(numbers.astype(np.uint16, copy=False)[None], orientation)
-        from torchvision.io import ImageReadMode, decode_png
-
-        encoded = (
-            np.frombuffer(data, np.uint8)
-            if isinstance(data, bytes)
-            else np.fromfile(data, np.uint8)
-        )
-        planes = decode_png(torch.tensor(encoded), ImageReadMode.UNCHANGED).numpy()
+        planes = _png_samples(data)
         if len(planes) % 2:
             return upright(planes, orientation)
-        planes = planes.astype(np.uint16, copy=False)
         colours, alpha = planes[:-1], planes[-1]
         for top in range(0, len(alpha), _ROWS):  # in place, as wider numbers of all take gigabytes
             rows = slice(top, top + _ROWS)
@@ -297,6 +288,37 @@ def _png(data: bytes | str) -> Raw | None:
 
     channels, on_black = 1 if kind in (0, 4) else 3, functools.partial(read, ground=0)
     return Raw(channels, native, True, True, read, read_on_black=on_black if kind & 4 else None)
+
+
+def _png_samples(data: bytes | str) -> Shaped[np.ndarray, "samples height width"]:
+    """The samples of a PNG of 16 bits in colour or with alpha, uint16.
+
+    Pillow keeps one byte of a sample, the one that a raw mode names: it decodes the image once for
+    the high and once for the low bytes. Gray with alpha has four bytes, as many as it keeps of a
+    pixel. libpng, by torchvision, would end the process at damaged pixels.
+    """
+    with Image.open(opened(data), formats=["PNG"]) as image:
+        if not image.tile:
+            raise OSError("it holds no pixels")
+        mode = str(image.tile[0][3])
+    if mode.startswith("LA"):
+        four = _png_bytes(data, "RGBA").astype(np.uint16)
+        return np.stack([four[..., 0] << 8 | four[..., 1], four[..., 2] << 8 | four[..., 3]])
+    high, low = (_png_bytes(data, f"{mode.partition(';')[0]};16{half}") for half in "BL")
+    numbers = high.astype(np.uint16)
+    numbers <<= 8
+    numbers |= low
+    return np.ascontiguousarray(numbers.transpose(2, 0, 1))
+
+
+def _png_bytes(data: bytes | str, mode: str) -> Shaped[np.ndarray, "height width bytes"]:
+    """The bytes of a PNG's pixels that a raw mode of Pillow names."""
+    with Image.open(opened(data), formats=["PNG"]) as image:
+        tiles: Any = image.tile
+        for place, tile in enumerate(tiles):  # tuples, from Pillow 11 on with names
+            named = (*tile[:3], mode)
+            tiles[place] = tile._make(named) if hasattr(tile, "_make") else named
+        return np.asarray(image)
 
 
 def _png_kind(data: bytes | str) -> int | None:

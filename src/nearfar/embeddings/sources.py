@@ -27,7 +27,7 @@ from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
 from nearfar.evaluation import Vectors, find_vectors
-from nearfar.messages import check_column
+from nearfar.messages import check_column, listed_names
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.progress import log, say_read
 from nearfar.run import Run, load
@@ -239,7 +239,7 @@ class OfVectors(WithoutRun):
             if texts := vectors.texts:
                 raise ValueError(
                     f"{self.name} has no column of a usual name, such as 'path', with the names "
-                    f"of its images: rename the right one of {', '.join(texts)}, or give the "
+                    f"of its images: rename the right one of {listed_names(texts)}, or give the "
                     "vectors alone, in the order of the images"
                 )
             if len(images) != count:

@@ -24,7 +24,7 @@ from nearfar.data.names import match
 from nearfar.data.sources import files
 from nearfar.data.table import as_arrays
 from nearfar.evaluation import extract_view
-from nearfar.messages import did_you_mean, raise_as_value_error
+from nearfar.messages import did_you_mean, listed_names, raise_as_value_error
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
 from nearfar.progress import log
@@ -264,7 +264,7 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
             f"`columns={str(path)!r}` has more than one column '{twice}'; rename one of them"
         )
     if _column_of_names(table) is None:
-        names = ", ".join(table.column_names)
+        names = listed_names(table.column_names)
         raise ValueError(
             f"`columns={str(path)!r}` needs the image names in a column 'name' (or 'path'); it "
             f"has {names}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -13,8 +16,9 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import load_file
 from timm.layers import resample_patch_embed
-from timm.models import adapt_input_conv, load_model_config_from_hf, load_state_dict
+from timm.models import adapt_input_conv, clean_state_dict, load_model_config_from_hf
 from timm.models._hub import load_model_config_from_path
 from torch import Tensor, nn
 
@@ -335,19 +339,53 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     none.
     """
     try:
-        content = load_state_dict(str(path), use_ema=False)
+        content: Any = load_file(path) if path.suffix == ".safetensors" else load_plain(path)
+        key = next((name for name in ("state_dict", "model") if name in content), None)
+        named = clean_state_dict(content if key is None else content[key])
     except Exception as error:  # anything, for what is no such file
         if lacking(error):  # of the machine, and not of the file
             raise
         raise ValueError(
             f"cannot read weights from {path}: use .safetensors or a .pth of plain tensors"
         ) from error
-    tensors = {key: value for key, value in content.items() if isinstance(value, Tensor)}
+    tensors = {key: value for key, value in named.items() if isinstance(value, Tensor)}
     return {
         k: v
         for k, v in tensors.items()
         if v.layout == torch.strided and not (v.is_meta or v.is_quantized)
     }
+
+
+def load_plain(path: Path) -> Any:
+    """Return what torch.save wrote, tensors and plain values alone, on the CPU.
+
+    Raises anything for other files.
+    """
+    if is_zip(path):
+        with zipfile.ZipFile(path) as archive:
+            claimed = sum(member.file_size for member in archive.infolist())
+        if claimed > path.stat().st_size:  # torch packs nothing, and sets aside what it claims
+            raise ValueError(f"it claims {claimed:,} bytes, more than it holds")
+    with _Bounded(io.FileIO(path)) as file:
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def is_zip(path: Path) -> bool:
+    """Return whether a file begins as what torch.save writes; its older forms do not."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+class _Bounded(io.BufferedReader):
+    """A file that sets aside no more memory than it fills: a damaged one asks for any number of
+    bytes.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            return super().read()
+        left = os.fstat(self.fileno()).st_size - self.tell()
+        return super().read(min(size, max(0, left)))
 
 
 def load_tensors(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> str:

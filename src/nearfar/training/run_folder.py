@@ -21,6 +21,7 @@ from torch import Tensor
 from nearfar.atomic import NotWrittenError, check_text, replacing, translate_errors, write_file
 from nearfar.data.table import digest
 from nearfar.messages import lacking
+from nearfar.networks.pretrained import is_zip, load_plain
 
 # held by the process that writes the folder; the file stays, the lock ends with the process
 LOCK = ".lock"
@@ -208,7 +209,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint at {path}; nothing to resume from")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not is_zip(path):  # older forms claim sizes that they do not have
+            raise ValueError("it is no zip file")
+        state = load_plain(path)
     except Exception as error:  # anything, for what is no such file
         if lacking(error):  # of the machine, and not of the file
             raise

@@ -36,7 +36,7 @@ from nearfar.data.resources import machine_memory
 from nearfar.data.sources.source import Source, labels_as_column, numbered_names
 from nearfar.data.table import SMALL, USUAL
 from nearfar.data.value_range import FormatRequest, PixelFormat
-from nearfar.messages import first_line, raise_as_value_error, say_once
+from nearfar.messages import first_line, listed_names, raise_as_value_error, say_once
 from nearfar.progress import tracked
 from nearfar.views import with_channels
 
@@ -249,13 +249,13 @@ class ArrayFile(Arrays):
         parts = _parts(content.files)
         if not parts:
             raise ValueError(
-                f"it needs a key 'images' or 'x'; its keys: {', '.join(content.files)}"
+                f"it needs a key 'images' or 'x'; its keys: {listed_names(content.files)}"
             )
         wanted = _LABEL_KEYS if label is None else (label,)
         keys = {part: _find(content.files, wanted, part) for part in parts}
         if label is not None and None in keys.values():
             raise ValueError(
-                f"it has no key '{label}' for labels; its keys: {', '.join(content.files)}"
+                f"it has no key '{label}' for labels; its keys: {listed_names(content.files)}"
             )
         labels = _labels_in(content, keys, self.path, label)
         check_alike({part: own for part, own in labels.items() if own is not None}, self.path)

@@ -359,7 +359,8 @@ def scanned(source: EncodedSource, folder: Path) -> tuple[pyarrow.Table, Keep]:
 
 
 def _table_of_rows(owners: Sequence[_FileStamp], rows: Sequence[Row]) -> pyarrow.Table:
-    """Rows as a table, each with the stamp of its file."""
+    """Rows as a table, each with the stamp of its file; names as text that a table holds."""
+    rows = [row if row.name is None else row._replace(name=printable(row.name)) for row in rows]
     columns: list[Any] = [*zip(*owners, strict=True), *zip(*rows, strict=True)]
     columns = columns or [[]] * len(SCANNED)
     arrays = [

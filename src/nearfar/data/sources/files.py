@@ -27,7 +27,14 @@ from nearfar.data.sources.encoded import EncodedImage, EncodedSource
 from nearfar.data.sources.source import prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
 from nearfar.data.text import encoding_of, text_of
-from nearfar.messages import check_column, did_you_mean, first_line, raise_as_value_error, say_once
+from nearfar.messages import (
+    check_column,
+    did_you_mean,
+    first_line,
+    listed_names,
+    raise_as_value_error,
+    say_once,
+)
 from nearfar.progress import progress
 
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -192,7 +199,7 @@ class PathTable(EncodedSource):
         self.file, self.listed = file, read_table(file, label_column)
         self.path_column = path_column(self.listed.schema)
         if self.path_column is None:
-            columns = ", ".join(self.listed.column_names) or "none"
+            columns = listed_names(self.listed.column_names)
             raise ValueError(
                 f"'{file}' has no column of paths, such as 'path' or 'file_name'; its "
                 f"columns: {columns}"

@@ -22,7 +22,7 @@ from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
-from nearfar.messages import check_column, first_line, raise_as_value_error, say_once
+from nearfar.messages import check_column, first_line, listed_names, raise_as_value_error, say_once
 
 if TYPE_CHECKING:
     import datasets
@@ -434,7 +434,7 @@ def image_column(features: Features, source: object) -> str:
             if others := [name for name in group if name != chosen]:
                 say_once(f"images are those of column '{chosen}', and not of {', '.join(others)}")
             return chosen
-    raise ValueError(f"'{source}' has no column of images; its columns: {', '.join(features)}")
+    raise ValueError(f"'{source}' has no column of images; its columns: {listed_names(features)}")
 
 
 def images_in(schema: pyarrow.Schema) -> str | None:

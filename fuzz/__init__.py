@@ -1,0 +1,5 @@
+"""Fuzzing of all that reads foreign bytes: images, tables, archives, settings, weights and run
+folders.
+
+python -m fuzz --seconds 60 --out fuzz.json
+"""

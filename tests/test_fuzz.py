@@ -1,0 +1,79 @@
+"""Fuzzing of all readers for about a minute, and every input that failed once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tools.house import SOURCE
+
+ROOT = SOURCE.parents[1]
+KEPT = ROOT / "fuzz" / "findings"
+
+
+def fuzzed(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "fuzz", *map(str, words)], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def test_every_input_that_failed_once_is_taken_now():
+    kept = [path for path in KEPT.glob("*/*") if path.is_file()]
+    assert sum(path.stat().st_size for path in kept) < 100_000
+    done = fuzzed("--replay")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == f"{len(kept)} inputs, 0 findings"
+
+
+def test_a_second_of_each_target_finds_nothing(tmp_path):
+    pytest.importorskip("atheris", reason="fuzzing needs atheris, which is made for Linux")
+    out, findings = tmp_path / "fuzz.json", tmp_path / "findings"
+    done = fuzzed("--seconds", 1, "--out", out, "--findings", findings)
+    texts = [path.read_text(errors="replace")[-3000:] for path in findings.rglob("*.txt")]
+    assert done.returncode == 0, done.stdout[-3000:] + "\n".join(texts)
+    report = json.loads(out.read_text())
+    assert report["inputs"] == sum(part["inputs"] for part in report["targets"].values())
+    assert all(part["inputs"] > 0 for part in report["targets"].values()), report
+
+
+FAILING = """
+import sys
+from pathlib import Path
+from fuzz.judge import Judge
+from fuzz.targets import Target
+
+uses = {
+    "error": lambda data, scratch: {}["key"],
+    "nameless": lambda data, scratch: int("x"),
+    "lines": lambda data, scratch: ["one\\ntwo"],
+    "outside": lambda data, scratch: Path(sys.argv[1] + "-outside").write_text("x") and None,
+    "beside": lambda data, scratch: Path("beside").write_text("x") and None,
+    "started": lambda data, scratch: __import__("subprocess").run(["true"]) and None,
+    "memory": lambda data, scratch: len(bytes(1200 * 2**20)) and None,
+    "fine": lambda data, scratch: (scratch / "file").write_text("x") and None,
+}
+for name, use in uses.items():
+    scratch = Path(sys.argv[1]) / name
+    scratch.mkdir()
+    judge = Judge(Target(lambda *given: None, lambda: [b""], "file"), scratch)
+    judge.target = judge.target._replace(use=use)
+    with judge.at_work():
+        failure = judge.failure(b"")
+    print(name, "-" if failure is None else failure.key)
+"""
+
+
+def test_each_kind_of_failure_is_noticed(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    keys = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert keys.pop("fine") == "-"
+    assert keys.pop("beside").startswith("outside")
+    assert keys.pop("started").startswith("outside: subprocess.Popen")
+    assert keys.pop("error").startswith("KeyError")
+    assert keys.pop("nameless").startswith("names no file")
+    assert keys.pop("lines").startswith("not one line")
+    assert keys == {"outside": "outside: open", "memory": "memory"}

@@ -26,6 +26,7 @@ def test_every_input_that_failed_once_is_taken_now():
     assert done.stdout.splitlines()[-1] == f"{len(kept)} inputs, 0 findings"
 
 
+@pytest.mark.slow
 def test_a_second_of_each_target_finds_nothing(tmp_path):
     pytest.importorskip("atheris", reason="fuzzing needs atheris, which is made for Linux")
     out, findings = tmp_path / "fuzz.json", tmp_path / "findings"

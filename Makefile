@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
-.PHONY: demo demo-photos test slow examples torture properties fuzz check docs wheel bench gpu clean
+.PHONY: demo demo-photos test slow examples torture properties fuzz check audit docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -40,6 +40,10 @@ check: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+audit: .venv/audited
+	$(BIN)/zizmor --offline --persona pedantic .github
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
 wheel: .venv/tested
 	$(BIN)/python -m tools.check_wheel
 
@@ -62,6 +66,11 @@ gpu: .venv/tested
 
 .venv/tested: .venv/installed
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+.venv/audited: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt zizmor pip-audit
 	touch $@
 
 .venv/benchmarks: .venv/installed

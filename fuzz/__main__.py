@@ -39,6 +39,9 @@ LIBRARIES = ["atheris", "numpy", "pillow", "pillow-heif", "pyarrow", "pydicom", 
 LIBRARIES += ["safetensors", "tifffile", "timm", "torch"]
 CRASHES = ("crash-*", "timeout-*", "oom-*", "leak-*")  # files that libFuzzer writes
 KEPT = Path(__file__).parent / "findings"  # inputs that failed once, by target
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "fuzz.json"
+PAGE = RESULTS.parents[1] / "security.md"
+MARK = "<!-- Below: written by python -m fuzz --page -->"
 LOG = "libfuzzer.log"
 MOST_RESTARTS = 20  # of a target whose process dies
 RESIDENT_MB = 4096  # of a process, at which libFuzzer ends it
@@ -50,6 +53,10 @@ def main(words: Sequence[str] | None = None) -> int:
     _take_memory_as_needed()
     if options.replay:
         return replay()
+    if options.page:
+        text = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+        PAGE.write_text(text + MARK + table_of(json.loads(RESULTS.read_text())), encoding="utf-8")
+        return 0
     try:
         import atheris
     except ImportError:
@@ -94,6 +101,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--replay", action="store_true", help="try what was found before, and nothing else"
     )
+    parser.add_argument("--page", action="store_true", help="write docs/security.md of RESULTS")
     parser.add_argument("--out", type=Path, help="a JSON file of what was done and found")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--corpus", type=Path, help="a folder of inputs to go on from")
@@ -128,6 +136,24 @@ def replay() -> int:
         shutil.rmtree(home, ignore_errors=True)
     print(f"{count} inputs, {failed} findings")
     return int(failed > 0)
+
+
+def table_of(report: dict[str, Any]) -> str:
+    """What a report says, for docs/security.md."""
+    parts = report["targets"]
+    total = sum(len(part["findings"]) for part in parts.values())
+    names = ", ".join(f"{name} {number}" for name, number in report["libraries"].items())
+    lines = [
+        f"`{report['command']}`, {report['date']}, commit {report['commit'][:9]}: "
+        f"{report['inputs']:,} inputs, {total} findings. Python {report['python']}, {names}.",
+        "",
+        "| target | inputs | seconds | findings |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, part in parts.items():
+        numbers = f"{part['inputs']:,} | {part['seconds']:.0f} | {len(part['findings'])}"
+        lines.append(f"| {name} | {numbers} |")
+    return "\n\n" + "\n".join(lines) + "\n"
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:

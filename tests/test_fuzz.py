@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from fuzz.__main__ import MARK, PAGE, RESULTS, table_of
 from tools.house import SOURCE
 
 ROOT = SOURCE.parents[1]
@@ -36,6 +37,12 @@ def test_a_second_of_each_target_finds_nothing(tmp_path):
     report = json.loads(out.read_text())
     assert report["inputs"] == sum(part["inputs"] for part in report["targets"].values())
     assert all(part["inputs"] > 0 for part in report["targets"].values()), report
+
+
+def test_the_page_has_the_numbers_of_the_file():
+    report = json.loads(RESULTS.read_text())
+    assert PAGE.read_text(encoding="utf-8").partition(MARK)[2] == table_of(report)
+    assert report["inputs"] == sum(part["inputs"] for part in report["targets"].values()) > 10**5
 
 
 FAILING = """

@@ -139,7 +139,7 @@ def replay() -> int:
 
 
 def table_of(report: dict[str, Any]) -> str:
-    """What a report says, for docs/security.md."""
+    """The page's lines of a report, for docs/security.md."""
     parts = report["targets"]
     total = sum(len(part["findings"]) for part in parts.values())
     names = ", ".join(f"{name} {number}" for name, number in report["libraries"].items())

@@ -202,8 +202,9 @@ def _all(*uses: Callable[[], Any]) -> list[str]:
 
 
 def must_name(name: str, error: Exception) -> str:
-    """Return the message of an error; the error itself is raised where it does not name a file."""
-    if name not in str(error) or str(error).startswith("[Errno"):
+    """Return the message of an error; raise where it names neither a file nor a run."""
+    named = name in str(error) or "the data of this run" in str(error)
+    if not named or str(error).startswith("[Errno"):
         raise AssertionError(f"the message names no file: {error!r:.300}") from error
     return str(error)
 

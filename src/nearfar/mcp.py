@@ -199,7 +199,7 @@ def run_confined() -> None:
         tempfile.tempdir = scratch
         own = [root, scratch, *sys.path, *sysconfig.get_paths().values()]
         own += [sys.prefix, sys.base_prefix]
-        own += ["/usr", "/lib", "/proc", "/sys", "/dev", "/etc", "/opt"]
+        own += ["/usr", "/lib", "/proc", "/sys", "/dev/null", "/dev/urandom", "/etc", "/opt"]
         own += [os.path.expanduser(f"~/{name}") for name in (".cache", ".config")]
         own += [os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")]
         sys.addaudithook(confined_to(own))

@@ -285,7 +285,7 @@ def names_paths(file: Path) -> bool:
     """Return whether a Parquet file holds paths and no bytes of images."""
     try:
         schema = pyarrow.parquet.read_schema(file)
-    except (pyarrow.ArrowException, OSError):  # damaged, as whoever reads it says
+    except (pyarrow.ArrowException, ValueError, OSError):  # damaged, as whoever reads it says
         return False
     types = pyarrow.types
     tests = (types.is_struct, types.is_binary, types.is_large_binary)

@@ -129,6 +129,24 @@ def test_a_tiff_has_a_channel_for_each_page_or_sample(tmp_path, kind, layout):
         np.testing.assert_allclose(images.gather(torch.arange(3)), planes / 250, atol=0.51 / 65535)
 
 
+def test_eight_bits_keep_their_range_beside_images_of_more(tmp_path):
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide/0.png").write_bytes(png16(np.full((8, 8, 3), 2000, np.uint16)))
+    dark_and_light = np.stack([np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8)])
+    encoded = tmp_path / "eight"
+    encoded.mkdir()
+    for i, pixels in enumerate(dark_and_light):
+        Image.fromarray(pixels).save(encoded / f"{i}.png")
+    others = [str(encoded)]
+    for name, kind in (("bytes", np.uint8), ("truths", bool)):
+        np.savez(tmp_path / f"{name}.npz", images=dark_and_light.astype(kind))
+        others.append(str(tmp_path / f"{name}.npz"))
+    for other in others:
+        images = open_images([str(tmp_path / "wide"), other], value_range=(0, 4000), image_size=8)
+        seen = images.gather(torch.arange(3)).mean((1, 2, 3))
+        torch.testing.assert_close(seen, torch.tensor([0.5, 0.0, 1.0]), rtol=0, atol=2e-5)
+
+
 def test_every_channel_has_a_range_of_its_own(tmp_path):
     scale = np.array([1, 10, 100, 2, 5], np.uint16)[:, None, None]
     planes = np.stack(

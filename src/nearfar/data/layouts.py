@@ -10,7 +10,7 @@ from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from nearfar.data.value_range import STEPS, PixelFormat, sixteen_bits
-from nearfar.views import from_range, resize_square, with_channels
+from nearfar.views import from_range, resize_square, unit, with_channels
 
 COLOUR = (3, 4)  # channels of colour images, without and with transparency
 
@@ -105,9 +105,16 @@ def to_pixels(
 
 
 def in_range(planes: Tensor, form: PixelFormat) -> Shaped[Tensor, "images c s s"]:
-    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1."""
+    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1.
+
+    Those of uint8 and bool keep the whole range of their type, as pictures of 8 bits do.
+    """
     out = []
     for piece in pieces(planes):
+        if planes.dtype in (torch.uint8, torch.bool):
+            pixels = with_channels(unit(as_bytes(piece)), form.channels)
+            out.append(sixteen_bits(resize_square(pixels, form.size)))
+            continue
         numbers = piece.to(torch.float32)
         if not numbers.isfinite().all():
             raise ValueError("images must hold finite numbers")

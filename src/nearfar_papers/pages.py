@@ -99,9 +99,6 @@ def write_outcome(
     if lists:
         draw_table(picture, table, lists, out, claims)
     metrics = {column.metric or table.metric for column in table.columns.values()}
-    notes: dict[str, list[str]] = {}
-    for row in (noted for noted in table.rows.values() if values and noted.note):
-        notes.setdefault(row.note, []).append(row.title)
     runs, spent = _runs_and_seconds(results)
     write_page(
         path,
@@ -113,7 +110,7 @@ def write_outcome(
         images=_images(paper, table),
         how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
         lines=_laid_out(table, values) if values else [],
-        notes=notes,
+        notes=_notes(table) if values else {},
         chosen=_chosen(table),
         picture=picture.name if lists and picture.is_file() else "",
         claims=claims,
@@ -126,6 +123,15 @@ def write_outcome(
         ),
     )
     return path
+
+
+def _notes(table: Table) -> dict[str, list[str]]:
+    """Return the titles of the rows that have a note, by the note."""
+    notes: dict[str, list[str]] = {}
+    for row in table.rows.values():
+        if row.note:
+            notes.setdefault(row.note, []).append(row.title)
+    return notes
 
 
 def _runs_and_seconds(results: Results) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:

@@ -302,7 +302,9 @@ def read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
     """
     with raise_as_value_error(f"cannot read '{file}'"):
         if file.suffix.lower() == ".parquet":
-            return pyarrow.parquet.read_table(file)
+            table = pyarrow.parquet.read_table(file)
+            _ = table.column_names  # where one is no text, it is refused here, with the file's name
+            return table
         content = _in_utf8(file)
         if file.suffix.lower() == ".jsonl":
             return pyarrow.json.read_json(_opened(content))

@@ -1,6 +1,6 @@
 """The check of types and shapes that tests/conftest.py puts around the functions of the rooms that
-compute with arrays. Types elsewhere are mypy's work: checked at each call as well, they cost a third
-of the time of those tests.
+compute with arrays. Types elsewhere are mypy's work: checking them at each call as well makes tests
+slower.
 """
 
 import jaxtyping

@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 
 import nearfar
+from fuzz import seeds
 from nearfar.cli import main
 from nearfar.data import list_splits, open_images
 from nearfar.messages import load_yaml
@@ -285,22 +286,7 @@ def test_an_alias_is_no_harm(tmp_path):
     assert load_yaml(path)["std"] == [0.5, 0.5, 0.5]
 
 
-PAPER = """
-title: a paper
-tables:
-  table-1:
-    title: accuracy
-    source: Table 1
-    unit: "%"
-    protocol: [knn]
-    metric: knn
-    seeds: 1
-    first_seed: 0
-    common: {epochs: 1, limit: 64}
-    columns: {digits: {data: digits}}
-    rows: {simclr: {title: SimCLR, run: {method: simclr}}}
-    small: {seeds: 1, columns: {digits: {data: digits}}}
-"""
+PAPER = seeds.PAPER.decode()
 ELSEWHERE = [
     "../x",
     "../../x",

@@ -112,16 +112,13 @@ def in_range(planes: Tensor, form: PixelFormat) -> Shaped[Tensor, "images c s s"
     out = []
     for piece in pieces(planes):
         if planes.dtype in (torch.uint8, torch.bool):
-            pixels = with_channels(unit(as_bytes(piece)), form.channels)
-            out.append(sixteen_bits(resize_square(pixels, form.size)))
-            continue
-        numbers = piece.to(torch.float32)
-        if not numbers.isfinite().all():
-            raise ValueError("images must hold finite numbers")
-        small = resize_square(
-            from_range(with_channels(numbers, form.channels), form.value_range or ()), form.size
-        )
-        out.append(sixteen_bits(small))
+            scaled = with_channels(unit(as_bytes(piece)), form.channels)
+        else:
+            numbers = piece.to(torch.float32)
+            if not numbers.isfinite().all():
+                raise ValueError("images must hold finite numbers")
+            scaled = from_range(with_channels(numbers, form.channels), form.value_range or ())
+        out.append(sixteen_bits(resize_square(scaled, form.size)))
     return torch.from_numpy(np.concatenate(out))
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,7 @@ _CHUNK = 2**21  # elements of a queue that are converted at a time
 _failed = False
 
 Affine = tuple[float | Tensor, float] | Tensor
+Result = TypeVar("Result")
 Attended = tuple[Float[Tensor, " rows"], Float[Tensor, "rows dim"]]
 
 
@@ -76,6 +77,17 @@ def takes_blocks(blocks: Blocks) -> bool:
     return not blocks.in_groups and takes(blocks.views[0].device, blocks.dim, blocks.dtype)
 
 
+def _tried(work: Callable[[], Result]) -> Result | None:
+    """Return what the kernel makes; None, from now on for all pairs, where it fails."""
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _give_up(error)
+        return None
+
+
 def _give_up(error: Exception) -> None:
     """Leave all pairs to the tiles from now on, and say so."""
     global _failed
@@ -107,13 +119,7 @@ def visit(
     """
     if not takes_blocks(blocks):
         return None
-    try:
-        return _visit(blocks, form, numbers, affine, sums, gradient)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        _give_up(error)
-        return None
+    return _tried(lambda: _visit(blocks, form, numbers, affine, sums, gradient))
 
 
 def _visit(
@@ -231,13 +237,7 @@ def attend(
     """The two results of `attention.attend_tiles`; None where tiles have to do it."""
     if not takes(query.device, query.shape[1], query.dtype):
         return None
-    try:
-        return _attend(query, keys, temperature, own, raw, exact)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        _give_up(error)
-        return None
+    return _tried(lambda: _attend(query, keys, temperature, own, raw, exact))
 
 
 def _attend(

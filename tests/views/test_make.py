@@ -3,7 +3,8 @@ import torch
 from torchvision.transforms.v2 import functional as V
 
 from nearfar.views import View, ViewPlan, make, make_views, plan, plan_names
-from nearfar.views.sampling import sample_view, uniform_table
+from nearfar.views.make import apply_views
+from nearfar.views.sampling import sample_view, sample_views, uniform_table
 
 
 def unit(channels):
@@ -86,6 +87,23 @@ def test_rows_of_a_batch_are_what_the_whole_batch_gives_them(pictures, name, siz
     part = make_views(images[3:7], the_plan, seeded(2), *unit(channels), rows=slice(3, 7), total=10)
     for whole, some in zip(full, part, strict=True):
         torch.testing.assert_close(some, whole[3:7], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [None, slice(2, 6)])
+def test_batches_sampled_together_have_the_views_of_each_alone(pictures, rows):
+    """Each batch by its own generator: those of steps ahead are what each step would sample."""
+    images, the_plan = pictures(6, 3, 32), plan("microscope+microscope-small", 32, 3)
+    own = images if rows is None else images[rows]
+    sizes = [(32, 32)] * 2
+    together = sample_views(the_plan, [seeded(s) for s in range(3)], 6, sizes, rows)
+    assert len(together) == 3 * len(own)
+    for step in range(3):
+        sampled = together[step * len(own) : (step + 1) * len(own)]
+        ahead = apply_views(own, the_plan, sampled, *unit(3))
+        alone = make_views(own, the_plan, seeded(step), *unit(3), rows, 6)
+        assert all(map(torch.equal, ahead, alone))
+        part = apply_views(own[1:3], the_plan, sampled[1:3], *unit(3))
+        assert all(torch.allclose(a, b[1:3], atol=1e-5) for a, b in zip(part, ahead, strict=True))
 
 
 def test_a_batch_in_many_chunks_is_a_batch_in_one(pictures, monkeypatch):

@@ -22,7 +22,7 @@ from nearfar.views.photometric import (
     noise_,
     solarize_,
 )
-from nearfar.views.sampling import ViewParameters, sample_view, uniform_table
+from nearfar.views.sampling import SampledViews, ViewParameters, sample_views
 from nearfar.views.view import View, ViewPlan
 
 TRIAL_COPIES, TRIALS = 6, 4  # of an image in a batch, and of the batch
@@ -200,26 +200,50 @@ def make_views(
     >>> first.shape
     torch.Size([5, 3, 32, 32])
     """
-    if isinstance(plan, ViewFunction) and not isinstance(images, Tensor):
+    if isinstance(plan, ViewFunction):
+        return _by_function(images, plan, generator, mean, std, rows)
+    sources = _sources(images, plan)
+    batch, _ = _check(sources[0], mean, std)
+    sizes = [_size(source) for source in sources]
+    sampled = sample_views(plan, [generator], batch if total is None else total, sizes, rows)
+    return apply_views(images, plan, sampled, mean, std)
+
+
+def _by_function(
+    images: Tensor | Sequence[Tensor],
+    plan: ViewFunction,
+    generator: torch.Generator,
+    mean: Sequence[float],
+    std: Sequence[float],
+    rows: slice | None,
+) -> list[Tensor]:
+    if not isinstance(images, Tensor):
         raise ValueError(
             f"the view function {plan.name} makes views from whole images, not from crops"
         )
-    sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
-    if len(sources) != len(plan):
-        raise ValueError(f"the plan has {len(plan)} views, and crops for {len(sources)} were given")
+    _check(images, mean, std)
+    shift, scale = _moments(mean, std, images.device)
+    start = 0 if rows is None or rows.start is None else rows.start
+    made = plan.views(images, generator, start)
+    return [torch.addcmul(shift, view, scale) for view in made]
+
+
+@torch.no_grad()
+def apply_views(
+    images: Tensor | Sequence[Tensor],
+    plan: ViewPlan,
+    sampled: SampledViews,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> list[Tensor]:
+    """Make the views of `make_views` from parameters that `sample_views` has sampled for these
+    images.
+    """
+    sources = _sources(images, plan)
     batch, channels = _check(sources[0], mean, std)
-    device = sources[0].device
-    moments = [[-m / s for m, s in zip(mean, std, strict=True)], [1 / s for s in std]]
-    shift, scale = send(torch.tensor(moments), device)[..., None, None]
-    if isinstance(plan, ViewFunction):
-        made = plan.views(
-            sources[0], generator, 0 if rows is None or rows.start is None else rows.start
-        )
-        return [torch.addcmul(shift, view, scale) for view in made]
-    table = uniform_table(plan, generator, batch if total is None else total, rows)
+    shift, scale = _moments(mean, std, sources[0].device)
     views = []
     for i, (view, source) in enumerate(zip(plan.views, sources, strict=True)):
-        height, width = source.shape[2:]
         side = _side(view, source)
         is_cropped = not isinstance(images, Tensor)
         if is_cropped and source.shape != (batch, channels, side, side):
@@ -227,13 +251,10 @@ def make_views(
                 f"crops for this view must be {[batch, channels, side, side]}, got "
                 f"{list(source.shape)}"
             )
-        sampled = sample_view(view, table[:, i], height, width)
-        out = torch.empty(batch, channels, side, side, device=device)
-        limit = _CPU_VALUES * torch.get_num_threads() if device.type == "cpu" else _DEVICE_VALUES
-        step = max(1, limit // (channels * max(side * side, height * width)))
-        for start in range(0, batch, step):
-            part = slice(start, start + step)
-            piece = sampled[part]
+        parameters = sampled.of_view(i)
+        out = torch.empty(batch, channels, side, side, device=source.device)
+        for part in _chunks(source, side):
+            piece = parameters[part]
             pixels = (
                 whole(source[part], piece.flip)
                 if is_cropped
@@ -242,6 +263,33 @@ def make_views(
             torch.addcmul(shift, _change(pixels, view, piece), scale, out=out[part])
         views.append(out)
     return views
+
+
+def _sources(images: Tensor | Sequence[Tensor], plan: ViewPlan) -> list[Tensor]:
+    """The images that each view is made from."""
+    sources = [images] * len(plan) if isinstance(images, Tensor) else list(images)
+    if len(sources) != len(plan):
+        raise ValueError(f"the plan has {len(plan)} views, and crops for {len(sources)} were given")
+    return sources
+
+
+def _size(images: Tensor) -> tuple[int, int]:
+    height, width = images.shape[-2:]
+    return height, width
+
+
+def _moments(mean: Sequence[float], std: Sequence[float], device: torch.device) -> Tensor:
+    """Shift and scale of values in 0..1 for the normalisation: [2, channels, 1, 1]."""
+    moments = [[-m / s for m, s in zip(mean, std, strict=True)], [1 / s for s in std]]
+    return send(torch.tensor(moments), device)[..., None, None]
+
+
+def _chunks(source: Tensor, side: int) -> list[slice]:
+    """Slices of the images that are worked on at a time."""
+    batch, channels, height, width = source.shape
+    limit = _CPU_VALUES * torch.get_num_threads() if source.device.type == "cpu" else _DEVICE_VALUES
+    step = max(1, limit // (channels * max(side * side, height * width)))
+    return [slice(start, start + step) for start in range(0, batch, step)]
 
 
 def _change(pixels: Tensor, view: View, sampled: ViewParameters) -> Tensor:

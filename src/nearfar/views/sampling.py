@@ -8,7 +8,8 @@ on the device, nor on its neighbours, nor on which rows of the batch this proces
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -60,6 +61,50 @@ class ViewParameters:
 
     def __getitem__(self, rows: slice) -> ViewParameters:
         return ViewParameters(**{name: value[rows] for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class SampledViews:
+    """The parameters of all views of some images, sampled before any view is made.
+
+    parameters: for each view those of more images, of which these are the `rows`. Those of
+    several batches stand one after the other, and each batch is a slice.
+    """
+
+    parameters: tuple[ViewParameters, ...]
+    rows: slice
+
+    def __len__(self) -> int:
+        return self.rows.stop - self.rows.start
+
+    def __getitem__(self, rows: slice) -> SampledViews:
+        start = self.rows.start
+        return replace(self, rows=slice(start + rows.start, start + rows.stop))
+
+    def of_view(self, position: int) -> ViewParameters:
+        """The parameters of one view of these images."""
+        return self.parameters[position][self.rows]
+
+
+def sample_views(
+    plan: ViewPlan,
+    generators: Sequence[torch.Generator],
+    total: int,
+    sizes: Sequence[tuple[int, int]],
+    rows: slice | None = None,
+) -> SampledViews:
+    """Sample all views of one batch for each generator: of `total` images, or of their `rows`.
+
+    A batch depends on its own generator alone, whatever is sampled along with it. sizes: height and
+    width of the images that each view is cut from.
+    """
+    tables = [uniform_table(plan, generator, total, rows) for generator in generators]
+    table = tables[0] if len(tables) == 1 else torch.cat(tables)
+    parameters = (
+        sample_view(view, table[:, i], *size)
+        for i, (view, size) in enumerate(zip(plan.views, sizes, strict=True))
+    )
+    return SampledViews(tuple(parameters), slice(0, len(table)))
 
 
 def uniform_table(

@@ -57,6 +57,7 @@ def read(answer):
     return json.loads(answer.content[0].text)
 
 
+@pytest.mark.slow
 def test_an_agent_finds_the_copies_and_nothing_outside(place):
     before = sorted(place.rglob("*"))
     scratch = set(Path(tempfile.gettempdir()).glob("nearfar-mcp-*"))

@@ -156,7 +156,13 @@ def test_every_check_can_fail():
     assert {*WRONG} == {*CHECKS}
 
 
-@pytest.mark.parametrize("check", WRONG)
+SLOW = {*TOGETHER, "compiled"}  # they start processes or a compiler
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=[pytest.mark.slow] * (check in SLOW)) for check in WRONG],
+)
 def test_a_mistake_is_found_and_said_in_one_line(check):
     loss, words = WRONG[check]
     report = check_loss(loss, reference=simclr, skip=only(check))
@@ -176,6 +182,7 @@ def test_a_correct_loss_has_no_failure_but_those_that_it_means():
     assert str(report).splitlines()[0] == "Plain"
 
 
+@pytest.mark.slow
 def test_losses_share_processes_and_each_has_its_own_report():
     cases = {
         "gathers": Case(SimCLR(gather=True)),

@@ -5,6 +5,7 @@ python -m tools.house.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,26 +22,37 @@ def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
-def imported(path: Path) -> set[str]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, not to be changed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
     """Names of all modules and of names in them that a file imports when it runs, at the top or in
     a function.
     """
-    names = set()
-    for node in _at_run_time(ast.parse(path.read_text())):
+    names: set[str] = set()
+    for node in _at_run_time(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def _at_run_time(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those below `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+        if not (isinstance(child, ast.If) and _is_for_types_alone(child.test)):
             yield child
             yield from _at_run_time(child)
+
+
+def _is_for_types_alone(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def circles() -> list[list[str]]:

@@ -2,6 +2,7 @@
 the JSON.
 """
 
+import functools
 import json
 import math
 import re
@@ -46,6 +47,11 @@ def anew(tmp_path_factory):
     return out
 
 
+@functools.cache
+def claims_of_the_page():
+    return pages.claims_in(PAPERS)
+
+
 def table_of(path):
     read = paper(path.split("/")[0])
     name, *small = path.split("/")[1].removesuffix(".json").split(".")
@@ -74,12 +80,10 @@ def test_the_page_lists_every_claim_of_every_table():
         for claim in table.claims
     }
     listed = {
-        (title, claim["text"])
-        for title, claims in pages.claims_in(PAPERS).items()
-        for claim in claims
+        (title, claim["text"]) for title, claims in claims_of_the_page().items() for claim in claims
     }
     assert listed == every
-    tested = [c for claims in pages.claims_in(PAPERS).values() for c in claims if "p" in c]
+    tested = [c for claims in claims_of_the_page().values() for c in claims if "p" in c]
     assert [claim["holm"] == "survives" for claim in tested] == holm([c["p"] for c in tested])
 
 
@@ -108,6 +112,7 @@ def test_every_printed_command_is_one_of_todays(page, monkeypatch, capsys):
     assert len(called) == sum(line.startswith("nearfar") for line in lines)
 
 
+@functools.cache
 def values_of(path):
     cells = json.loads((PAPERS / f"{path}.json").read_text())["cells"]
     return {
@@ -134,7 +139,7 @@ def check(number, source):
         measure, _, words = measure.partition(" of ")
         every = [
             claim
-            for claims in pages.claims_in(PAPERS).values()
+            for claims in claims_of_the_page().values()
             for claim in claims
             if words in claim["text"]
         ]

@@ -141,6 +141,7 @@ def test_a_table_is_written_with_paper_and_ours(again):
     assert state_of(tables["table-2"], Path("reproduced")) == "run (claims: yes 1)"
 
 
+@pytest.mark.slow
 def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, monkeypatch):
     assert (
         nearfar_papers.reproduce("own.yaml/table-2")["own/table-2"]["cells"]
@@ -161,6 +162,7 @@ def test_nothing_is_run_twice_and_the_written_table_keeps_the_numbers(again, mon
     assert cells == again["own/table-3"]["cells"]
 
 
+@pytest.mark.slow
 def test_a_number_says_what_it_was_made_with_and_which_test_images_were_right(again):
     (number,) = again["own/table-3"]["cells"]["simclr/digits"]["seeds"].values()
     right = unpacked(number["right"])
@@ -216,6 +218,7 @@ def test_damaged_predictions_are_one_line(tmp_path, damage):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_tables_can_be_judged_anew_without_running_anything(again):
     for name in ("table-1", "table-3"):
         for path in Path("reproduced/own").glob(f"{name}.*"):

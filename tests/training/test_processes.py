@@ -124,6 +124,7 @@ def test_two_processes_are_one(name, synced, two_processes):
 
 
 @pytest.mark.parametrize("name", IN_PARTS)
+@pytest.mark.slow
 def test_two_processes_in_micro_batches_are_one(name, two_processes):
     single = train(name, 0, 1)
     for states in two_processes:
@@ -131,6 +132,7 @@ def test_two_processes_in_micro_batches_are_one(name, two_processes):
 
 
 @pytest.mark.parametrize("name", TAUGHT)
+@pytest.mark.slow
 def test_two_processes_with_a_teacher_in_micro_batches_are_one(name, two_processes):
     single, alone = train(name, 0, 1, taught=True), train(name, 0, 1)
     assert (single["losses"] - alone["losses"]).abs().min() > 1e-6  # the teacher does matter
@@ -139,6 +141,7 @@ def test_two_processes_with_a_teacher_in_micro_batches_are_one(name, two_process
 
 
 @pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.slow
 def test_batch_statistics_of_groups_shuffled_over_two_processes_are_those_of_one(
     name, two_processes
 ):

@@ -11,6 +11,7 @@ what differs from a run on the CPU differs for a reason.
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,14 @@ WAITS |= {
     "aten::_linalg_svd",
     "aten::linalg_eig",
 }
+LAUNCH_NOTHING = {  # they change shapes or strides, or make memory that nothing is written to
+    *("view", "_unsafe_view", "_reshape_alias", "expand", "transpose", "t", "permute", "slice"),
+    *("select", "unsqueeze", "squeeze", "detach", "alias", "as_strided", "split", "unbind"),
+    *("split_with_sizes", "diagonal", "unfold", "lift_fresh", "empty", "empty_like", "new_empty"),
+    *("empty_strided", "new_empty_strided", "unsqueeze_", "squeeze_", "set_", "is_same_size"),
+}
 _watched: list[list[tuple[str, str]]] = []
+_counted: list[Counter[str]] = []
 _numbers = torch.Generator()  # of the device's own random numbers
 _there = False
 _refused: Collection[torch.dtype] = ()
@@ -127,6 +135,9 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
         to_cpu or name in WAITS or _by_mask(name, given) or _is_sent(name, given, named)
     ):
         _note(name)
+    for counter in _counted:
+        if (short := name.removeprefix("aten::")) not in LAUNCH_NOTHING:
+            counter[short] += _launches_of(short, given)
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
         raw["device"] = CPU
@@ -140,6 +151,33 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     return tree.tree_map_only(
         Tensor, lambda tensor: held[id(tensor)] if id(tensor) in held else StandIn(tensor), result
     )
+
+
+def _launches_of(name: str, given: tuple) -> int:
+    """The launches of an operation: one; of one on lists, that of every tensor where partners
+    differ in strides or dtype, as CUDA has it.
+    """
+    lists = [
+        part for part in given if isinstance(part, list) and part and isinstance(part[0], Tensor)
+    ]
+    if not name.startswith("_foreach") or not lists:
+        return 1
+    alike = all(
+        len({(tensor.stride(), tensor.dtype) for tensor in partners}) == 1
+        for partners in zip(*lists, strict=True)
+    )
+    return 1 if alike else len(lists[0])
+
+
+@contextmanager
+def launches() -> Iterator[Counter[str]]:
+    """Count the launches on the device, by the name of the operation."""
+    counter: Counter[str] = Counter()
+    _counted.append(counter)
+    try:
+        yield counter
+    finally:
+        _counted.remove(counter)
 
 
 @contextmanager

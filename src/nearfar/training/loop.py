@@ -20,7 +20,7 @@ from nearfar.methods import Model, Recipe
 from nearfar.networks import Encoder, layer_scales, save_encoder
 from nearfar.training import run_folder
 from nearfar.training.health import validation_health
-from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor
+from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor, set_rates
 from nearfar.training.processes import Process
 from nearfar.training.progress import StepBudget, TrainingProgress
 from nearfar.training.readout import saved_encoder
@@ -177,8 +177,7 @@ def fit(
             lr = settings.lr * rate_factor(
                 position, pace.scheduled, warmup_steps, settings.final_lr, *shape
             )
-            for group in optimizer.param_groups:
-                group["lr"] = (settings.lr if group.get("constant_lr") else lr) * group["lr_scale"]
+            set_rates(optimizer, lr, settings.lr)
             model.set_schedules(epoch, settings.epochs)
 
             model.train()

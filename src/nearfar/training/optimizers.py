@@ -15,6 +15,7 @@ import timm.optim
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from nearfar.messages import check_known
 
@@ -47,6 +48,7 @@ def build_optimizer(
     weight_decay: float,
     rules: GroupRules = GroupRules(),
     fused: bool = False,
+    on_device: bool = False,
 ) -> torch.optim.Optimizer:
     """Build an optimiser over all parameters of modules that take a gradient.
 
@@ -55,7 +57,9 @@ def build_optimizer(
     weight_decay: left off for parameters with one dimension or none, unless the rules or "larc"
     decay all ("lars" never decays them). rules: exceptions; the groups hold them as `constant_lr`
     and `lr_scale`. fused: take torch's own ("sgd", "adam", "adamw") as one kernel; the parameters
-    are on their device then. Raises ValueError for an unknown name.
+    are on their device then. on_device: hold the learning rates of "muon", "lars" and torch's fused
+    ones as tensors beside the parameters, as a step that is captured must. Raises ValueError for an
+    unknown name.
     """
     if name == "larc":
         rules = replace(rules, decay_all=True)
@@ -75,7 +79,24 @@ def build_optimizer(
         "muon": Muon,
     }
     check_known("optimizer", name, kinds)
-    return kinds[name](groups, lr=lr)
+    optimizer = kinds[name](groups, lr=lr)
+    if on_device and (name in ("lars", "muon") or (fused and name in ("sgd", "adam", "adamw"))):
+        for group in optimizer.param_groups:
+            group["lr"] = torch.full((), lr, device=group["params"][0].device)
+    return optimizer
+
+
+def set_rates(optimizer: torch.optim.Optimizer, lr: float, constant: float) -> None:
+    """Set the learning rate of each group, `constant` where the schedule leaves a module alone.
+
+    A rate that is a tensor keeps its place; nothing waits for a GPU.
+    """
+    for group in optimizer.param_groups:
+        rate = (constant if group.get("constant_lr") else lr) * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def parameter_groups(
@@ -199,7 +220,11 @@ class LARS(_ByGroup):
             moving = [self.state[p]["momentum"] for p in chosen]
             torch._foreach_mul_(moving, MOMENTUM)
             torch._foreach_add_(moving, updates)
-            torch._foreach_add_(chosen, moving, alpha=-group["lr"])
+            rate = group["lr"]
+            if isinstance(rate, Tensor):
+                torch._foreach_sub_(chosen, torch._foreach_mul(moving, rate))
+            else:
+                torch._foreach_sub_(chosen, moving, alpha=rate)
 
 
 MUON_STEPS = 5
@@ -226,69 +251,122 @@ class Muon(_ByGroup):
 
     def descend(self, group: dict[str, Any], params: list[Tensor]) -> None:
         """Take the step of some parameters of a group."""
-        matrices: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for p in params:
             if p.ndim > 1:
-                matrices[p.flatten(1).shape].append(p)
-            else:
-                self._adamw(p, group)
-        for shape, weights in matrices.items():
-            directions = orthogonal(torch.stack([self._direction(w) for w in weights]))
-            rate = group["lr"] * 0.2 * max(shape) ** 0.5
-            for w, direction in zip(weights, directions.unbind(), strict=True):
-                w.mul_(1 - group["lr"] * group["weight_decay"]).sub_(
-                    direction.view(w.shape), alpha=rate
-                )
+                by_shape[p.shape].append(p)
+        if vectors := [p for p in params if p.ndim < 2]:
+            self._adamw(vectors, group)
+        if by_shape:
+            self._orthogonal(by_shape, group)
 
-    def _direction(self, w: Tensor) -> Tensor:
-        """Return the gradient with (Nesterov's) momentum, as a matrix."""
-        assert w.grad is not None
-        if "momentum" not in self.state[w]:
-            self.state[w]["momentum"] = torch.zeros_like(w)
-        moving = self.state[w]["momentum"].mul_(MOMENTUM).add_(w.grad)
-        return (w.grad + MOMENTUM * moving).flatten(1)
+    def _orthogonal(self, by_shape: dict[torch.Size, list[Tensor]], group: dict[str, Any]) -> None:
+        """Take the step of matrices, all of one shape together."""
+        weights = [w for members in by_shape.values() for w in members]
+        gradients = [w.grad for w in weights if w.grad is not None]
+        for w in weights:
+            if "momentum" not in self.state[w]:
+                self.state[w]["momentum"] = torch.zeros_like(w)
+        moving = [self.state[w]["momentum"] for w in weights]
+        torch._foreach_mul_(moving, MOMENTUM)
+        torch._foreach_add_(moving, gradients)
+        directions = torch._foreach_mul(moving, MOMENTUM)  # with Nesterov's momentum
+        torch._foreach_add_(directions, gradients)
 
-    def _adamw(self, p: Tensor, group: dict[str, Any]) -> None:
-        assert p.grad is not None
-        state, (first, second) = self.state[p], (MOMENTUM, 0.999)
-        if (
-            "step" not in state
-        ):  # torch leaves a number of this name on the CPU when it loads a state
-            state |= {
-                "step": torch.zeros(()),
-                "mean": torch.zeros_like(p),
-                "square": torch.zeros_like(p),
-            }
-        state["step"] += 1
-        state["mean"].lerp_(p.grad, 1 - first)
-        state["square"].lerp_(p.grad.square(), 1 - second)
-        steps = float(state["step"])
-        spread = (state["square"] / (1 - second**steps)).sqrt_().add_(1e-8)
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        p.addcdiv_(state["mean"], spread, value=-group["lr"] / (1 - first**steps))
+        coming = iter(directions)
+        stacks = [
+            torch.stack([next(coming) for _ in members]).flatten(2) for members in by_shape.values()
+        ]
+        updates = orthogonal_stacks(stacks)
+        sizes = [0.2 * max(stack.shape[1:]) ** 0.5 for stack in stacks]
+        lr, decay = group["lr"], group["weight_decay"]
+        if isinstance(lr, Tensor):
+            torch._foreach_mul_(updates, sizes)
+            torch._foreach_mul_(updates, lr)
+        steps = [
+            step.view(shape)
+            for shape, update in zip(by_shape, updates, strict=True)
+            for step in update.unbind()
+        ]
+        torch._foreach_mul_(weights, 1 - lr * decay)
+        if isinstance(lr, Tensor):
+            torch._foreach_sub_(weights, steps)
+            return
+        rates = [lr * size for size, part in zip(sizes, stacks, strict=True) for _ in part]
+        for w, step, rate in zip(weights, steps, rates, strict=True):
+            w.sub_(step, alpha=rate)
+
+    def _adamw(self, vectors: list[Tensor], group: dict[str, Any]) -> None:
+        """Take the step of vectors, by torch's kernel."""
+        states = [self.state[p] for p in vectors]
+        for p, state in zip(vectors, states, strict=True):
+            if "step" not in state:
+                state |= {"mean": torch.zeros_like(p), "square": torch.zeros_like(p)}
+            # torch leaves a number of this name on the CPU when it loads a state
+            state["step"] = state.get("step", torch.zeros(())).to(p.device)
+        adamw(
+            vectors,
+            [p.grad for p in vectors if p.grad is not None],
+            [state["mean"] for state in states],
+            [state["square"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            amsgrad=False,
+            beta1=MOMENTUM,
+            beta2=0.999,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def orthogonal(
     matrices: Float[Tensor, "number rows columns"],
 ) -> Float[Tensor, "number rows columns"]:
     """Replace the singular values of each matrix by values close to 1 (0.7 to 1.2), in the type of
-    the matrices.
+    the matrices, by `orthogonal_stacks`.
+    """
+    return orthogonal_stacks([matrices])[0]
+
+
+def orthogonal_stacks(stacks: Sequence[Tensor]) -> list[Tensor]:
+    """Replace the singular values of the matrices of several stacks [number, rows, columns], those
+    of one shorter side together.
 
     Five steps of the Newton-Schulz iteration X <- P X with P = a + b A + c A A and A = X X^T, on X
     of norm 1. All P commute, so that their product and A are followed alone, which are small where
     X is long: A <- P A P. Singular values below about 0.001 of the norm end lower. A matrix of
     zeros stays one. Source: Jordan et al. 2024.
     """
+    units: list[Tensor] = []
+    by_side: dict[int, list[int]] = defaultdict(list)
+    for number, stack in enumerate(stacks):
+        x = stack.mT if stack.shape[1] > stack.shape[2] else stack
+        units.append(x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7))
+        by_side[x.shape[1]].append(number)
+    results = list(stacks)
+    for members in by_side.values():
+        grams = [units[number] @ units[number].mT for number in members]
+        product = _newton_schulz(torch.cat(grams) if len(grams) > 1 else grams[0])
+        parts = product.split([len(units[number]) for number in members])
+        for number, part in zip(members, parts, strict=True):
+            x = part @ units[number]
+            tall = stacks[number].shape[1] > stacks[number].shape[2]
+            results[number] = x.mT if tall else x
+    return results
+
+
+def _newton_schulz(gram: Tensor) -> Tensor:
+    """Return the product of all P for matrices A [number, side, side]."""
     a, b, c = MUON_COEFFICIENTS
-    tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    gram, product = x @ x.mT, None
+    product = None
     for step in range(MUON_STEPS):
         factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         factor.diagonal(dim1=1, dim2=2).add_(a)
         product = factor if product is None else factor @ product
         if step < MUON_STEPS - 1:
             gram = factor @ gram @ factor
-    x = product @ x
-    return x.mT if tall else x
+    assert product is not None
+    return product

@@ -87,6 +87,7 @@ def test_test_images_that_are_copies_of_training_images_are_leaks(checked):
     assert set(leaks.split) == {"test"} and (leaks.measure < 0.2).all()
 
 
+@pytest.mark.slow
 def test_copies_under_two_labels_contradict_each_other(checked):
     copies = named(checked, "copies disagree")
     assert sorted(zip(copies.name, copies.label, copies.other, strict=True)) == [

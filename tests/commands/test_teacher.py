@@ -80,6 +80,7 @@ def test_vectors_are_matched_by_name_and_kept_as_unit_rows_in_the_order_of_the_i
     assert (run.settings.teacher_temperature, run.settings.teacher_weight) == (0.05, None)
 
 
+@pytest.mark.slow
 def test_a_run_folder_and_weights_by_name_are_teachers(photos):
     first = trained(photos, "first")
     images = open_images(photos, image_size=16).split_holdout(8, 0)[0]

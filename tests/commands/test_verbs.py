@@ -119,6 +119,7 @@ def test_evaluate_compares_with_what_needs_no_training(run):
     assert run.results == [results]
 
 
+@pytest.mark.slow
 def test_a_run_from_weights_is_compared_with_them(run, images_file, tmp_path):
     """Without any training to speak of, the encoder is its starting weights, and the row says
     so.

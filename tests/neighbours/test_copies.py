@@ -187,6 +187,7 @@ def of_colours():
             yield tuple(200 - 8 * step if band == hue else 40 + 2 * step for band in range(3))
 
 
+@pytest.mark.slow
 def test_sprites_in_other_colours_are_no_copies_and_their_own_versions_are():
     colours = list(of_colours())
     made = [sprite(colour) for colour in colours]

@@ -60,6 +60,7 @@ def test_a_mistake_is_one_line_before_anything_is_written(name, says, tmp_path):
     assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_arguments(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
     options = {"epochs": 1, "batch_size": 8, "workers": 0, "beside": "none", "held_out": 8}

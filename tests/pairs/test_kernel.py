@@ -51,6 +51,7 @@ def lines_of(script, *given, **environment):
 
 
 @needs_triton
+@pytest.mark.slow
 def test_values_and_gradients_equal_float64_in_the_interpreter():
     """Every reduction and every loss on pairs, with last tiles that are not full, in several parts.
 
@@ -79,6 +80,7 @@ FORMS = [  # form, sums, gradient, in float32's quality, for both generations of
 
 
 @needs_triton
+@pytest.mark.slow
 def test_it_compiles_without_spills_and_within_the_memory_of_small_gpus(tmp_path):
     cases = [
         [

@@ -88,6 +88,7 @@ def test_an_error_in_the_last_step_is_raised_and_the_run_is_whole(photos):
     same_runs(nearfar.resume("run"), nearfar.pretrain(photos, out="plain", **SETTINGS))
 
 
+@pytest.mark.slow
 def test_a_hook_stops_all_processes_and_torchrun_ends_well(photos):
     seen = []
 

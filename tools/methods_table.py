@@ -33,6 +33,10 @@ shortened runs warm up for at most a quarter of their epochs and drop the rate a
 come from the original files only if the images are not cached (`--no-cache`), otherwise from images resized to the
 recipe's size; incomplete batches are dropped.
 
+*Computation* is that of the encoder for one image in a step, in forward passes over a view of full size: a backward
+pass counts as two, a small view by its share of the pixels; heads and loss are not counted. Methods that are compared at
+equal epochs have spent these numbers.
+
 The table omits hyperparameters that are off, and the projector if it is 512-128; its last column counts the differences
 from the paper, which the sections list.
 """
@@ -47,13 +51,23 @@ def methods_page() -> str:
             _citation(fact["paper"]),
             ", ".join(fact["needs"]) or "-",
             _views(fact["views"]),
+            f"{fact['computation']:.1f}",
             _numbers(fact["defaults"]),
             str(len(fact["differs"]) or "-"),
         )
         for name, fact in facts.items()
     ]
     table = _table(
-        ("method", "paper", "needs", "views", "default hyperparameters", "differences"), rows
+        (
+            "method",
+            "paper",
+            "needs",
+            "views",
+            "computation",
+            "default hyperparameters",
+            "differences",
+        ),
+        rows,
     )
     return "\n".join([HEAD, table, *(_section(name, fact) for name, fact in facts.items())])
 

@@ -145,6 +145,16 @@ def test_the_row_form_finds_the_z_of_theorem_1():
     torch.testing.assert_close(gradients, torch.autograd.grad(DCL(0.25)(*views), views))
 
 
+def test_the_row_form_says_how_far_its_normalisers_are_apart():
+    loss = SACLR(8, "row", "all", rho=0.0)
+    loss(*torch.randn(2, 6, 4), torch.arange(6))
+    expected = loss.partition.double().numpy().std()
+    assert loss.monitored["partition_deviation"].item() == pytest.approx(expected)
+    matrix = SACLR(8)
+    matrix(*torch.randn(2, 6, 4))
+    assert "partition_deviation" not in matrix.monitored
+
+
 def test_a_rho_of_1_computes_no_update(monkeypatch):
     views = torch.randn(2, 6, 4)
     moved = []

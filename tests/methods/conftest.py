@@ -24,6 +24,7 @@ TINY = {
 OWN = {
     "ressl": {"small_views": 0},
     "sce": {"predictor": (), "small_views": 0},
+    "simclr": {"small_views": 0},
     "simsiam": {"predictor": (8, 16)},
     "wmse": {"projector": (32, 4)},  # whitening needs more images than features
 }

@@ -5,6 +5,7 @@ Every entry of REFERENCES takes (method, state at the start, epoch, epochs) and 
 (embeddings, index) -> loss, to be called once for each step.
 """
 
+import itertools
 import math
 
 import torch
@@ -27,6 +28,20 @@ def two_views(loss):
         return lambda embeddings, index: loss(method, kept, *embeddings["projection"], index)
 
     return reference
+
+
+def simclr(method, state, epoch, epochs):
+    """The mean over every two views, but for two small ones."""
+
+    def step(embeddings, index):
+        pairs = itertools.combinations(enumerate(embeddings["projection"]), 2)
+        return mean(
+            plain.simclr(a, b, method.temperature)
+            for (first, a), (_, b) in pairs
+            if first < method.large_views
+        )
+
+    return step
 
 
 def both_ways(loss, first, second):
@@ -85,8 +100,10 @@ def against_keys(loss):
 
 
 def sce(method, query, key, queue):
-    """Eq. 6-9; with free mu and eta the sum of Proposition 1."""
+    """Eq. 6-9; with free mu and eta the sum of Proposition 1. Half way lam is half way."""
     t, target, lam = method.temperature, method.target_temperature, method.lam
+    if method.final_lam is not None:
+        lam = (lam + method.final_lam) / 2
     if method.mu is None and method.eta is None:
         return plain.sce(query, key, queue, t, target, lam)
     mu, eta = (1 - lam if weight is None else weight for weight in (method.mu, method.eta))
@@ -192,7 +209,7 @@ def cosine(m, queue, prediction, other):
 
 
 REFERENCES = {
-    "simclr": two_views(lambda m, kept, a, b, index: plain.simclr(a, b, m.temperature)),
+    "simclr": simclr,
     "dcl": two_views(dcl),
     "dclw": two_views(dcl),
     "saclr": two_views(saclr),
@@ -230,6 +247,7 @@ REFERENCES = {
     "swav": swav,
 }
 VARIANTS = {
+    "simclr": [{}, {"large_views": 3}, {"large_views": 2, "small_views": 2}],
     "saclr": [
         {"negatives": "all"},
         {"negatives": "all", "scale": "row", "initial_partition": 0.3},
@@ -274,5 +292,6 @@ VARIANTS = {
         {"lam": 0.25, "mu": 0.4, "eta": 1.5},
         {"mu": 0.0},
         {"lam": 1.0},
+        {"lam": 0.2, "final_lam": 0.9},
     ],
 }

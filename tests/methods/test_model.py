@@ -5,9 +5,12 @@ stands.
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from nearfar.methods import Model, method_class
+from nearfar.methods.registry import computation_of
 from nearfar.networks import SplitBatchNorm
+from nearfar.views import compose
 
 
 class Brightness(nn.Module):
@@ -23,6 +26,16 @@ class Brightness(nn.Module):
     def forward(self, images):
         self.calls.append(tuple(images.shape))
         return self.net(images.mean((2, 3)))
+
+
+class Convolutions(nn.Sequential):
+    """A backbone whose computation grows with the pixels, far above that of the heads."""
+
+    num_features = 8
+
+    def __init__(self):
+        convolutions = [nn.Conv2d(8, 8, 9, padding=4) for _ in range(8)]
+        super().__init__(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
@@ -41,6 +54,31 @@ def test_crops_are_embedded_with_one_pass_per_size_and_returned_in_order():
     # Keys come from the first two large crops, in one pass.
     assert model.momentum_encoder.networks[0].calls == [(12, 1, 8, 8)]
     torch.testing.assert_close(embeddings["key"][1], model.momentum_encoder(views[1]))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "by_hand"),
+    [
+        ("simclr", {}, 6),
+        ("simclr", {"large_views": 3, "small_views": 4}, 9 + 12 * (96 / 224) ** 2),
+        ("moco-v2", {}, 4),
+        ("byol", {}, 8),
+        ("jcl", {"key_views": 3}, 6),
+    ],
+)
+def test_computation_is_what_torch_counts_in_a_step(method, options, by_hand):
+    method = method_class(method).from_recipe(**options)
+    assert computation_of(method) == pytest.approx(by_hand)
+    net = Convolutions()
+    model = Model(method, net, num_images=8)
+    sides = [64 * side // 224 for side, *_ in compose(method.views, 224, 3).crops(224)]
+    with FlopCounterMode(display=False) as one:
+        net(torch.randn(8, 8, 64, 64))
+    with FlopCounterMode(display=False) as step:
+        views = [torch.randn(8, 8, side, side, requires_grad=True) for side in sides]
+        model.compute_loss(model(views), torch.arange(8)).backward()
+    counted = step.get_total_flops() / one.get_total_flops()
+    assert counted == pytest.approx(by_hand, rel=0.05)  # heads and loss are counted too
 
 
 PER_VIEW = ["byol", "simsiam", "moco-v2", "moco-v3", "barlow-twins", "vicreg", "ressl", "sce"]

@@ -8,7 +8,7 @@ from jaxtyping import TypeCheckError
 from nearfar.methods import method_class, method_names
 
 KINDS = [  # values that are wrong for all of these
-    ((-0.1, 1.1), "alpha final_momentum gamma momentum prior_start"),
+    ((-0.1, 1.1), "alpha final_lam final_momentum gamma momentum prior_start"),
     (
         (-0.1,),
         "covariance eta frozen_epochs invariance lam lr_temperature mu redundancy rho "

@@ -51,6 +51,21 @@ def test_prototypes_stay_for_the_first_epoch_and_rows_are_stored_from_the_fiftee
     assert seen == [(False, 0), (False, 0), (True, 0), (True, 0), (True, 6)]
 
 
+def test_the_weights_of_sce_follow_lam_where_they_are_its_rest(build):
+    whole, given = build("sce", lam=0.2, final_lam=0.8), build("sce", final_lam=1.0, mu=0.3)
+    seen = []
+    for epoch in (0, 100, 200):
+        for model in (whole, given):
+            model.set_schedules(epoch, 200)
+            seen.append((model.loss.lam, model.loss.mu, model.loss.eta))
+    expected = [0.2, 0.8, 0.8, 0.5, 0.3, 0.5, 0.5, 0.5, 0.5, 0.75, 0.3, 0.25]
+    expected += [0.8, 0.2, 0.2, 1.0, 0.3, 0.0]
+    assert [number for numbers in seen for number in numbers] == pytest.approx(expected)
+    assert not build("sce").setup.schedules
+    with pytest.raises(ValueError, match="final_lam"):
+        build("sce", final_lam=1.5)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "numbers"),
     [

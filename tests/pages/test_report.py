@@ -157,6 +157,17 @@ def test_an_unhealthy_run_is_named_in_its_colour(tmp_path, changes, tone, state)
     assert " Try " in text_of(page)
 
 
+def test_numbers_of_the_loss_have_curves(tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[1:-1]:
+        line["monitored"] = {"partition": 0.5, "partition_deviation": line["step"] / 1000}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report_of(folder)
+    assert "<h3>Normaliser</h3>" in page and "<h3>Bias</h3>" not in page
+    assert "standard deviation: 0.1 at epoch 10" in page and "mean: 0.5 at epoch 0.1" in page
+
+
 def test_curves_go_through_the_logged_numbers(tmp_path):
     page = report_of(write_run(tmp_path / "run"))
     titles = re.findall(r"<figcaption><h3>(.*?)</h3>", page)

@@ -31,7 +31,8 @@ class SACLR(running.FullPrecision):
     for a batch not larger than M, and for a missing index. The bandwidth cannot be learned:
     `partition` averages the kernel of earlier batches, which another bandwidth would make another
     kernel. A rho of 1 leaves Z at its start, and nothing is computed for it. `monitored` holds the
-    mean similarity of positives and of negatives in the last batch, and the mean of `partition`.
+    mean similarity of positives and of negatives in the last batch, and the mean of `partition`,
+    of the row form also its standard deviation over the images.
     Source: SACLR, Eq. 6-11, Algorithms 1 and 2; Figure 3 draws what is monitored.
 
     Differs from the paper:
@@ -138,6 +139,8 @@ class SACLR(running.FullPrecision):
                 "negative": negative.mean(),
                 "partition": self.partition.mean(),
             }
+            if self.scale == "row":
+                self.monitored["partition_deviation"] = self.partition.std(correction=0)
         return loss
 
     def _kernel(self) -> Kernel:

@@ -123,6 +123,14 @@ def two_views() -> Pairing:
     return Pairing(terms=((("projection", 0), ("projection", 1)),))
 
 
+def pairs_with_large(large: int, views: int) -> Pairing:
+    """The projections of every two views of which one or both are large; the large ones come
+    first.
+    """
+    pairs = [(i, j) for i in range(large) for j in range(i + 1, views)]
+    return Pairing(terms=tuple((("projection", i), ("projection", j)) for i, j in pairs))
+
+
 def all_views(views: int) -> Pairing:
     """The projections of all views, in one call."""
     return Pairing(terms=((("projection", tuple(range(views))),),))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from nearfar.messages import check_known, parse_args_section, summary_of
 from nearfar.methods.method import Method
+from nearfar.views import compose, fit_views
 
 Registered = TypeVar("Registered", bound=Method)
 
@@ -90,11 +91,29 @@ def _problem(cls: object) -> str | None:
     )
 
 
+def computation_of(method: Method, image_size: int = 224) -> float:
+    """Return what the encoder computes for an image in a training step, in forward passes over a
+    view of the images' size.
+
+    A backward pass counts as two, and a small view by its share of the pixels. Heads and loss are
+    not counted.
+
+    >>> computation_of(method_class("simclr").from_recipe())
+    6.0
+    """
+    pairing = method.setup(num_images=2).pairing
+    views = compose(fit_views(method.views, image_size, channels=3), image_size, channels=3)
+    passes = [(side / image_size) ** 2 for side, _, _ in views.crops(image_size)]
+    online = sum(passes[view] for view in pairing.online_views)
+    return 3 * online + sum(passes[view] for view in pairing.momentum_views)
+
+
 def describe(method: type[Method]) -> dict[str, Any]:
     """Return a method's paper, summary, needs, views, hyperparameters, recipes and how it differs
     from the paper.
 
     "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default;
+    "computation" is that of an image in a step, see `computation_of`;
     "defaults" are its hyperparameters with the recipe for small data, "meanings" what they are,
     from the docstrings of its class and of those above; "recipes" holds the settings of each
     recipe; "differs" is a list of sentences.
@@ -119,6 +138,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
         "summary": summary_of(docs),
         "needs": [name for name, needed in needs.items() if needed],
         "views": small.views,
+        "computation": computation_of(small),
         "defaults": {field.name: getattr(small, field.name) for field in fields(method)},
         "meanings": {
             field.name: meanings[field.name] for field in fields(method) if field.name in meanings

@@ -9,7 +9,7 @@ from typing import Any
 
 from nearfar import losses
 from nearfar.losses import checks
-from nearfar.methods.method import Cosine, Head, Method, Setup, loss_default
+from nearfar.methods.method import Cosine, Head, Method, Schedule, Setup, loss_default
 from nearfar.methods.pairing import queries_against_keys
 from nearfar.methods.recipe import (
     CIFAR,
@@ -201,6 +201,8 @@ class SCE(Method):
         temperature: of the online branch.
         target_temperature: of the momentum encoder's branch; it should be the sharper one.
         lam: weight of the contrastive term, 0 to 1.
+        final_lam: of the contrastive term at the end, which `lam` reaches along half a cosine; the
+            other two weights follow where they are 1 - lam. Default: constant.
         mu: weight of the relational term. Default: 1 - lam.
         eta: weight of the ceiling term. Default: 1 - lam.
         small_views: further small crops for the online branch; with any, both global views pass
@@ -249,6 +251,7 @@ class SCE(Method):
     learn_temperature: bool = loss_default(losses.SCE, "learn_temperature")
     target_temperature: float = loss_default(losses.SCE, "target_temperature")
     lam: float = loss_default(losses.SCE, "lam")
+    final_lam: float | None = None
     mu: float | None = loss_default(losses.SCE, "mu")
     eta: float | None = loss_default(losses.SCE, "eta")
     symmetric: bool = False
@@ -291,6 +294,7 @@ class SCE(Method):
             momentum=Cosine(self.momentum, self.final_momentum),
             queue_size=self.queue_size or None,
             norm_groups=self.norm_groups,
+            schedules=self._weights_over_training(),
             taught=losses.TeacherSCE(
                 self.temperature,
                 lam=self.lam,
@@ -299,3 +303,13 @@ class SCE(Method):
                 learn_temperature=self.learn_temperature,
             ),
         )
+
+    def _weights_over_training(self) -> dict[str, Schedule]:
+        """The schedules of the loss's weights; none where they are constant."""
+        if self.final_lam is None:
+            return {}
+        checks.fraction(lam=self.lam, final_lam=self.final_lam)
+        rest = Cosine(1 - self.lam, 1 - self.final_lam)
+        given = {"mu": self.mu, "eta": self.eta}
+        following = {name: rest for name, weight in given.items() if weight is None}
+        return {"lam": Cosine(self.lam, self.final_lam), **following}

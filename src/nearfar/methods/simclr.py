@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearfar import losses
+from nearfar.losses import checks
 from nearfar.methods.method import Head, Method, Setup, loss_default
-from nearfar.methods.pairing import two_views
+from nearfar.methods.pairing import pairs_with_large, two_views
 from nearfar.methods.recipe import CIFAR, Recipe, lars, lars_on_imagenet, small_data, solo_learn
 from nearfar.methods.registry import register_method
 
@@ -41,6 +42,9 @@ class SimCLR(Method):
 
     Args:
         temperature: of the softmax; 0.5 in the paper on CIFAR-10, 0.1 on ImageNet.
+        large_views: crops of the full size, 2 or more; the loss is the mean over every two views.
+        small_views: further small crops, each compared with the large ones alone (multi-crop, Caron
+            et al. 2020).
 
     Differs from the paper: (1) the value is the mean over rows, half of what the authors' code
     prints; the papers' recipes stand here with numbers that make the same steps.
@@ -50,7 +54,6 @@ class SimCLR(Method):
         "Chen et al., A Simple Framework for Contrastive Learning of Visual "
         "Representations, ICML 2020"
     )
-    views = ("simclr", "simclr")
     recipes = {
         "small": small_data(),
         "cifar": lars(
@@ -82,15 +85,23 @@ class SimCLR(Method):
     output_norm: bool = False
     view_statistics: bool = False
     group_size: int | None = None
+    large_views: int = 2
+    small_views: int = 0
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("simclr",) * self.large_views + ("small",) * self.small_views
 
     def setup(self, num_images: int) -> Setup:
+        checks.at_least(2, large_views=self.large_views)
+        checks.at_least(0, small_views=self.small_views)
         return Setup(
             loss=losses.SimCLR(
                 self.temperature,
                 group_size=self.group_size,
                 learn_temperature=self.learn_temperature,
             ),
-            pairing=two_views(),
+            pairing=pairs_with_large(self.large_views, self.large_views + self.small_views),
             projector=Head(
                 self.projector, hidden_norm=self.hidden_norm, output_norm=self.output_norm
             ),

@@ -190,6 +190,8 @@ def _checked(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
             raise ValueError(f"step {line['step']} holds something else than numbers")
         if "health" in line and not (isinstance(line["health"], dict) and "epoch" in line):
             raise ValueError(f"the health at step {line['step']} is not complete")
+        if not isinstance(line.get("monitored", {}), dict):
+            raise ValueError(f"what the loss monitors at step {line['step']} is no table")
     return lines
 
 
@@ -275,7 +277,9 @@ def _map(folder: Path) -> str:
 
 def _curves(metrics: list[dict[str, Any]]) -> str:
     health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
-    return section("curves", metrics=metrics, health=health, points=points_of, ticks=ticks)
+    of_loss = [{"epoch": ln["epoch"], **ln["monitored"]} for ln in metrics if "monitored" in ln]
+    lines = {"metrics": metrics, "health": health, "monitored": of_loss}
+    return section("curves", **lines, points=points_of, ticks=ticks)
 
 
 def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, list[list[float]]]:

@@ -72,12 +72,12 @@ def test_computation_is_what_torch_counts_in_a_step(method, options, by_hand):
     net = Convolutions()
     model = Model(method, net, num_images=8)
     sides = [64 * side // 224 for side, *_ in compose(method.views, 224, 3).crops(224)]
-    with FlopCounterMode(display=False) as one:
+    with FlopCounterMode(display=False) as forward:
         net(torch.randn(8, 8, 64, 64))
     with FlopCounterMode(display=False) as step:
         views = [torch.randn(8, 8, side, side, requires_grad=True) for side in sides]
         model.compute_loss(model(views), torch.arange(8)).backward()
-    counted = step.get_total_flops() / one.get_total_flops()
+    counted = step.get_total_flops() / forward.get_total_flops()
     assert counted == pytest.approx(by_hand, rel=0.05)  # heads and loss are counted too
 
 

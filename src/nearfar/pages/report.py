@@ -277,9 +277,11 @@ def _map(folder: Path) -> str:
 
 def _curves(metrics: list[dict[str, Any]]) -> str:
     health = [{"epoch": line["epoch"], **line["health"]} for line in metrics if "health" in line]
-    of_loss = [{"epoch": ln["epoch"], **ln["monitored"]} for ln in metrics if "monitored" in ln]
-    lines = {"metrics": metrics, "health": health, "monitored": of_loss}
-    return section("curves", **lines, points=points_of, ticks=ticks)
+    monitored = [
+        {"epoch": line["epoch"], **line["monitored"]} for line in metrics if "monitored" in line
+    ]
+    curves = {"metrics": metrics, "health": health, "monitored": monitored}
+    return section("curves", **curves, points=points_of, ticks=ticks)
 
 
 def points_of(lines: list[dict[str, Any]], keys: dict[str, str]) -> dict[str, list[list[float]]]:

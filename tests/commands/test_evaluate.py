@@ -38,6 +38,24 @@ def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run):
     assert results["raw_pixels"]["linear_sgd"] > 0.95  # bright above or below: one line parts them
 
 
+def test_linear_layers_fit_on_crops_and_flips_of_the_training_images(run):
+    plain, seen = (
+        nearfar.evaluate(run, protocol=("linear", "linear-sgd", "knn_3"), probe_views=views)
+        for views in (0, 4)
+    )
+    assert list(seen) == ROWS
+    for row in ROWS[1:]:
+        assert seen[row]["knn_3"] == plain[row]["knn_3"]
+    assert seen["raw_pixels"]["linear"] > 0.8  # flips keep what is above
+    assert "4 crops and flips" in seen.how["linear"] and "4 crops" in seen.how["linear_sgd"]
+    assert "crops" not in plain.how["linear"] + seen.how["knn_3"]
+    with pytest.raises(ValueError, match="probe_views"):
+        nearfar.evaluate(run, protocol=("knn_3",), probe_views=2)
+    vectors = np.eye(4).repeat(10, 0), np.arange(40) % 4
+    with pytest.raises(ValueError, match="needs an encoder"):
+        nearfar.evaluate(vectors, protocol=("linear",), probe_views=2)
+
+
 def test_the_temperature_of_knn_reaches_the_votes(run, monkeypatch):
     seen = []
     vote = nearfar.evaluation.evaluate.vote

@@ -4,6 +4,7 @@ from torch import nn
 
 from nearfar.data import open_images
 from nearfar.evaluation import extract, extract_view
+from nearfar.evaluation.features import CroppedAndFlipped
 from nearfar.networks import Encoder, build_backbone
 from nearfar.views import View, ViewPlan, plan
 
@@ -129,3 +130,16 @@ def test_views_follow_the_generator_and_must_be_one(trained):
     assert torch.equal(first, again) and not torch.allclose(first, next_one)
     with pytest.raises(ValueError, match="'strong' makes 2: pick one"):
         extract_view(encoder, other, plan("strong", 16, 3), torch.Generator())
+
+
+def test_crops_and_flips_are_those_of_the_seed_and_new_in_every_pass():
+    across = torch.linspace(0, 1, 32).expand(400, 1, 32, 32)  # from black to white
+    ends = lambda pixels: torch.stack([pixels[:, 0, :, 0], pixels[:, 0, :, -1]]).mean(2).T  # noqa: E731
+    seeing = CroppedAndFlipped(ends, seed=3)
+    first, second = extract(seeing, across), extract(seeing, across)
+    assert torch.equal(first, extract(CroppedAndFlipped(ends, seed=3), across))
+    assert not torch.equal(first, second)
+    turned = (first[:, 0] > first[:, 1]).float().mean().item()
+    assert turned == pytest.approx(0.5, abs=0.1)
+    width = (first[:, 0] - first[:, 1]).abs()
+    assert 0.04 < (width**2).min() < 0.2 and 0.8 < width.max() <= 1  # of 7 to 32 pixels

@@ -1,5 +1,7 @@
 """Linear probes against the best rule and other optimisers, and their settings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -182,3 +184,39 @@ def test_bad_settings_are_named():
             probe_settings("sce", wrong)
     with pytest.raises(ValueError, match="did you mean 'saclr-cifar'"):
         probe_settings("saclr-cifr")
+
+
+def test_views_that_are_the_images_change_nothing(clouds):
+    train_x, train_y, test_x, _ = clouds
+    views, probe = train_x.expand(3, -1, -1), Probe("mine", lrs=(0.1, 1.0), epochs=7)
+    plain, seen = (
+        linear_predict(train_x, train_y, test_x, train_views=rows) for rows in (None, views)
+    )
+    assert (plain == seen).mean() > 0.99  # the same minimum, on three times the rows
+    one, other = (
+        linear_sgd_accuracies(*clouds, probe, train_views=rows).top1 for rows in (None, views)
+    )
+    assert one == other
+
+
+def test_views_are_fitted_and_the_images_themselves_are_not(clouds):
+    train_x, train_y, test_x, test_y = clouds
+    gone = torch.zeros_like(train_x)
+    unlabelled = np.where(np.arange(len(train_y)) % 5 == 0, -1, train_y)
+    views = torch.stack([train_x, train_x + 0.01])
+    best = bayes(test_x, test_y)
+    right = linear_predict(gone, unlabelled, test_x, train_views=views) == test_y
+    assert right.mean() == pytest.approx(best, abs=0.03)
+    by_sgd = linear_sgd_accuracies(gone, unlabelled, test_x, test_y, train_views=views).top1
+    assert by_sgd == pytest.approx(best, abs=0.05)
+
+
+def test_each_epoch_takes_the_next_view():
+    probe = Probe("mine", lrs=(0.5,), epochs=3, batch_size=4)
+    x, y = torch.randn(2, 8, 5), torch.arange(8) % 2
+    others = x.clone()
+    others[1] = 0
+    weights = [train_heads(replace(probe, epochs=1), views, y, 2)[0] for views in (x, others)]
+    assert torch.equal(*weights)  # of the first view alone
+    weights = [train_heads(probe, views, y, 2)[0] for views in (x, others)]
+    assert not torch.allclose(*weights)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from nearfar.evaluation.finetune import FINETUNE, percent_of
 from nearfar.evaluation.knn import TEMPERATURE, few_shot_accuracy, vote
@@ -18,7 +20,12 @@ from nearfar.evaluation.labelled import (
     numbered,
     training_set,
 )
-from nearfar.evaluation.linear import Probe, linear_predict, linear_sgd_accuracies
+from nearfar.evaluation.linear import (
+    Probe,
+    linear_predict,
+    linear_sgd_accuracies,
+    of_labelled,
+)
 from nearfar.evaluation.results import BALANCED, DEVIATION, TOP5
 from nearfar.messages import did_you_mean
 from nearfar.neighbours import nearest_rows
@@ -40,6 +47,7 @@ def evaluate_features(
     knn_temperature: float = TEMPERATURE,
     device: torch.device | str = "cpu",
     predictions: dict[str, np.ndarray] | None = None,
+    train_views: Float[Tensor, "views train dim"] | None = None,
 ) -> dict[str, float]:
     """Accuracies 0..1 of frozen features, by protocol.
 
@@ -50,7 +58,8 @@ def evaluate_features(
     without training images count as wrong in all of them; images with the label -1 (missing) are
     left out. Where the classes of the test images are of unequal size, each accuracy has a balanced
     one, the mean over the classes, whose key ends with "_balanced". probe, device: of linear-sgd.
-    knn_temperature: of the votes.
+    knn_temperature: of the votes. train_views: features of random views of the training images, on
+    which linear and linear-sgd fit in place of `train_x`.
     predictions: filled with the predicted label of each labelled test image, by the keys of kNN,
     linear and few (of each trial), and with the true labels as "truth". ValueError for missing
     labels, unknown protocols, or more neighbours than training images.
@@ -61,6 +70,7 @@ def evaluate_features(
     """
     check_protocols(protocols)
     train_x, labels = training_set(train_x, train_y)
+    views = None if train_views is None else of_labelled(train_views, train_y)
     test_x, truth = labelled(test_x, test_y, "test", train_y)
     results: dict[str, float] = {}
     predicted: dict[str, np.ndarray] = {"truth": truth}
@@ -76,7 +86,7 @@ def evaluate_features(
             )
             predicted[name] = classes[winners.numpy()]
     if "linear" in protocols:
-        predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed)
+        predicted["linear"] = linear_predict(train_x, labels, test_x, seed=seed, train_views=views)
     for name, guesses in predicted.items():
         if name != "truth":
             results[name] = accuracy(guesses, truth)
@@ -84,7 +94,9 @@ def evaluate_features(
     if predictions is not None:
         predictions.update(predicted)
     if "linear-sgd" in protocols:
-        right = linear_sgd_accuracies(train_x, labels, test_x, truth, probe, seed, device)
+        right = linear_sgd_accuracies(
+            train_x, labels, test_x, truth, probe, seed, device, train_views=views
+        )
         results |= right.named("linear-sgd")
     if "few" in protocols:
         tried: dict[int, np.ndarray] = {}

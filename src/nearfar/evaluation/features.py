@@ -15,7 +15,7 @@ from nearfar.device import send
 from nearfar.networks import Encoder
 from nearfar.progress import progress
 from nearfar.threads import fastest_threads, use_threads
-from nearfar.views import Views, eight_bits, make_views
+from nearfar.views import View, ViewPlan, Views, eight_bits, make_views
 
 LOOKED_AT = 64  # images
 ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
@@ -101,6 +101,30 @@ def extract_view(
         )
     seen = _SeesViews(encoder, view, generator)
     return extract(seen, images, batch_size=batch_size, device=device)
+
+
+CROPS_AND_FLIPS = View(scale=(0.08, 1.0), flip=0.5)
+"""A view as linear probes of the papers see training images."""
+
+
+class CroppedAndFlipped(nn.Module):
+    """An encoder of images, which sees a random crop of 8 to 100 per cent of each, flipped half of
+    the time.
+
+    Takes what the encoder takes: uint8, or float in 0..1 [batch, channels, side, side]. seed: of
+    the crops and flips of all batches in turn.
+    """
+
+    def __init__(self, encoder: Callable[[Tensor], Tensor], seed: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        plan = ViewPlan("crops and flips", (CROPS_AND_FLIPS,))
+        zeros, ones = [0.0] * pixels.shape[1], [1.0] * pixels.shape[1]
+        [views] = make_views(pixels, plan, self.generator, zeros, ones)
+        return self.encoder(views.clamp(0, 1))
 
 
 class _SeesViews(nn.Module):

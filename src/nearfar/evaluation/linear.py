@@ -65,9 +65,16 @@ def linear_accuracy(
 
 
 def linear_predict(
-    train_x: Features, train_y: Labels, test_x: Features, seed: int = 0
+    train_x: Features,
+    train_y: Labels,
+    test_x: Features,
+    seed: int = 0,
+    train_views: Float[Tensor, "views _ dim"] | None = None,
 ) -> Shaped[np.ndarray, " test"]:
     """Predicted label of each test image.
+
+    train_views: features of other views of the training images, which are fitted in place of
+    `train_x`, with as large a penalty on the mean loss.
 
     C, the inverse of the L2 penalty on the summed loss, is chosen on a random fifth of the training
     images: from 0.001 upward in tens, until the accuracy there falls. One fixed value would be
@@ -77,8 +84,20 @@ def linear_predict(
     """
     train_x, labels = training_set(train_x, train_y)
     test = features(test_x, "test")
-    train, test_rows = standardise(train_x, test)
-    return fit(train, labels, choose_strength(train, labels, seed)).predict(test_rows)
+    if train_views is None:
+        train, test_rows = standardise(train_x, test)
+        return fit(train, labels, choose_strength(train, labels, seed)).predict(test_rows)
+    views = of_labelled(train_views, train_y)
+    rows, train, test_rows = standardise(views.flatten(0, 1), train_x, test)
+    strength = choose_strength(train, labels, seed) / len(views)
+    return fit(rows, np.tile(labels, len(views)), strength).predict(test_rows)
+
+
+def of_labelled(
+    views: Float[Tensor, "views images dim"], labels: Labels
+) -> Float[Tensor, "views _ dim"]:
+    """The views of those training images that have a label."""
+    return torch.stack([training_set(view, labels)[0] for view in views])
 
 
 def standardise(
@@ -205,6 +224,7 @@ def linear_sgd_accuracies(
     probe: str | Probe = "saclr-cifar",
     seed: int = 0,
     device: torch.device | str = "cpu",
+    train_views: Float[Tensor, "views _ dim"] | None = None,
 ) -> Accuracies:
     """Accuracies after the last epoch of a linear layer trained by SGD on frozen features, 0..1.
 
@@ -214,10 +234,13 @@ def linear_sgd_accuracies(
     best accuracy on a random fifth of the training images, after the last epoch there, is trained
     again on all of them: at most two fits, however many rates. Features are used as they are, as in
     the papers: no standardisation. Weights start from N(0, 0.01^2), biases from 0. The test images
-    are looked at once. ValueError for unknown or impossible settings, and missing labels.
+    are looked at once. train_views: features of other views of the training images, such as crops
+    and flips, of which each epoch takes the next one in place of `train_x`; a rate is still chosen
+    on held-out images as they are. ValueError for unknown or impossible settings, and missing
+    labels.
 
     Differs from the papers: features are computed once, so the probe sees every image in one view,
-    not in a new random crop and flip in each epoch.
+    or in a few in turn, not in a new random crop and flip in each epoch.
 
     >>> x, y = torch.eye(4).repeat(10, 1), np.arange(40) % 4
     >>> linear_sgd_accuracies(x, y, x, y).top1
@@ -228,14 +251,19 @@ def linear_sgd_accuracies(
     probe = probe_settings(probe)
     classes, number = numbered(labels)
     choice = held_out_rows(len(train_x), seed) if len(probe.lrs) > 1 else None
-    _, weight, bias = train_classifier(probe, train_x, number, len(classes), choice, seed, device)
+    x = train_x if train_views is None else of_labelled(train_views, train_y)
+    if choice is not None and train_views is not None:
+        held, kept = choice
+        split = x[:, kept], number[kept], train_x[held], number[held]
+        probe, choice = best_rate(probe, *split, len(classes), seed, device), None
+    _, weight, bias = train_classifier(probe, x, number, len(classes), choice, seed, device)
     scores = [chunk[:, 0] for chunk in _scores(weight[None], bias[None], test_x)]
     return top_accuracies(torch.cat(scores), classes, truth)
 
 
 def train_classifier(
     probe: Probe,
-    x: Float[Tensor, "images dim"],
+    x: Float[Tensor, "*views images dim"],
     y: Int64[Tensor, " images"],
     classes: int,
     choice: tuple[Int64[Tensor, " held"], Int64[Tensor, " kept"]] | None,
@@ -270,7 +298,7 @@ def held_out_rows(count: int, seed: int) -> tuple[Int64[Tensor, " held"], Int64[
 
 def best_rate(
     probe: Probe,
-    train_x: Float[Tensor, "train dim"],
+    train_x: Float[Tensor, "*views train dim"],
     train_y: Int64[Tensor, " train"],
     held_x: Float[Tensor, "held dim"],
     held_y: Int64[Tensor, " held"],
@@ -289,7 +317,7 @@ def best_rate(
 
 def train_heads(
     probe: Probe,
-    x: Float[Tensor, "images dim"],
+    x: Float[Tensor, "*views images dim"],
     y: Int64[Tensor, " images"],
     classes: int,
     seed: int = 0,
@@ -298,24 +326,27 @@ def train_heads(
     """Weights and biases after the last step, one head for each learning rate.
 
     The heads are one batched layer that sees the same batches, each with its own rate and momentum,
-    so that a sweep reads and moves the features no more often than a single fit. The gradient of
-    the cross-entropy is in closed form.
+    so that a sweep reads and moves the features no more often than a single fit. Of several views
+    [views, images, dim] each epoch takes the next one. The gradient of the cross-entropy is in
+    closed form.
     """
     generator = torch.Generator().manual_seed(seed)
     rates = torch.tensor(probe.lrs, device=device)
     start = torch.cat(
-        [0.01 * torch.randn(classes, x.shape[1], generator=generator), torch.zeros(classes, 1)], 1
+        [0.01 * torch.randn(classes, x.shape[-1], generator=generator), torch.zeros(classes, 1)], 1
     )
     heads = start.to(device).repeat(len(rates), 1, 1)  # [rates, classes, dim + 1], the bias last
     velocity = torch.zeros_like(heads)
-    x, y = torch.cat([x, torch.ones(len(x), 1)], 1).to(device), y.to(device)
-    per_epoch = math.ceil(len(x) / probe.batch_size)
+    x = torch.cat([x, torch.ones(*x.shape[:-1], 1)], -1).to(device)
+    views, y = x[None] if x.ndim == 2 else x, y.to(device)
+    per_epoch = math.ceil(len(y) / probe.batch_size)
     total, done = probe.steps or probe.epochs * per_epoch, 0
     with progress("training the linear layer", total) as bar:
         while done < total:
-            order = torch.randperm(len(x), generator=generator).to(device)
+            view = views[done // per_epoch % len(views)]
+            order = torch.randperm(len(y), generator=generator).to(device)
             for index in order.split(probe.batch_size)[: total - done]:
-                rows = x[index]
+                rows = view[index]
                 share = torch.softmax(torch.einsum("bd,rcd->brc", rows, heads), 2)
                 share[torch.arange(len(index), device=device), :, y[index]] -= 1
                 gradient = torch.einsum("brc,bd->rcd", share, rows) / len(index)

@@ -47,6 +47,7 @@ def evaluate(
     baselines: bool = True,
     probe: str | None = None,
     probe_lr: list[float] | None = None,
+    probe_views: Annotated[int, Between(0)] = 0,
     knn_temperature: Annotated[float, Between(1e-12)] = 0.07,
     labels: str | None = None,
 ) -> Measurement:
@@ -67,6 +68,8 @@ def evaluate(
             SACLR's.
         probe_lr: learning rates of linear-sgd; several are compared on a fifth of the training
             images.
+        probe_views: linear and linear-sgd fit on this many random crops and flips of each training
+            image in place of the image itself; linear-sgd takes another one in each epoch.
         knn_temperature: of the neighbours' votes, exp(cosine / temperature); 0.1 in MoCo's CIFAR-10
             notebook.
         labels: file with the names of the labelled images for finetune-P, one a line. Default: a
@@ -95,7 +98,7 @@ def evaluate(
     from nearfar.tools.evaluate.protocols import Protocols
 
     names = [protocol] if isinstance(protocol, str) else list(protocol)
-    protocols = Protocols(names, probe, probe_lr, knn_temperature, labels)
+    protocols = Protocols(names, probe, probe_lr, probe_views, knn_temperature, labels)
     protocols.check()
     check_embeddings(photos, protocols)
     sets = divide(photos, share=test_share, seed=seed, limit=limit, held_out=held_out)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from nearfar.atomic import replacing
+from nearfar.data import Images
 from nearfar.data.table import digest
 from nearfar.device import find_device
 from nearfar.embeddings import Embeddings
+from nearfar.embeddings.embeddings import compute_features
 from nearfar.evaluation import Probe, evaluate_features
 from nearfar.evaluation.evaluate import largest_class
+from nearfar.evaluation.features import CroppedAndFlipped
 from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.pages.report import write_report
 from nearfar.progress import log, waiting
@@ -39,6 +44,7 @@ from nearfar.tools.evaluate.table import (
 )
 
 Results = dict[str, dict[str, float]]
+Seeing = Callable[[Tensor], Tensor]
 Predictions = dict[str, np.ndarray]
 
 
@@ -55,14 +61,17 @@ def measure(
     settings = None if run is None else run.settings
     probe = protocols.probe_or(default_probe_of(settings, photos.images.image_size))
     on = _measured_on(photos, sets, seed)
-    options = options_of(protocols.names, probe, protocols.knn_temperature, protocols.labels)
+    options = options_of(protocols, probe)
     train, test = sets.splits["train"], sets.splits["test"]
     results: Results = {}
     predictions: Predictions = {}
     leaks = ""
-    for name, splits in _features(photos, sets, others, baselines) if protocols.frozen else ():
+    for name, splits, encoder, images in (
+        _features(photos, sets, others, baselines) if protocols.frozen else ()
+    ):
         kept = predictions if name == row else None
-        results[name] = _on_frozen(name, splits, protocols, probe, seed, kept)
+        views = _views(encoder, images, protocols.views, seed) if protocols.linear else None
+        results[name] = _on_frozen(name, splits, views, protocols, probe, seed, kept)
         if kept is not None and photos.has_pixels:
             features = splits["train"][0], splits["test"][0]
             leaks = describe_leaks(photos.encoder, train, test, *features, predictions)
@@ -107,28 +116,48 @@ def check_embeddings(photos: Embeddings, protocols: Protocols) -> None:
             f"`protocol={tuned[0]!r}` trains an encoder, and {photos.name} holds vectors: knn, "
             "linear, few and linear-sgd take vectors"
         )
+    if photos.encoder is None and protocols.views:
+        raise ValueError(
+            f"`probe_views` needs an encoder, which sees crops, and {photos.name} holds vectors"
+        )
 
 
 def _features(
     photos: Embeddings, sets: LabelledSets, others: Encoders, baselines: bool
-) -> Iterator[tuple[str, Labelled]]:
+) -> Iterator[tuple[str, Labelled, Seeing | None, Images]]:
     """Yield the features of every row, with labels: of the baselines, the embeddings themselves,
-    and the frozen pretrained net.
+    and the frozen pretrained net; with the encoder, if any, and the training images as it sees
+    them.
     """
-    yield from sets.features(others)
+    train = sets.splits["train"]
+    for baseline, features in sets.features(others):
+        yield baseline, features, others[baseline], train
     own = photos.subset(np.concatenate([*sets.rows.values()]).tolist()).features
     sizes = [len(rows) for rows in sets.rows.values()]
-    yield row_of(photos), sets.labelled(dict(zip(sets.rows, own.split(sizes), strict=True)))
+    features = sets.labelled(dict(zip(sets.rows, own.split(sizes), strict=True)))
+    yield row_of(photos), features, photos.encoder, train
     net = frozen_net(photos) if baselines else None
     if net is not None:
         larger = larger_images(photos)
         splits = {part: larger.subset(rows) for part, rows in sets.rows.items()}
-        yield from replace(sets, splits=splits).features({"pretrained_frozen": net})
+        for name, features in replace(sets, splits=splits).features({"pretrained_frozen": net}):
+            yield name, features, net, splits["train"]
+
+
+def _views(encoder: Seeing | None, images: Images, count: int, seed: int) -> Tensor | None:
+    """Return the features of so many crops and flips of each image [views, images, dim]; None for
+    no views.
+    """
+    if encoder is None or not count:
+        return None
+    seeing = CroppedAndFlipped(encoder, seed)
+    return torch.stack([compute_features(seeing, images) for _ in range(count)])
 
 
 def _on_frozen(
     row: str,
     splits: Labelled,
+    views: Tensor | None,
     protocols: Protocols,
     probe: Probe,
     seed: int,
@@ -145,6 +174,7 @@ def _on_frozen(
             knn_temperature=protocols.knn_temperature,
             device=find_device(),
             predictions=predictions,
+            train_views=views,
         )
 
 

@@ -19,12 +19,14 @@ class Protocols:
     """The protocols in the order of the user, with their options.
 
     probe: settings of linear-sgd by name, None for those of the recipe; rates: its learning rates,
-    None for those of the settings. labels: file with the names of labelled images for fine-tuning.
+    None for those of the settings. views: crops and flips of each training image that linear and
+    linear-sgd fit on. labels: file with the names of labelled images for fine-tuning.
     """
 
     names: Sequence[str]
     probe: str | None = None
     rates: Sequence[float] | None = None
+    views: int = 0
     knn_temperature: float = 0.07
     labels: str | None = None
 
@@ -38,6 +40,7 @@ class Protocols:
             [names] if isinstance(names, str) else list(names),
             given["probe"],
             given["probe_lr"],
+            given["probe_views"],
             given["knn_temperature"],
             given["labels"],
         )
@@ -55,6 +58,11 @@ class Protocols:
         """The protocols on the features of a frozen encoder."""
         return [name for name in self.names if name not in self.tuned]
 
+    @property
+    def linear(self) -> list[str]:
+        """The protocols that fit a linear layer."""
+        return [name for name in self.names if name in ("linear", "linear-sgd")]
+
     def check(self) -> None:
         """Raise ValueError for unknown protocols, and for options of protocols that are not
         among them.
@@ -70,6 +78,10 @@ class Protocols:
         if (self.probe or self.rates) and "linear-sgd" not in self.names:
             raise ValueError(
                 "`probe` and `probe_lr` are for linear-sgd, which `protocol` does not ask for"
+            )
+        if self.views and not self.linear:
+            raise ValueError(
+                "`probe_views` is for linear and linear-sgd, which `protocol` does not ask for"
             )
         if self.probe or self.rates:
             self.probe_or("saclr-cifar")

@@ -33,6 +33,7 @@ from nearfar.pages import write_report
 from nearfar.progress import Bold, Table, log
 from nearfar.run import Run
 from nearfar.tools.evaluate.labelled_sets import LabelledSets
+from nearfar.tools.evaluate.protocols import Protocols
 from nearfar.training.settings import Settings
 
 
@@ -100,20 +101,22 @@ def _identity(images: Any) -> Iterator[bytes]:
         yield f"{known or name}\t{label}\n".encode("utf-8", "surrogateescape")
 
 
-def options_of(
-    protocols: Sequence[str], probe: Probe, knn_temperature: float, labels: str | None
-) -> dict[str, str]:
+def options_of(protocols: Protocols, probe: Probe) -> dict[str, str]:
     """Describe the options of each protocol's columns, as far as a user chooses them."""
     rates = ", ".join(f"{rate:g}" for rate in probe.lrs)
     options: dict[str, str] = {}
-    for name in protocols:
+    labels = protocols.labels
+    for name in protocols.names:
         percent = percent_of(name)
         listed = labels is not None and percent is not None and percent < 100
         words = f"labels of {Path(labels or '').name}" if listed else ""
         if name.startswith("knn"):
-            words = f"temperature {knn_temperature:g}"
+            words = f"temperature {protocols.knn_temperature:g}"
         if name == "linear-sgd":
             words = f"{probe.source}; learning rate {rates}"
+        if name in protocols.linear and protocols.views:
+            cropped = f"{protocols.views} crops and flips of each training image"
+            words = f"{words}; {cropped}" if words else cropped
         columns = FEW if name == "few" else (name.replace("-", "_"),)
         options |= dict.fromkeys(columns, words)
     return options

@@ -193,10 +193,8 @@ def test_views_that_are_the_images_change_nothing(clouds):
         linear_predict(train_x, train_y, test_x, train_views=rows) for rows in (None, views)
     )
     assert (plain == seen).mean() > 0.99  # the same minimum, on three times the rows
-    one, other = (
-        linear_sgd_accuracies(*clouds, probe, train_views=rows).top1 for rows in (None, views)
-    )
-    assert one == other
+    by_sgd = [linear_sgd_accuracies(*clouds, probe, train_views=rows) for rows in (None, views)]
+    assert by_sgd[0] == by_sgd[1]
 
 
 def test_views_are_fitted_and_the_images_themselves_are_not(clouds):

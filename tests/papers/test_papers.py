@@ -2,11 +2,18 @@
 mistakes are named.
 """
 
+import re
+import subprocess
+import sys
 from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
+from nearfar.data import open_images
 from nearfar.training.health import Health
 from nearfar_papers.paper import paper_names, read_paper
 from nearfar_papers.runs import HEALTH, check_cells, has
@@ -158,3 +165,22 @@ def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_noth
 
 def test_the_keys_of_the_health_are_those_of_metrics():
     assert {field.name for field in fields(Health)} == set(HEALTH)
+
+
+def test_a_folder_of_links_holds_the_classes_of_a_list(tmp_path):
+    """The loop of docs/reproduce.md, on a data set of 120 classes."""
+    listed = (files("nearfar_papers") / "imagenet100.txt").read_text().split()
+    assert len(set(listed)) == 100 and all(re.fullmatch(r"n\d{8}", name) for name in listed)
+    others = [f"n{number:08d}" for number in range(20)]
+    for split in ("train", "test"):
+        for number, name in enumerate([*listed, *others]):
+            (tmp_path / "imagenet" / split / name).mkdir(parents=True)
+            image = Image.new("L", (8, 8), number)
+            image.save(tmp_path / "imagenet" / split / name / f"{split}-{number}.png")
+    text = Path("docs/reproduce.md").read_text()
+    script = re.search(r"```sh\n(list=.*?)```", text, re.DOTALL)[1]
+    script = script.replace("python", sys.executable)
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True)
+    for split in ("train", "test"):
+        images = open_images(tmp_path / "data/imagenet100", split=split)
+        assert images.class_names == sorted(listed) and len(images) == 100

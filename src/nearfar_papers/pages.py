@@ -21,9 +21,13 @@ import matplotlib.image
 import numpy as np
 
 from nearfar.atomic import replacing, write_file
+from nearfar.methods import computation_of
 from nearfar.pages import write_page
 from nearfar.progress import duration
 from nearfar.training.plan import default_validation
+from nearfar.training.request import resolve_method
+from nearfar.training.settings import Settings
+from nearfar.training.view_choice import views_at
 from nearfar_papers.claims import Judgement, Place, Values, holm, judge
 from nearfar_papers.paper import (
     TRAINED,
@@ -111,6 +115,7 @@ def write_outcome(
         how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
         lines=_laid_out(table, values) if values else [],
         notes=_notes(table) if values else {},
+        computation=_computation(table) if values else {},
         chosen=_chosen(table),
         picture=picture.name if lists and picture.is_file() else "",
         claims=claims,
@@ -132,6 +137,26 @@ def _notes(table: Table) -> dict[str, list[str]]:
         if row.note:
             notes.setdefault(row.note, []).append(row.title)
     return notes
+
+
+def _computation(table: Table) -> dict[str, list[str]]:
+    """Return the titles of the rows that are trained by the computation of an image in a step;
+    none where all have the same.
+    """
+    passes: dict[str, set[float]] = {}
+    for cell in table.cells():
+        if cell.measure in TRAINED and cell.row in table.run:
+            settings = Settings.of(**cell.settings)
+            method, _ = resolve_method(settings)
+            size = settings.crop_size or settings.image_size or 224
+            views = views_at(settings, method, size, size, channels=3)
+            own = passes.setdefault(table.rows[cell.row].title, set())
+            own.add(round(computation_of(method, views, size), 1))
+    titles: dict[str, list[str]] = {}
+    for title, own in sorted(passes.items(), key=lambda item: min(item[1])):
+        several = f" to {max(own):.1f}" if len(own) > 1 else ""
+        titles.setdefault(f"{min(own):.1f}{several}", []).append(title)
+    return titles if len(titles) > 1 else {}
 
 
 def _runs_and_seconds(results: Results) -> tuple[dict[tuple[str, str], dict[str, Any]], float]:

@@ -22,6 +22,7 @@ from nearfar.methods.non_contrastive import (
 from nearfar.methods.pairing import Embeddings, Pairing
 from nearfar.methods.recipe import Recipe
 from nearfar.methods.registry import (
+    computation_of,
     describe,
     method_class,
     method_name,
@@ -67,5 +68,6 @@ __all__ = [
     "SwAV",
     "Teacher",
     "VICReg",
+    "computation_of",
     "register_method",
 ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from nearfar.messages import check_known, parse_args_section, summary_of
 from nearfar.methods.method import Method
-from nearfar.views import compose, fit_views
+from nearfar.views import ViewPlan, compose, fit_views
 
 Registered = TypeVar("Registered", bound=Method)
 
@@ -91,19 +91,20 @@ def _problem(cls: object) -> str | None:
     )
 
 
-def computation_of(method: Method, image_size: int = 224) -> float:
+def computation_of(method: Method, views: ViewPlan | None = None, size: int = 224) -> float:
     """Return what the encoder computes for an image in a training step, in forward passes over a
-    view of the images' size.
+    view of full size.
 
     A backward pass counts as two, and a small view by its share of the pixels. Heads and loss are
-    not counted.
+    not counted. views: of the run, for views of full size of `size` pixels; None: the method's own.
 
     >>> computation_of(method_class("simclr").from_recipe())
     6.0
     """
     pairing = method.setup(num_images=2).pairing
-    views = compose(fit_views(method.views, image_size, channels=3), image_size, channels=3)
-    passes = [(side / image_size) ** 2 for side, _, _ in views.crops(image_size)]
+    if views is None:
+        views = compose(fit_views(method.views, size, channels=3), size, channels=3)
+    passes = [(side / size) ** 2 for side, _, _ in views.crops(size)]
     online = sum(passes[view] for view in pairing.online_views)
     return 3 * online + sum(passes[view] for view in pairing.momentum_views)
 

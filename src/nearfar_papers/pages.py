@@ -28,6 +28,7 @@ from nearfar.training.plan import default_validation
 from nearfar.training.request import resolve_method
 from nearfar.training.settings import Settings
 from nearfar.training.view_choice import views_at
+from nearfar.views import ViewPlan
 from nearfar_papers.claims import Judgement, Place, Values, holm, judge
 from nearfar_papers.paper import (
     TRAINED,
@@ -150,6 +151,7 @@ def _computation(table: Table) -> dict[str, list[str]]:
             method, _ = resolve_method(settings)
             size = settings.crop_size or settings.image_size or 224
             views = views_at(settings, method, size, size, channels=3)
+            assert isinstance(views, ViewPlan)  # a file names its views
             own = passes.setdefault(table.rows[cell.row].title, set())
             own.add(round(computation_of(method, views, size), 1))
     titles: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ test: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(EXAMPLES:%=--ignore=%)
 
 slow: .venv/tested
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow $(TESTS)
 
 examples: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto $(EXAMPLES)

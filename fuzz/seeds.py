@@ -106,7 +106,7 @@ def gif() -> list[bytes]:
 
 def heif() -> list[bytes]:
     """HEIC, AVIF and JPEG 2000, as far as they can be written here."""
-    from nearfar.data.readers import formats
+    from nearfar.data.pictures import formats
 
     forms = [form for form in ("HEIF", "AVIF", "JPEG2000") if form in formats()]
     made = [encoded(form) for form in forms]

@@ -22,7 +22,7 @@ import nearfar
 from fuzz import seeds
 from nearfar.data.decoding import decode, reason, whole_planes
 from nearfar.data.labels import labels_of, numbered
-from nearfar.data.readers import is_lossless
+from nearfar.data.pictures import is_lossless
 from nearfar.data.sources import encoded, find_source
 from nearfar.data.sources.encoded import ROWS, EncodedImage, EncodedSource, scan_image
 from nearfar.data.table import load_table

@@ -13,8 +13,8 @@ import nearfar
 import nearfar.losses as L
 from nearfar.atomic import check_folder, translate_errors
 from nearfar.data.images import say_sample
+from nearfar.data.left_out import is_passing
 from nearfar.data.opening import open_images
-from nearfar.data.readers import is_passing
 from nearfar.device import find_device
 from nearfar.maps.layouts import load_map
 from nearfar.messages import (

@@ -124,8 +124,8 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
 
 
 IN_DATA = (
-    ("table", "value_range", "left_out", "readers", "resources", "text", "column_names"),
-    ("exif", "names", "labels", "layouts", "decoding"),
+    ("table", "bits", "value_range", "left_out", "resources", "text", "column_names"),
+    ("exif", "pictures", "readers", "names", "labels", "layouts", "decoding"),
     ("sources",),
     ("scanning", "cache"),
     ("images",),

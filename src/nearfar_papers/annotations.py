@@ -22,7 +22,7 @@ from torchvision.datasets import VOCDetection
 from torchvision.ops import box_convert
 
 from nearfar.data.decoding import whole_planes
-from nearfar.data.readers import formats
+from nearfar.data.pictures import formats
 from nearfar.messages import raise_as_value_error
 
 BROKEN = (

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from nearfar.data.decoding import decode, header, to_pil
-from nearfar.data.readers import raw, suffixes
+from nearfar.data.decoding import decode, header
+from nearfar.data.pictures import as_picture, suffixes
+from nearfar.data.readers import look
 from nearfar.data.value_range import PixelFormat
 from tests.pictures import encoded
 
@@ -121,7 +122,8 @@ def test_large_jpegs_are_decoded_small_with_the_same_result():
         np.add.outer(waves, waves).astype(np.int64).clip(0, 255).astype(np.uint8)
     )
     data = encoded(image, "JPEG", quality=95)
-    assert to_pil(data, 128).size == (200, 200)
+    with as_picture(data, 128) as picture:
+        assert picture.size == (200, 200)
     whole = np.asarray(image.resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
     assert abs(decode(data, PixelFormat(64, 1))[0].astype(int) - whole).mean() < 1.5
 
@@ -152,5 +154,5 @@ def test_a_turned_tiff_is_the_same_by_its_path_and_by_its_bytes(tmp_path, kind, 
     rows = [stored, stored[:, ::-1], stored[::-1, ::-1], stored[::-1]]
     upright = [*rows, *(rows[turned].T for turned in (0, 3, 2, 1))][orientation - 1]
     for data in (str(path), path.read_bytes()):
-        numbers = np.asarray(to_pil(data, 2**30)) if kind == np.uint8 else raw(data).read()[0]
+        [numbers] = look(data).read()
         assert (numbers == upright).all() and numbers.shape == upright.shape

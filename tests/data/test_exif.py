@@ -11,7 +11,7 @@ from PIL.ExifTags import GPS, IFD, Base
 
 import nearfar
 from nearfar.data import open_images, readers
-from nearfar.data.readers import formats
+from nearfar.data.pictures import formats
 from nearfar.maps.columns import columns_of
 
 pytestmark = pytest.mark.usefixtures("known_speed")

@@ -14,7 +14,8 @@ import nearfar
 from nearfar.data import cache as pixel_cache
 from nearfar.data import list_splits, open_images, scan
 from nearfar.data.decoding import decode, raise_pixel_limit
-from nearfar.data.readers import PackageMissing, raw
+from nearfar.data.left_out import PackageMissing
+from nearfar.data.readers import look
 from nearfar.data.sources import encoded as headers
 from nearfar.data.table import as_arrays
 from nearfar.data.value_range import PixelFormat
@@ -275,9 +276,9 @@ def test_colour_of_sixteen_bits_is_turned_upright_too(tmp_path, channels, orient
     chunk = narrow.getvalue()[chunk_at : chunk_at + size]
     wide = png16(pixels.astype(np.uint16) * 257)
     for place in (33, len(wide) - 12):  # before the pixels, and behind them
-        opened = raw(wide[:place] + chunk + wide[place:])
+        opened = look(wide[:place] + chunk + wide[place:])
         planes = opened.read() // 257
-        assert opened.native == planes.shape[:0:-1]
+        assert opened.header()[:2] == planes.shape[1:]
         expected = decode(narrow.getvalue(), PixelFormat(6, len(planes)))
         top = (planes.shape[1] - 6) // 2
         left = (planes.shape[2] - 6) // 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.data.readers import is_lossless
+from nearfar.data.pictures import is_lossless
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 

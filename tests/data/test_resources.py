@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearfar.data import decoding as decode
-from nearfar.data import open_images
+from nearfar.data import open_images, resources
 from nearfar.data.resources import SharedMemory
 from nearfar.data.value_range import LARGEST
 
@@ -50,9 +49,9 @@ def test_a_forked_process_has_all_of_it():
 def test_all_decoding_asks_for_memory(tmp_path, monkeypatch):
     for i in range(6):
         Image.fromarray(np.full((50, 40 + i), i, np.uint16)).save(tmp_path / f"{i}.png")
-    requests, real = [], decode._MEMORY.lent
+    requests, real = [], resources._MEMORY.lent
     monkeypatch.setattr(
-        decode._MEMORY, "lent", lambda wanted: requests.append(wanted) or real(wanted)
+        resources._MEMORY, "lent", lambda wanted: requests.append(wanted) or real(wanted)
     )
     open_images(tmp_path, workers=1)
     assert requests[-6:] == [16 * 50 * (40 + i) for i in range(6)]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from nearfar.data import Batches, open_images
 from nearfar.data.decoding import decode
-from nearfar.data.readers import raw
+from nearfar.data.readers import look
 from nearfar.data.value_range import PixelFormat
 from tests.pictures import png16, write_dicom
 
@@ -75,6 +75,20 @@ def test_a_range_can_be_given_for_all_or_refused(scans):
     for wrong in ((5, 5), (1,), (0, np.inf), "wide", (0, 1, 2, 3)):
         with pytest.raises(ValueError, match=r"value_range|pair"):
             open_images(folder, value_range=wrong)
+
+
+def test_a_pgm_of_sixteen_bits_has_their_full_range(tmp_path):
+    numbers = scan(0, (8, 8), high=65536)
+    (tmp_path / "a.pgm").write_bytes(b"P5 8 8 65535\n" + numbers.astype(">u2").tobytes())
+    images = open_images(tmp_path, value_range="full")
+    assert images.value_range == [0, 65535] and (images.pixels[0, 0].numpy() == numbers).all()
+
+
+def test_numbers_that_become_no_eight_bits_are_listed_with_their_channels(tmp_path):
+    numbers = np.zeros((5, 8, 8), np.int16)
+    tifffile.imwrite(tmp_path / "a.tif", numbers, photometric="minisblack")
+    with pytest.raises(ValueError, match="int16 in 5 channels"):
+        open_images(tmp_path, value_range="uint8")
 
 
 def test_eight_bits_in_sixteen_are_the_same_picture(tmp_path):
@@ -207,7 +221,7 @@ def test_dicom_is_rescaled_and_black_is_low(tmp_path):
     write_dicom(
         tmp_path / "plain.dcm", 4095 - stored, PhotometricInterpretation="MONOCHROME1", **twelve
     )
-    assert (raw(str(tmp_path / "plain.dcm")).read()[0] == stored).all()
+    assert (look(str(tmp_path / "plain.dcm")).read()[0] == stored).all()
 
 
 def test_wide_images_are_cut_shown_sent_and_sampled_like_others(scans):
@@ -272,7 +286,7 @@ def test_sixteen_bits_are_turned_upright_as_eight_are(tmp_path, orientation):
     exif[0x0112] = orientation
     Image.fromarray(pixels).save(tmp_path / "narrow.png", exif=exif)
     Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "wide.png", exif=exif)
-    wide = raw(str(tmp_path / "wide.png"))
+    wide = look(str(tmp_path / "wide.png"))
     assert (wide.read() // 257 == decode(str(tmp_path / "narrow.png"), PixelFormat(9, 1))).all()
 
 

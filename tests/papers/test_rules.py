@@ -18,7 +18,7 @@ HELPERS = {f"nearfar.{name}" for name in ANYWHERE}
 """Files that know nothing of the rest: errors, files, devices, progress."""
 EXCEPTIONS = {
     "annotated images are read whole, at any size, and counted as all others are": """
-        data.decoding.whole_planes data.readers.formats data.left_out.Count
+        data.decoding.whole_planes data.pictures.formats data.left_out.Count
     """,
     "transfer is evaluate with other protocols: the same sets, rows, results and report": """
         tools.evaluate.labelled_sets.LabelledSets tools.evaluate.labelled_sets.divide

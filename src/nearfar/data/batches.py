@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from nearfar.data.decoding import own_numbers, pixels_of, reason, to_array, to_pil, whole_planes
+from nearfar.data.decoding import pixels_of, reason, whole, whole_planes
 from nearfar.data.images import Images
+from nearfar.data.pictures import to_array
 from nearfar.data.resources import in_order
 from nearfar.data.value_range import PixelFormat
 from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
@@ -211,10 +212,9 @@ class CropDataset(Dataset[Any]):
     def _whole(self, data: bytes | str) -> Image.Image | Shaped[Tensor, "channels height width"]:
         """A Pillow image of 8 bits, or the planes of any other."""
         _, channels, value_range = self.form
-        if value_range is not None or own_numbers(data, channels, value_range) is not None:
+        if value_range is not None:
             return whole_planes(data, channels, value_range)
-        image = to_pil(data, self.at_least)
-        return image.convert("L") if channels == 1 else image
+        return whole(data, channels, value_range, self.at_least)
 
     def join(
         self, items: list[tuple[int, list[Tensor] | str]]

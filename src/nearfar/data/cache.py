@@ -31,8 +31,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from nearfar.atomic import replacing
-from nearfar.data.decoding import decode, reason, without_warnings
-from nearfar.data.readers import is_passing, only_python_writes
+from nearfar.data.decoding import decode, reason
+from nearfar.data.left_out import is_passing
+from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.value_range import PixelFormat
@@ -205,7 +206,7 @@ def _again(images: Callable[[], Iterable[bytes | str]], entry: Entry) -> bool:
     may pass is read now.
     """
     rows = set(entry.passing)
-    with without_warnings(), only_python_writes():
+    with quietly():
         for row, data in enumerate(images()) if rows else ():
             if row > max(rows):
                 break
@@ -297,7 +298,7 @@ def _write_pixels(
     problems: dict[int, str] = {}
     passing: list[int] = []
     count = 0
-    with without_warnings(), only_python_writes(), progress("reading images", total) as bar:
+    with quietly(), progress("reading images", total) as bar:
         for pieces in chunks:
             whole = [piece for piece in pieces if not isinstance(piece, Exception)]
             wrong = {bar.done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}

@@ -12,7 +12,7 @@ import pyarrow
 from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
-from nearfar.data.readers import is_passing
+from nearfar.data.left_out import is_passing
 from nearfar.data.table import cut
 
 LONGEST = 100  # characters of a text

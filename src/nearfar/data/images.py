@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
+from nearfar.data.bits import floats, pieces
 from nearfar.data.cache import moments_of, statistics
 from nearfar.data.decoding import pages_are_channels, pixels_of
-from nearfar.data.layouts import pieces
 from nearfar.data.left_out import Count
 from nearfar.data.resources import usable_cores
 from nearfar.data.table import (
@@ -27,7 +27,7 @@ from nearfar.data.table import (
     digest,
     readable,
 )
-from nearfar.data.value_range import PixelFormat, floats
+from nearfar.data.value_range import PixelFormat
 from nearfar.progress import log
 from nearfar.views import eight_bits, resize_square, with_channels
 

@@ -1,16 +1,17 @@
-"""Arrays of images: where their channels are, and their numbers as pixels."""
+"""Arrays of images: where their channels are, and what becomes of them in a form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Shaped
 from torch import Tensor
 
-from nearfar.data.value_range import STEPS, PixelFormat, sixteen_bits
-from nearfar.views import from_range, resize_square, unit, with_channels
+from nearfar.data.bits import are_finite, bytes_of_arrays, pieces, scaled, stored
+from nearfar.data.value_range import PixelFormat
+from nearfar.views import resize_square, unit
 
 COLOUR = (3, 4)  # channels of colour images, without and with transparency
 
@@ -83,78 +84,22 @@ def _channels_last(shape: tuple[int, ...], channels: int | None) -> bool:
     )
 
 
-def has_eight_bits(planes: Tensor) -> bool:
-    """Return whether the type is uint8 or bool, or another of whole numbers (but for uint16) that
-    all lie in 0..255.
-    """
-    if planes.is_floating_point() or planes.dtype == torch.uint16:
-        return False
-    small = planes.dtype in (torch.uint8, torch.bool)
-    return small or all(
-        piece.min() >= 0 and piece.max() <= 255 for piece in map(Tensor.numpy, pieces(planes))
-    )
-
-
 def to_pixels(
     planes: Shaped[Tensor, "images given height width"], form: PixelFormat
 ) -> Shaped[Tensor, "images channels size size"]:
     """Images as pixels of a form; uint8 of its size and channels are not copied."""
-    if form.value_range is None:
-        return fitted(as_bytes(planes), form)
-    return in_range(planes, form)
-
-
-def in_range(planes: Tensor, form: PixelFormat) -> Shaped[Tensor, "images c s s"]:
-    """Images in their own numbers as uint16: resized as floats, in which the range is 0..1.
-
-    Those of uint8 and bool keep the whole range of their type, as pictures of 8 bits do.
-    """
-    out = []
+    size, channels, value_range = form
+    if value_range is None:
+        planes = bytes_of_arrays(planes)
+        if planes.shape[1] == channels and min(planes.shape[2:]) == size:
+            return resize_square(planes, size)
+    elif not are_finite(planes.numpy()):
+        raise ValueError("images must hold finite numbers")
+    made = []
     for piece in pieces(planes):
-        if planes.dtype in (torch.uint8, torch.bool):
-            scaled = with_channels(unit(as_bytes(piece)), form.channels)
-        else:
-            numbers = piece.to(torch.float32)
-            if not numbers.isfinite().all():
-                raise ValueError("images must hold finite numbers")
-            scaled = from_range(with_channels(numbers, form.channels), form.value_range or ())
-        out.append(sixteen_bits(resize_square(scaled, form.size)))
-    return torch.from_numpy(np.concatenate(out))
-
-
-def as_bytes(planes: Tensor) -> UInt8[Tensor, "images channels height width"]:
-    """To uint8: bool to 0 and 255, uint16 divided by 257, floats in 0..1 times 255, other integers
-    as they are.
-    """
-    if planes.dtype == torch.uint8:
-        return planes
-    if planes.dtype == torch.bool:
-        return planes.to(torch.uint8) * 255
-    scale = 1 / STEPS if planes.dtype == torch.uint16 else 255 if planes.is_floating_point() else 1
-    out = torch.empty(planes.shape, dtype=torch.uint8)
-    for piece, to in zip(pieces(planes), pieces(out), strict=True):
-        values = piece.to(torch.float64) * scale
-        if not bool(((values >= 0) & (values <= 255)).all()):
-            raise ValueError(
-                "float images must lie in 0..1, whole numbers in 0..255; scale them, or give uint8"
-            )
-        to.copy_(values.round())
-    return out
-
-
-def fitted(
-    pixels: UInt8[Tensor, "images given height width"], form: PixelFormat
-) -> UInt8[Tensor, "images {form.channels} {form.size} {form.size}"]:
-    """The same images with another size and number of channels; not copied where they fit."""
-    if pixels.shape[1] == form.channels and min(pixels.shape[2:]) == form.size:
-        return resize_square(pixels, form.size)
-    return torch.cat(
-        [resize_square(with_channels(piece, form.channels), form.size) for piece in pieces(pixels)]
-    )
-
-
-def pieces(pixels: Tensor) -> Iterator[Tensor]:
-    """`pixels` in consecutive parts of about four million values: few enough to work on in wide
-    types.
-    """
-    return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
+        ends: Sequence[float] | None = value_range
+        if value_range is not None and piece.dtype in (torch.uint8, torch.bool):
+            piece, ends = unit(bytes_of_arrays(piece)), (0, 1)  # their own range, as floats
+        square = resize_square(scaled(piece.numpy(), channels, ends), size)
+        made.append(stored(square.numpy(), form.dtype))
+    return torch.from_numpy(np.concatenate(made))

@@ -13,6 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from PIL import Image
+
+from nearfar.messages import lacking
+
 CUT_OFF, EMPTY, NOT_AN_IMAGE = "cut off", "empty", "not an image of a known format"
 TOO_MANY_PIXELS = "too many pixels"
 NO_SPLIT = "in none of the splits"
@@ -89,6 +93,8 @@ _PACKED = (
     b"\xfd7zXZ",
     b"\x28\xb5\x2f\xfd",
 )
+# what tifffile says of codecs, and pydicom of its plug-ins
+_NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 LOOKED_AT = 512  # bytes of a file that tell what it is
 
 
@@ -232,3 +238,22 @@ def _said(kind: str, names: Iterable[str]) -> str:
         shown.append(f"{others} of other endings")
     listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
     return f"{listed} ({kind})"
+
+
+class PackageMissing(ValueError):
+    """An image needs a package that is not installed: another day it may be."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error comes from the machine and not from the image: later the same image
+    may be read.
+
+    Too little memory, too many open files, a disk or network that fails, a missing package, and the
+    limit on pixels, which can be raised. Errors of the operating system have a number; those that
+    Pillow makes of damage have none.
+    """
+    if isinstance(error, (MemoryError, ImportError, PackageMissing, Image.DecompressionBombError)):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return True
+    return bool(lacking(error)) or _NEEDS_PACKAGE.search(str(error).lower()) is not None

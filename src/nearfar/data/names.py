@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
-from nearfar.data.readers import suffixes
+from nearfar.data.pictures import suffixes
 
 _MOST = 64  # parts of a path
 

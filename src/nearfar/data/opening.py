@@ -30,12 +30,12 @@ from nearfar.data.decoding import (
     pages_are_channels,
     raise_pixel_limit,
     reason,
-    without_warnings,
 )
 from nearfar.data.exif import TYPES, with_exif
 from nearfar.data.images import Images, Stored
 from nearfar.data.layouts import as_planes, to_pixels
-from nearfar.data.readers import is_passing, only_python_writes
+from nearfar.data.left_out import is_passing
+from nearfar.data.readers import quietly
 from nearfar.data.scanning import Scanned, Split, joined_table
 from nearfar.data.sources.arrays import Items, check_fits_memory
 from nearfar.data.sources.concatenated import Concatenated, Part
@@ -328,7 +328,7 @@ def _in_memory(
     check_fits_memory(count, form, store.limit, name)
     pixels = np.empty((count, form.channels, form.size, form.size), form.dtype)
     problems: dict[int, str] = {}
-    with without_warnings(), only_python_writes():
+    with quietly():
         for row, image in enumerate(images):
             try:
                 pixels[row - len(problems)] = decode(image, form)
@@ -422,7 +422,7 @@ def _saved_range(
     with contextlib.suppress(OSError, ValueError):
         if lasting:
             return json.loads(saved.read_text())
-    with without_warnings(), only_python_writes():
+    with quietly():
         limits, passing = _sampled_range(source.read(sample), channels, value_range)
     if lasting and not passing:
         with contextlib.suppress(OSError):

@@ -1,151 +1,75 @@
-"""Readers of image files: the formats that Pillow reads, and a table of those that are read in
-their own numbers, of more than 8 bits or other channels than a picture has.
+"""Readers of image files: a table from kind to function, from bytes to the numbers of an image.
 
-TIFF (also GeoTIFF) is read by tifffile and DICOM by pydicom where Pillow makes no 8-bit picture of
-it.
+Pillow makes a picture of 8 bits of most formats: the last row. The others read an image in its own
+numbers, of more bits or other channels. TIFF (also GeoTIFF) is read by tifffile and DICOM by
+pydicom where Pillow makes no picture of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
 import logging
 import math
 import os
-import re
-import struct
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Shaped
 from PIL import Image, UnidentifiedImageError
 
-from nearfar.messages import Outlet, lacking
-
-# Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF,
-# and the scientific containers whose Pillow plugins are stubs.
-_FORMATS: tuple[str, ...] = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "GIF",
-    "BMP",
-    "DIB",
-    "TIFF",
-    "PPM",
-    "PCX",
-    "TGA",
-    "SGI",
-    "ICO",
+from nearfar.data.left_out import PackageMissing, is_passing
+from nearfar.data.pictures import (
+    ORIENTATION,
+    PNG,
+    WIDE,
+    Header,
+    formats,
+    header_of_picture,
+    numbers_of,
+    on_grounds,
+    open_picture,
+    opened,
+    page_count,
+    planes,
+    png_orientation,
+    shown_size,
 )
-_FORMATS += (
-    "ICNS",
-    "JPEG2000",
-    "AVIF",
-    "HEIF",
-    "DDS",
-    "MSP",
-    "XBM",
-    "IM",
-    "SUN",
-    "PSD",
-    "QOI",
-    "BLP",
-)
+from nearfar.messages import Outlet
 
+WhenPicture = Literal["always", "as 8 bits", "never"]
 Planes = Shaped[np.ndarray, "channels height width"]
-_LARGEST_CHUNK = 2**20  # bytes of a PNG's chunk that may hold an orientation
 _ROWS = 256  # of an image that are put on white at once
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
-_PNG, _TIFF = b"\x89PNG\r\n\x1a\n", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
-_HEIC, _HEIF = (
-    (".heic", ".heif"),
-    (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis"),
-)
-ORIENTATION = 0x0112
-WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")  # modes of Pillow
-_WIDTH, _HEIGHT, _BITS, _SAMPLES, _EXTRA, _FORMAT = 256, 257, 258, 277, 338, 339  # tags of TIFF
+_HEIF = (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis")
+_BITS, _SAMPLES, _EXTRA, _FORMAT = 258, 277, 338, 339  # tags of TIFF
 _UNSPECIFIED, _SIGNED = 0, 2  # an extra sample that is no alpha; a sample with a sign
-_NATIVE = {"I;16BS": "I;16NS", "I;32B": "I;32N", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-# what tifffile says of codecs, and pydicom of its plug-ins
-_NEEDS_PACKAGE = re.compile(r"requires the '\w+' package|missing dependencies|please install")
 _ONE_ARRAY = ("shaped", "ome", "imagej", "lsm", "stk", "mmstack", "fluoview", "scanimage", "nih")
-_EXACT = {"PNG", "GIF", "BMP", "DIB", "PPM", "PCX", "TGA", "SGI", "ICO", "MSP", "XBM", "SUN", "QOI"}
-_LOSSY_TIFF = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF, by Pillow's names
-_MULTIPLE = {"GIF", "WEBP", "PNG", "TIFF", "AVIF", "HEIF"}  # formats with several frames or pages
 
 
-@functools.cache
-def formats() -> tuple[str, ...]:
-    """The formats that are read, of those that the installed Pillow has; HEIC by the plug-in
-    pillow-heif.
-    """
-    with contextlib.suppress(ImportError):
-        import pillow_heif
+class Encoded(NamedTuple):
+    """An encoded image that is not read yet.
 
-        pillow_heif.register_heif_opener()
-    Image.init()
-    return tuple(form for form in _FORMATS if form in Image.OPEN)
-
-
-@functools.cache
-def suffixes() -> frozenset[str]:
-    """The file name endings (lower case, with the dot) that are read as images."""
-    known = formats()
-    endings = Image.registered_extensions().items()
-    return frozenset(end for end, form in endings if form in known or form == "MPO") | {
-        ".dcm",
-        ".dicom",
-        *_HEIC,
-    }
-
-
-class Raw(NamedTuple):
-    """An image that is not yet read.
-
-    `native`: (width, height); `wide`: of more than 8 bits; `pillow`: whether Pillow makes an 8-bit
-    picture of it; `read`: gives its numbers, [channels, height, width]. `pages`: of a file whose
-    pages are pages, with as many channels each; `read_pages`: gives the numbers of all, [pages *
-    channels, height, width]. `read_on_black`: of one with alpha, which `read` puts on white.
+    `header`: what its header says; `read`: gives its numbers, [bands, height, width]; `grounds`:
+    its numbers on white, and those of an image with alpha on black too. `picture`: whether it is
+    read as the 8-bit picture that Pillow makes of it. `read_pages`: of a file whose pages are
+    pages, gives the numbers of all, [pages * bands, height, width].
     """
 
-    channels: int
-    native: tuple[int, int]
-    wide: bool
-    pillow: bool
+    header: Callable[[], Header]
     read: Callable[[], Planes]
-    pages: int = 1
+    grounds: Callable[[], list[Planes]]
+    picture: WhenPicture
     read_pages: Callable[[], Planes] | None = None
-    read_on_black: Callable[[], Planes] | None = None
 
 
-class PackageMissing(ValueError):
-    """An image needs a package that is not installed: another day it may be."""
-
-
-def is_passing(error: BaseException) -> bool:
-    """Return whether an error comes from the machine and not from the image: later the same image
-    may be read.
-
-    Too little memory, too many open files, a disk or network that fails, a missing package, and the
-    limit on pixels, which can be raised. Errors of the operating system have a number; those that
-    Pillow makes of damage have none.
-    """
-    if isinstance(error, (MemoryError, ImportError, PackageMissing, Image.DecompressionBombError)):
-        return True
-    if isinstance(error, OSError) and error.errno is not None:
-        return True
-    return bool(lacking(error)) or _NEEDS_PACKAGE.search(str(error).lower()) is not None
-
-
-def raw(data: bytes | str) -> Raw | None:
-    """An image in its own numbers, by its encoded bytes or path; None for an 8-bit picture and what
-    is no image.
+def look(data: bytes | str) -> Encoded:
+    """An encoded image, by its bytes or path, as the first reader in the table that knows it has
+    it.
 
     Raises what readers raise for damaged files, and ValueError where a reader is not installed.
     """
@@ -154,98 +78,38 @@ def raw(data: bytes | str) -> Raw | None:
     else:
         with open(data, "rb", buffering=0) as file:
             start = file.read(_START)
-    reader = next((reader for reader in READERS if reader.knows(start)), None)
-    return None if reader is None else reader.read(data)
+    return next(reader for reader in READERS if reader.knows(start)).look(data)
 
 
-def is_lossless(data: bytes | str) -> bool:
-    """Return whether an encoded image holds its pixels exactly: PNG, GIF, BMP, lossless WebP, TIFF
-    without JPEG, and others.
-
-    False where that cannot be told, as of JPEG 2000 and DICOM.
-    """
-    try:
-        with Image.open(opened(data), formats=formats()) as image:
-            if image.format == "TIFF":
-                return image.info.get("compression") not in _LOSSY_TIFF
-            if image.format == "WEBP":
-                return _has_lossless_webp(data)
-            return image.format in _EXACT
-    except Exception:  # Pillow raises anything on damaged data
-        return False
+def _picture(data: bytes | str) -> Encoded:
+    """A picture of 8 bits by Pillow; nothing of it is read before it is asked for."""
+    return Encoded(
+        lambda: header_of_picture(data), lambda: planes(data), lambda: on_grounds(data), "always"
+    )
 
 
-def _has_lossless_webp(data: bytes | str) -> bool:
-    """Return whether the first picture of a WebP file is in a chunk of the lossless kind."""
-    whole = data if isinstance(data, bytes) else Path(data).read_bytes()
-    place = 12  # behind "RIFF", a size, "WEBP"
-    while place + 8 <= len(whole):
-        kind, size = (
-            whole[place : place + 4],
-            int.from_bytes(whole[place + 4 : place + 8], "little"),
-        )
-        if kind in (b"VP8 ", b"VP8L"):
-            return kind == b"VP8L"
-        # a frame of an animation holds further chunks behind its place, size and duration
-        place += 8 + (16 if kind == b"ANMF" else size + size % 2)
-    return False
-
-
-def opened(data: bytes | str) -> io.BytesIO | str:
-    """Return what libraries open: a file in memory, or the path."""
-    return io.BytesIO(data) if isinstance(data, bytes) else data
-
-
-def open_picture(data: bytes | str) -> Any:
-    """An image as Pillow opens it, of the formats that are read.
-
-    A TIFF counts as one without a file: Pillow would map it, and mixes up rows and columns of a
-    mapped one that is turned by its orientation. Of a compressed one libtiff gives numbers in the
-    order of this machine, where Pillow expects bytes in the order of the file.
-    """
-    image = Image.open(opened(data), formats=formats())
-    if image.format == "TIFF":
-        image.filename = ""
-        tiles: Any = image.tile
-        for place, tile in enumerate(tiles):  # tuples, from Pillow 11 on with names
-            *rest, args = tile
-            if rest[0] == "libtiff" and args[0] in _NATIVE:
-                native = (*rest, (_NATIVE[args[0]], *args[1:]))
-                tiles[place] = tile._make(native) if hasattr(tile, "_make") else native
-    return image
-
-
-def of_pillow(data: bytes | str) -> Raw | None:
-    """A grayscale image of more than 8 bits that Pillow reads as it is; None for any other."""
+def _grayscale(data: bytes | str) -> Encoded:
+    """A grayscale image of more than 8 bits that Pillow reads as it is, or a picture."""
 
     def read() -> Planes:
         with open_picture(data) as image:
-            numbers = np.asarray(image)
-            numbers = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
-            return upright(numbers[None], image.getexif().get(ORIENTATION, 1))
+            return upright(numbers_of(image)[None], image.getexif().get(ORIENTATION, 1))
 
     with Image.open(opened(data), formats=formats()) as image:
-        native = shown_size(image, data)
-        return Raw(1, native, True, True, read) if image.mode in WIDE else None
+        width, height = shown_size(image, data)
+        if image.mode not in WIDE:
+            return _picture(data)
+        return _in_numbers(Header(height, width, 1, 16), read, "as 8 bits")
 
 
-def shown_size(image: Any, data: bytes | str) -> tuple[int, int]:
-    """Width and height of an opened image as it is shown, upright by its EXIF orientation; nothing
-    is decoded.
-    """
-    width, height = image.size
-    if image.format == "TIFF":  # of which Pillow may have turned the size, and not the pixels yet
-        width, height = (int(image.tag_v2[tag]) for tag in (_WIDTH, _HEIGHT))
-    return (height, width) if _orientation(image, data) > 4 else (width, height)
-
-
-def _orientation(image: Any, data: bytes | str) -> int:
-    """The EXIF orientation of an opened image, 1 where there is none."""
-    if image.format == "PNG":
-        return _png_orientation(data)
-    with contextlib.suppress(Exception):  # damaged notes are no reason to lose the picture
-        return int(image.getexif().get(ORIENTATION, 1))
-    return 1
+def _in_numbers(
+    header: Header,
+    read: Callable[[], Planes],
+    picture: WhenPicture,
+    read_pages: Callable[[], Planes] | None = None,
+) -> Encoded:
+    """An image whose header is known, and which has no alpha."""
+    return Encoded(lambda: header, read, lambda: [read()], picture, read_pages)
 
 
 def upright(
@@ -258,23 +122,22 @@ def upright(
     return planes[:, :: -1 if down else 1, :: -1 if across else 1]
 
 
-def _png(data: bytes | str) -> Raw | None:
+def _png(data: bytes | str) -> Encoded:
     """A PNG of 16 bits: grayscale as Pillow gives it, others, of which it makes 8 bits, by their
     high and low bytes; alpha on white.
     """
     if (kind := _png_kind(data)) is None:  # it is cut off
-        return None
-    orientation = _png_orientation(data)
+        return _picture(data)
+    orientation = png_orientation(data)
     with Image.open(
         opened(data), formats=["PNG"]
     ) as image:  # refuses sizes that would fill the memory
-        native = (image.height, image.width) if orientation > 4 else image.size
+        width, height = (image.height, image.width) if orientation > 4 else image.size
 
     def read(ground: int = 65535) -> Planes:
         if kind == 0:
             with Image.open(opened(data), formats=["PNG"]) as image:
-                numbers = np.asarray(image)
-                return upright(numbers.astype(np.uint16, copy=False)[None], orientation)
+                return upright(numbers_of(image)[None], orientation)
         planes = _png_samples(data)
         if len(planes) % 2:
             return upright(planes, orientation)
@@ -286,8 +149,9 @@ def _png(data: bytes | str) -> Raw | None:
             colours[:, rows] = (colours[:, rows] * wide + behind) // 65535
         return upright(colours, orientation)
 
-    channels, on_black = 1 if kind in (0, 4) else 3, functools.partial(read, ground=0)
-    return Raw(channels, native, True, True, read, read_on_black=on_black if kind & 4 else None)
+    grounds = (65535, 0) if kind & 4 else (65535,)
+    header = Header(height, width, 1 if kind in (0, 4) else 3, 16)
+    return Encoded(lambda: header, read, lambda: list(map(read, grounds)), "as 8 bits")
 
 
 def _png_samples(data: bytes | str) -> Shaped[np.ndarray, "samples height width"]:
@@ -331,33 +195,6 @@ def _png_kind(data: bytes | str) -> int | None:
     return head[25] if len(head) > 25 else None
 
 
-def _png_orientation(data: bytes | str) -> int:
-    """The EXIF orientation of a PNG, 1 where there is none, from all chunks but the pixels: nothing
-    is decoded.
-    """
-    kept = [_PNG]
-    with contextlib.ExitStack() as stack:
-        file = opened(data)
-        reader = stack.enter_context(open(file, "rb")) if isinstance(file, str) else file
-        reader.seek(len(_PNG))
-        while len(head := reader.read(8)) == 8:
-            size, kind = struct.unpack(">I4s", head)
-            if kind in (b"IHDR", b"eXIf", b"tEXt", b"zTXt", b"iTXt") and size < _LARGEST_CHUNK:
-                kept.append(head + reader.read(size + 4))
-            else:
-                reader.seek(size + 4, os.SEEK_CUR)
-            if kind == b"IEND":
-                break
-    if len(kept) <= 2:  # there are no notes
-        return 1
-    with contextlib.suppress(Exception):  # damaged notes are no reason to lose the picture
-        kept.append(struct.pack(">I4s", 0, b"IEND") + b"\xaeB`\x82")
-        with Image.open(io.BytesIO(b"".join(kept)), formats=["PNG"]) as image:
-            # of the base class, since that of PNG would decode pixels to look behind them
-            return int(Image.Image.getexif(image).get(ORIENTATION, 1))
-    return 1
-
-
 def must_be_small(width: int, height: int, channels: int) -> None:
     """Raise Pillow's error for more numbers than an image may have: a header may claim anything."""
     most = Image.MAX_IMAGE_PIXELS
@@ -365,8 +202,8 @@ def must_be_small(width: int, height: int, channels: int) -> None:
         raise Image.DecompressionBombError(f"{channels} channels of {width} x {height} pixels")
 
 
-def tiff(data: bytes | str) -> Raw | None:
-    """A TIFF in its own numbers; None for a picture of 8 bits and one page, or of pages in colour.
+def _tiff(data: bytes | str) -> Encoded:
+    """A TIFF in its own numbers; a picture where it has 8 bits and one page, or pages in colour.
 
     Every sample is a channel, and so is every page where the file says that they are one array, as
     those of OME, ImageJ and tifffile do. Other pages are pages: the first is the image.
@@ -378,19 +215,22 @@ def tiff(data: bytes | str) -> Raw | None:
             bits, pages = max(tags.get(_BITS, (1,))), page_count(image)
             is_picture = not _loses_numbers(image.mode, tags)
             if bits < 8 or (bits == 8 and is_picture and (pages == 1 or image.mode != "L")):
-                return None
-            if pages == tags.get(_SAMPLES, 1) == 1 and (decoded := of_pillow(data)) is not None:
-                return decoded
+                return _picture(data)
+            if pages == tags.get(_SAMPLES, 1) == 1 and image.mode in WIDE:
+                return _grayscale(data)
     except UnidentifiedImageError:
         pass  # other channels than those of a picture
     try:
-        decoded = _by_tifffile(data, pillow=bits > 0 and is_picture)
+        decoded = _by_tifffile(data, "as 8 bits" if bits > 0 and is_picture else "never")
     except Exception as error:
         if bits != 8 or is_passing(error):
             raise
-        return None  # its first page is a picture
-    is_single = is_picture and decoded.channels == decoded.pages == 1
-    return None if bits == 8 and is_single else decoded
+        return _picture(data)  # its first page is a picture
+    header = decoded.header()
+    if bits == 8 and is_picture and header.pages > 1:
+        return decoded._replace(picture="always")
+    is_single = header.bands == header.pages == 1  # other pages are of other sizes
+    return _picture(data) if bits == 8 and is_picture and is_single else decoded
 
 
 def _loses_numbers(mode: str, tags: Any) -> bool:
@@ -401,23 +241,7 @@ def _loses_numbers(mode: str, tags: Any) -> bool:
     return dropped or _SIGNED in tags.get(_FORMAT, ())
 
 
-def page_count(image: Image.Image) -> int:
-    """Count the pages or frames of an opened image; 1 where what follows the first is damaged.
-
-    The further pictures in a JPEG of a phone (MPO) do not count: they are previews and depths of
-    the first.
-    """
-    if image.format not in _MULTIPLE:
-        return 1
-    try:
-        return int(getattr(image, "n_frames", 1))
-    except Exception as error:  # Pillow raises anything on damaged data
-        if is_passing(error):
-            raise
-        return 1
-
-
-def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
+def _by_tifffile(data: bytes | str, picture: WhenPicture) -> Encoded:
     import tifffile
 
     logging.getLogger("tifffile").setLevel(
@@ -457,12 +281,12 @@ def _by_tifffile(data: bytes | str, pillow: bool) -> Raw:
         numbers = numbers.astype(kind.newbyteorder("="), copy=False)
         return upright(numbers.reshape(channels, height, width), orientation)
 
-    native = (height, width) if orientation > 4 else (width, height)
-    pages = planes // channels
-    return Raw(channels, native, kind != np.uint8, pillow, read, pages, read_pages)
+    tall, wide = (width, height) if orientation > 4 else (height, width)
+    header = Header(tall, wide, channels, 8 if kind == np.uint8 else 16, pages=planes // channels)
+    return _in_numbers(header, read, picture, read_pages)
 
 
-def dicom(data: bytes | str) -> Raw:
+def _dicom(data: bytes | str) -> Encoded:
     """A DICOM image, whose colours are its channels and whose frames are pages: the first is the
     image. ValueError without pydicom and where there is none.
     """
@@ -507,47 +331,59 @@ def dicom(data: bytes | str) -> Raw:
     wide = int(header.get("BitsAllocated", 8)) > 8 or _rescale(header) != (1, 0)
     if in_palette:
         wide = int(header.RedPaletteColorLookupTableDescriptor[2]) > 8
-    return Raw(samples, (width, height), wide, False, read, frames, read_frames)
+    known = Header(height, width, samples, 16 if wide else 8, pages=frames)
+    return _in_numbers(known, read, "never", read_frames)
 
 
 def _rescale(header: Any) -> tuple[float, float]:
     return float(header.get("RescaleSlope", 1)), float(header.get("RescaleIntercept", 0))
 
 
-def _without_plugin(data: bytes | str) -> None:
+def _heic(data: bytes | str) -> Encoded:
     """HEIC, which Pillow reads as a picture if it has the plug-in."""
     if "HEIF" not in formats():
         raise PackageMissing("HEIC needs pillow-heif: pip install 'nearfar[heic]'")
+    return _picture(data)
 
 
 class Reader(NamedTuple):
-    """A kind of file that is read in its own numbers.
+    """A kind of file.
 
-    `knows`: whether a file is one, by its first bytes; `read`: its numbers, by its bytes or path;
-    None where Pillow makes an 8-bit picture of it.
+    `knows`: whether a file is one, by its first bytes; `look`: the image in it, by its bytes or
+    path.
     """
 
     kind: str
     knows: Callable[[bytes], bool]
-    read: Callable[[bytes | str], Raw | None]
+    look: Callable[[bytes | str], Encoded]
 
 
 READERS = (
-    Reader("PNG of 16 bits", lambda head: head[:8] == _PNG and head[24:25] == b"\x10", _png),
-    Reader("TIFF, also GeoTIFF", lambda head: head[:4] in _TIFF, tiff),
-    Reader("DICOM", lambda head: head[128:] == b"DICM", dicom),
-    Reader("HEIC", lambda head: head[4:12] in _HEIF, _without_plugin),
-    Reader("PGM", lambda head: head[:2] == b"P5", of_pillow),
-    Reader("JPEG 2000", lambda head: head.startswith(_JPEG2000), of_pillow),
+    Reader("PNG of 16 bits", lambda head: head[:8] == PNG and head[24:25] == b"\x10", _png),
+    Reader("TIFF, also GeoTIFF", lambda head: head[:4] in _TIFF, _tiff),
+    Reader("DICOM", lambda head: head[128:] == b"DICM", _dicom),
+    Reader("HEIC", lambda head: head[4:12] in _HEIF, _heic),
+    Reader("PGM", lambda head: head[:2] == b"P5", _grayscale),
+    Reader("JPEG 2000", lambda head: head.startswith(_JPEG2000), _grayscale),
+    Reader("picture of 8 bits", lambda head: True, _picture),
 )
-"""Of every other file Pillow makes an 8-bit picture."""
 
 
 @contextlib.contextmanager
-def only_python_writes() -> Iterator[None]:
-    """While entered, what Python writes to stderr appears, and what is written past it is
-    dropped.
+def quietly() -> Iterator[None]:
+    """While entered, readers are quiet on images that they read all the same.
+
+    Pillow's warnings of large images (bombs are errors) and odd parts are dropped, and so is what C
+    libraries write to stderr; what Python writes there appears.
     """
+    with warnings.catch_warnings(), _only_python_writes():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+        yield
+
+
+@contextlib.contextmanager
+def _only_python_writes() -> Iterator[None]:
     try:
         stderr, of_python = os.dup(2), contextlib.ExitStack()
     except OSError:  # it is closed: nothing can appear

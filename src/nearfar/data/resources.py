@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,3 +115,14 @@ class SharedMemory:
             with self._changed:
                 self.free += wanted
                 self._changed.notify_all()
+
+
+_BYTES = 16  # for a number of an image, at most: as it is decoded, converted, turned and cut
+_MEMORY = SharedMemory(2**30)  # an image of more than 67 million pixels is decoded alone
+
+
+def memory_for(values: int) -> AbstractContextManager[None]:
+    """Hold the memory that decoding an image of so many pixels takes, or so many numbers where it
+    has many channels; all threads share it.
+    """
+    return _MEMORY.lent(_BYTES * values)

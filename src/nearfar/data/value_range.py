@@ -11,16 +11,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Shaped
-from torch import Tensor
 
+from nearfar.data.bits import RANGES
 from nearfar.messages import check_range
 from nearfar.views import check_value_range, with_channels
 
 PERCENTILES = (0.5, 99.5)
 SAMPLED, PIXELS = 100, 4096  # images that are looked at, and about so many pixels of each
 LARGEST = 8192  # pixels of a side: one image of that size takes 200 MB
-WHITE = 65535  # of 16 bits
-STEPS = 257  # of 16 bits in one of 8
 EIGHT_BITS: Final = "uint8"
 FULL = "full"
 ValueRange: TypeAlias = Sequence[float] | str | None
@@ -46,7 +44,7 @@ class PixelFormat(NamedTuple):
     @property
     def white(self) -> int:
         """The stored number that stands for 1."""
-        return 255 if self.value_range is None else WHITE
+        return RANGES[self.dtype.name][1]
 
     def bytes_of(self, count: int) -> int:
         """Return the bytes that the pixels of so many images take."""
@@ -131,18 +129,6 @@ def thinned(
 def spread(total: int, count: int = SAMPLED) -> list[int]:
     """So many positions, evenly spaced over `total`; all where there are no more."""
     return np.linspace(0, total - 1, min(count, total)).round().astype(int).tolist()
-
-
-def sixteen_bits(unit: Tensor) -> Shaped[np.ndarray, "*shape"]:
-    """Floats in 0..1 as uint16, whose full range stands for 0..1."""
-    return np.rint(unit.numpy() * WHITE).astype(np.uint16)
-
-
-def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:
-    """Stored pixels as they are read: uint8 as they are, uint16 as float32 in 0..1."""
-    return torch.from_numpy(
-        pixels if pixels.dtype == np.uint8 else np.divide(pixels, WHITE, dtype=np.float32)
-    )
 
 
 def describe_range(value_range: Sequence[float]) -> str:

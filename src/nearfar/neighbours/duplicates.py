@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from torch.nn.functional import normalize
 
 from nearfar.data import Images
-from nearfar.data.decoding import header, on_grounds, to_array
-from nearfar.data.readers import is_lossless, raw
+from nearfar.data.decoding import header
+from nearfar.data.pictures import is_lossless
+from nearfar.data.readers import look
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
@@ -822,13 +823,9 @@ def full_size(images: Images, row: int) -> np.ndarray:
     originals = images.originals
     if originals is None:
         return images.gather(torch.tensor([row]))[0].numpy()
-    data = originals[row]
-    if (numbers := raw(data)) is not None:
-        white = numbers.read()
-        black = white if numbers.read_on_black is None else numbers.read_on_black()
-        return white if np.array_equal(white, black) else np.concatenate([white, black])
-    grounds = on_grounds(data)
-    return np.concatenate([to_array(image, len(image.getbands())) for image in grounds])
+    grounds = look(originals[row]).grounds()
+    is_same = np.array_equal(grounds[0], grounds[-1])
+    return grounds[0] if is_same else np.concatenate(grounds)
 
 
 def _is_lossless(images: Images, row: int) -> bool:

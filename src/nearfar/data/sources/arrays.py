@@ -20,7 +20,7 @@ from numpy.lib.npyio import NpzFile
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.decoding import to_array, to_gray_or_rgb
+from nearfar.data.bits import bits_of, bytes_of_arrays
 from nearfar.data.labels import (
     OneHot,
     check_alike,
@@ -30,8 +30,9 @@ from nearfar.data.labels import (
     texts_of,
     whole_number,
 )
-from nearfar.data.layouts import as_bytes, as_planes, fitted, has_eight_bits, shape_of_planes
+from nearfar.data.layouts import as_planes, shape_of_planes, to_pixels
 from nearfar.data.left_out import OTHER_KEY
+from nearfar.data.pictures import to_array, to_gray_or_rgb
 from nearfar.data.resources import machine_memory
 from nearfar.data.sources.source import Source, labels_as_column, numbered_names
 from nearfar.data.table import SMALL, USUAL
@@ -96,7 +97,7 @@ class Arrays(Source):
         }
         counts = [shape[0] for shape in shapes.values()]
         splits = [split for split, shape in shapes.items() for _ in range(shape[0])]
-        bits = [8 if self._is_narrow(split) else 16 for split in shapes]
+        bits = [bits_of(self.facts[split].dtype, partial(self.planes, split)) for split in shapes]
         sizes = {
             "height": [shape[2] for shape in shapes.values()],
             "width": [shape[3] for shape in shapes.values()],
@@ -110,17 +111,6 @@ class Arrays(Source):
         }
         columns["place"] = pyarrow.array(np.concatenate([np.arange(count) for count in counts]))
         return table_of(splits, numbered_names(splits), self._labels(shapes), columns)
-
-    def _is_narrow(self, split: str) -> bool:
-        """Return whether the images of a split have 8 bits; they are read only to find it out of
-        whole numbers.
-        """
-        kind = self.facts[split].dtype
-        if kind in (np.uint8, np.bool_):
-            return True
-        if kind.kind == "f" or kind == np.uint16:
-            return False
-        return has_eight_bits(self.planes(split))
 
     def _labels(self, shapes: Mapping[str, tuple[int, ...]]) -> pyarrow.Array:
         every: list[str | None] = []
@@ -419,7 +409,7 @@ class Items(Source):
         size = self.request.size or (None if max(image.shape[2:]) <= SMALL else USUAL)
         form = PixelFormat(size or min(image.shape[2:]), self.request.channels or image.shape[1])
         check_fits_memory(count, form, self.limit, self.name)
-        return with_channels(image, form.channels) if size is None else fitted(image, form)
+        return with_channels(image, form.channels) if size is None else to_pixels(image, form)
 
     def _texts(
         self, labels: list[str | OneHot | None] | None, count: int
@@ -492,7 +482,7 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
     if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3):
         shape = f" of shape {list(picture.shape)}" if isinstance(picture, np.ndarray) else ""
         raise ValueError(f"it is a {type(picture).__name__}{shape}; {KINDS}")
-    return as_bytes(as_planes(picture[None], channels))
+    return bytes_of_arrays(as_planes(picture[None], channels))
 
 
 def check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:

@@ -19,11 +19,11 @@ import pyarrow
 import pyarrow.feather
 
 from nearfar.atomic import replacing
-from nearfar.data.decoding import header, reason, without_warnings
+from nearfar.data.decoding import header, reason
 from nearfar.data.exif import TYPES
 from nearfar.data.labels import check_alike, numbered
-from nearfar.data.left_out import EMPTY, NO_DATA
-from nearfar.data.readers import is_passing, only_python_writes
+from nearfar.data.left_out import EMPTY, NO_DATA, is_passing
+from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order
 from nearfar.data.sources.source import Picture, Source, labels_as_column, numbered_names
 from nearfar.data.table import cache_folder, digest, digest_of_file, printable, read_small
@@ -411,7 +411,7 @@ def _known(table: pyarrow.Table, whole: bool) -> dict[_FileStamp, range]:
 
 def _looked(files: list[str], source: EncodedSource) -> Iterator[list[Row]]:
     chunks = (files[start : start + 64] for start in range(0, len(files), 64))
-    with without_warnings(), only_python_writes():
+    with quietly():
         scanned_files = in_order(chunks, source.scan_file, _THREADS)
         with contextlib.closing(scanned_files):
             for part in scanned_files:

@@ -22,7 +22,7 @@ from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, find_column, norm
 from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
-from nearfar.data.readers import suffixes
+from nearfar.data.pictures import suffixes
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource
 from nearfar.data.sources.source import prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow
 from torch import Tensor
 
-from nearfar.data.decoding import without_warnings
 from nearfar.data.labels import labels_of, numbered
-from nearfar.data.readers import only_python_writes
+from nearfar.data.readers import quietly
 from nearfar.data.sources.encoded import undigested, with_digests, with_headers
 from nearfar.data.sources.source import (
     Picture,
@@ -55,7 +54,7 @@ class Outside(Source):
                 table = _with(table, name, pyarrow.nulls(len(table), pyarrow.string()))
         if set(HEADER) <= set(own):
             return table
-        with without_warnings(), only_python_writes():
+        with quietly():
             return with_headers(table, self.read(table))
 
     def _labels(self, table: pyarrow.Table) -> pyarrow.Array:

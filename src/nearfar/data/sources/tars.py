@@ -23,7 +23,7 @@ import pyarrow
 
 from nearfar.data import left_out
 from nearfar.data.left_out import NO_IMAGE
-from nearfar.data.readers import suffixes
+from nearfar.data.pictures import suffixes
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Row, Stamp
 from nearfar.data.sources.files import is_hidden
 from nearfar.data.sources.rows import hub_name

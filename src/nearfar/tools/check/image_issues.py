@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.ndimage import uniform_filter1d
 
 from nearfar.data import Images
-from nearfar.data.decoding import PICTURE, header, own_numbers, to_pil, whole_planes
+from nearfar.data.decoding import PICTURE, header, whole_planes
 from nearfar.data.resources import usable_cores
 from nearfar.progress import progress
 
@@ -132,12 +132,7 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
 
 
 def _grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:
-    own = own_numbers(data, 1, None) is not None
-    image = (
-        Image.fromarray(whole_planes(data, 1, None)[0].numpy())
-        if own
-        else to_pil(data, SIDE).convert("L")
-    )
+    image = Image.fromarray(whole_planes(data, 1, None, SIDE)[0].numpy())
     share = SIDE / min(image.size)
     if share < 1:
         image = image.resize(

@@ -50,3 +50,14 @@ def test_a_batch_of_a_large_array_takes_the_memory_of_a_batch(peak):
     before = tracemalloc.get_traced_memory()[0]
     assert images.gather(torch.tensor([5, 3, 1999])).shape == (3, 3, 16, 16)
     assert peak() - before < 100_000
+
+
+def test_sizes_before_the_resize_come_from_the_table(tmp_path, paint):
+    sizes = [(8, 12), (20, 10), (9, 9)]
+    for number, (width, height) in enumerate(sizes):
+        paint(tmp_path / f"{number}.png", number, (width, height))
+    images = open_images(tmp_path, image_size=8)
+    for file in tmp_path.glob("*.png"):
+        file.unlink()  # nothing is read of them
+    assert images.native_sizes(range(3)).tolist() == [[12, 8], [10, 20], [9, 9]]
+    assert images.subset([2, 0]).native_sizes([1]).tolist() == [[12, 8]]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearfar.data.bits import floats, pieces
 from nearfar.data.cache import moments_of, statistics
-from nearfar.data.decoding import pages_are_channels, pixels_of
+from nearfar.data.decoding import header, pages_are_channels, pixels_of
 from nearfar.data.left_out import Count
 from nearfar.data.resources import usable_cores
 from nearfar.data.table import (
@@ -280,6 +280,19 @@ class Images:
         """
         known = self.table["digest"].take(self.table_rows).to_pylist()
         return [known_digest or None for known_digest in known]
+
+    def native_sizes(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "rows 2"]:
+        """Height and width of encoded images before they were resized, upright, by position.
+
+        They come from the table; a file is read only where the table does not say.
+        """
+        places = self.table_rows[np.asarray(rows, np.int64)]
+        height, width = (self.table[name].take(places).to_pylist() for name in ("height", "width"))
+        for at, row in enumerate(rows):
+            if None in (height[at], width[at]):
+                assert self.originals is not None
+                height[at], width[at] = header(self.originals[int(row)])[:2]
+        return np.stack([height, width], 1)
 
     @property
     def split_names(self) -> list[str]:

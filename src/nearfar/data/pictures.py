@@ -23,10 +23,10 @@ from nearfar.views import centre_square
 
 # Formats that Pillow decodes by itself. Left out on purpose: EPS (starts Ghostscript), WMF, PDF,
 # and the scientific containers whose Pillow plugins are stubs.
-_FORMATS = (
-    "PNG JPEG WEBP GIF BMP DIB TIFF PPM PCX TGA SGI ICO ICNS JPEG2000 AVIF HEIF DDS MSP XBM IM SUN "
-    "PSD QOI BLP"
-).split()
+_FORMATS = """
+PNG JPEG WEBP GIF BMP DIB TIFF PPM PCX TGA SGI ICO ICNS JPEG2000 AVIF HEIF DDS MSP XBM IM SUN PSD
+QOI BLP
+"""
 PNG = b"\x89PNG\r\n\x1a\n"
 _LARGEST_CHUNK = 2**20  # bytes of a PNG's chunk that may hold an orientation
 _HEIC = (".heic", ".heif")
@@ -74,7 +74,7 @@ def formats() -> tuple[str, ...]:
 
         pillow_heif.register_heif_opener()
     Image.init()
-    return tuple(form for form in _FORMATS if form in Image.OPEN)
+    return tuple(form for form in _FORMATS.split() if form in Image.OPEN)
 
 
 @functools.cache

@@ -372,13 +372,8 @@ def _log_ratios(images: Images, rows: Int64[Tensor, " rows"]) -> Float[Tensor, "
     """The logarithms of width / height of images, by position."""
     if images.originals is None:
         return torch.zeros(len(rows))
-    places = images.table_rows[rows.numpy()]
-    sides = [_of_table(images, name, places) for name in ("width", "height")]
-    for at, row in enumerate(rows.tolist()):
-        if None in (sides[0][at], sides[1][at]):
-            shape = header(images.originals[row])
-            sides[0][at], sides[1][at] = shape.width, shape.height
-    return torch.tensor(sides[0]).log() - torch.tensor(sides[1]).log()
+    height, width = torch.from_numpy(images.native_sizes(rows.numpy())).log().unbind(1)
+    return width - height
 
 
 def _are_apart(

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy.ndimage import uniform_filter1d
 
 from nearfar.data import Images
-from nearfar.data.decoding import PICTURE, header, whole_planes
+from nearfar.data.decoding import PICTURE, whole_planes
 from nearfar.data.resources import usable_cores
 from nearfar.progress import progress
 
@@ -93,12 +93,7 @@ def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
             bar.update(len(measured))
         columns = dict(zip(LIMITS, np.array(measured).T, strict=False))
         if originals is not None:
-            sides = np.array(
-                [
-                    sizes[:2]
-                    for sizes in pool.map(lambda row: header(originals[row]), range(len(images)))
-                ]
-            )
+            sides = images.native_sizes(range(len(images)))
             short, long = np.log(sides.min(1)), np.log(sides.max(1))
             columns |= dict(
                 zip(SHAPES, (np.abs(short - np.median(short)), long - short), strict=True)

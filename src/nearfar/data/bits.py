@@ -29,6 +29,7 @@ RANGES: Final = {"bool": (0, 1), "uint8": (0, 255), "uint16": (0, 65535)}
 """Low and high of the types that say what stands for 0 and 1 in them."""
 _EIGHT_BITS = ("bool", "uint8")
 _WHITE = 65535
+_PIECE = 2**22  # numbers that are worked on at a time
 
 
 def range_of_grayscale(numbers: Shaped[np.ndarray, "height width"]) -> Range:
@@ -71,9 +72,13 @@ def as_bytes(
 ) -> UInt8[np.ndarray, "*shape"]:
     """Numbers as uint8, of which the range becomes 0..255."""
     low, high = span
-    numbers = numbers - low if low else numbers
-    scaled: np.ndarray = np.multiply(numbers, 255 / ((high - low) or 1), dtype=precision)
-    return np.rint(scaled, out=scaled).astype(np.uint8)
+    out = np.empty(numbers.shape, np.uint8)
+    step = max(1, _PIECE // max(1, numbers[:1].size))
+    for start in range(0, len(numbers), step):  # floats of all would take several times as much
+        part = numbers[start : start + step]
+        part = np.multiply(part - low if low else part, 255 / ((high - low) or 1), dtype=precision)
+        out[start : start + step] = np.rint(part, out=part)
+    return out
 
 
 def bytes_of_arrays(planes: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]:
@@ -140,4 +145,4 @@ def pieces(pixels: Tensor) -> Iterator[Tensor]:
     """`pixels` in consecutive parts of about four million values: few enough to work on in wide
     types.
     """
-    return iter(pixels.split(max(1, 2**22 // max(1, pixels[:1].numel()))))
+    return iter(pixels.split(max(1, _PIECE // max(1, pixels[:1].numel()))))

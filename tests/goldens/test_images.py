@@ -145,7 +145,7 @@ def recorded(data: bytes | np.ndarray) -> dict[str, Any]:
 
 
 def recordings() -> dict[str, dict[str, Any]]:
-    """What is recorded of each image."""
+    """Record each image, by its name."""
     pytest.importorskip("pydicom")
     with tempfile.TemporaryDirectory() as scratch, quietly():
         images = {**dict(pictures()), **dict(wide()), **dict(scans(Path(scratch)))}

@@ -144,3 +144,50 @@ def test_problems_of_two_sets_name_the_class_and_the_split_of_the_image(files):
         pairs = Counter((class_of(path), split_of(path)) for path in images)
         for split in {*map(split_of, images)} & {*classes}:
             assert classes[split] == [pairs[kind, split] for kind in classes["label"]]
+
+
+def bounds_of_nearest(photos, folder, train, test):
+    """Count the test images to which the nearest training image gives the right class: at least,
+    and at most, where images of two classes are equally near.
+    """
+    unit = photos.features.double().numpy()
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    row_of = {str(Path(path).relative_to(folder)): n for n, path in enumerate(photos.paths)}
+    kept = unit[[row_of[path] for path in train]]
+    right = []
+    for path in test:
+        similar = kept @ unit[row_of[path]]
+        nearest = {class_of(train[n]) for n in np.flatnonzero(similar > similar.max() - 1e-5)}
+        right.append((nearest == {class_of(path)}, class_of(path) in nearest))
+    return [sum(column) for column in zip(*right, strict=True)]
+
+
+@FEW
+@given(files=data_sets(), swapped=st.booleans())
+def test_accuracies_of_two_sets_are_those_of_their_nearest_images(files, swapped, caplog):
+    tops = SETS[::-1] if swapped else SETS
+    paths = whole(files)
+    train = [path for path in paths if split_of(path) == "train"]
+    test = [path for path in paths if split_of(path) == "test"]
+    with written(files) as folder:
+        photos = embedded(folder, *tops)
+        caplog.clear()
+        try:
+            measured = photos.evaluate(protocol=["knn_1"], baselines=False)
+        except ValueError as error:  # a share of few images
+            assert not train and "too few" in str(error) and "\n" not in str(error)
+            return
+        on, accuracy = measured.on, measured["at_hand"]["knn_1"]
+        assert on.train_images + on.test_images == len(paths)
+        assert on.classes == len({*map(class_of, paths)})
+        assert on.data == " + ".join(tops)
+        if not train:
+            return
+        assert (on.train_images, on.test_images) == (len(train), len(test))
+        least, most = bounds_of_nearest(photos, folder, train, test)
+        assert least <= round(accuracy * len(test)) <= most
+        leaks = sum(files[path] in {files[other] for other in train} for path in test)
+        assert (f"{leaks} of {len(test)} test images" in caplog.text) == (leaks > 0)
+        of_train, of_test = (Counter(map(class_of, part)) for part in (train, test))
+        largest = [kind for kind, count in of_train.items() if count == max(of_train.values())]
+        assert round(on.largest * len(test)) in {of_test[kind] for kind in largest}

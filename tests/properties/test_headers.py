@@ -146,6 +146,25 @@ def test_a_tiff_has_its_numbers_in_every_form(given_tiff):
         assert np.abs(pixels[0] - expected).max() <= 1
 
 
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 3])), min_size=1, max_size=4))
+def test_documents_of_any_number_of_pages_are_read_by_their_first(documents):
+    """Several gray pages are no channels of one picture, and no document is left out."""
+    files, first = {}, []
+    for n, (pages, bands) in enumerate(documents):
+        generator = np.random.default_rng(n)
+        drawn = generator.integers(0, 256, (pages, 8, 8, bands), dtype=np.uint8)
+        file = io.BytesIO()
+        made = [Image.fromarray(page[..., 0] if bands == 1 else page) for page in drawn]
+        made[0].save(file, "TIFF", save_all=True, append_images=made[1:])
+        files[f"{n}.tif"] = file.getvalue()
+        first.append(drawn[0])
+    images, pixels = read(files, image_size=8)
+    assert images.skipped == [] and len(images) == len(documents)
+    assert images.channels == max(page.shape[-1] for page in first)
+    for page, seen in zip(first, pixels, strict=True):
+        assert np.array_equal(*np.broadcast_arrays(page.transpose(2, 0, 1), seen))
+
+
 @given(
     arrays.arrays(np.uint16, (6, 6), elements=st.integers(0, 4095)),
     st.sampled_from(["MONOCHROME1", "MONOCHROME2"]),

@@ -4,6 +4,8 @@ import csv
 import io
 import unicodedata
 
+import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import assume, given
@@ -89,6 +91,9 @@ CELLS = st.sampled_from(["whole", "whole", "whole", "damaged", "empty", "missing
 KINDS = st.sampled_from(["struct", "binary", "large_binary"])
 
 
+FLOATS = st.sampled_from([None, "bbox", "landmarks", "embedding", "clip"])
+
+
 def cell(kind, number, state):
     content = {"whole": numbered_png(number), "damaged": numbered_png(number)[:50], "empty": b""}
     if state == "missing":
@@ -96,8 +101,13 @@ def cell(kind, number, state):
     return {"bytes": content[state], "path": None} if kind == "struct" else content[state]
 
 
-@given(st.lists(st.tuples(CELLS, st.none() | _TEXT), min_size=1, max_size=8), KINDS, st.booleans())
-def test_rows_of_a_parquet_file_are_read_or_listed(rows, kind, as_dictionary):
+@given(
+    st.lists(st.tuples(CELLS, st.none() | _TEXT), min_size=1, max_size=8),
+    KINDS,
+    st.booleans(),
+    FLOATS,
+)
+def test_rows_of_a_parquet_file_are_read_or_listed(rows, kind, as_dictionary, floats):
     assume(any(state == "whole" for state, _ in rows))
     labels = [label for _, label in rows]
     types = {
@@ -110,6 +120,9 @@ def test_rows_of_a_parquet_file_are_read_or_listed(rows, kind, as_dictionary):
     table = pa.table(
         {"image": cells, "label": column.dictionary_encode() if as_dictionary else column}
     )
+    if floats is not None:  # beside images
+        numbers = np.random.default_rng(0).random((len(rows), 8)).tolist()
+        table = table.append_column(floats, pa.array(numbers, pa.list_(pa.float32())))
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=3)
     texts = ["" if label is None else label for label in labels]
@@ -151,3 +164,34 @@ def test_splits_of_a_column_share_no_row_and_lose_none(words):
             read += numbers_of(images)
             outside = [why for _, why in images.skipped]
         assert len(set(read)) == len(read) and len(read) + len(outside) == len(words)
+
+
+LISTS = st.lists(st.sampled_from(["ant", "bee", "cat", "dog", "eel"]), min_size=1, unique=True)
+
+
+@given(
+    st.lists(
+        st.tuples(LISTS, st.lists(st.integers(-1, 4), min_size=1, max_size=4)),
+        min_size=2,
+        max_size=3,
+    )
+)
+def test_shards_with_other_lists_of_classes_keep_the_class_of_each_image(shards):
+    files, expected = {}, []
+    for n, (names, labels) in enumerate(shards):
+        labels = [min(label, len(names) - 1) for label in labels]
+        kind = {"image": datasets.Value("binary"), "label": datasets.ClassLabel(names=names)}
+        cells = [numbered_png(len(expected) + k) for k in range(len(labels))]
+        file = io.BytesIO()
+        columns = {"image": cells, "label": labels}
+        datasets.Dataset.from_dict(columns, datasets.Features(kind)).to_parquet(file)
+        files[f"part-{n}.parquet"] = file.getvalue()
+        expected += [None if label < 0 else names[label] for label in labels]
+    with folder_of(files) as folder:
+        images = open_images(folder)
+        assert numbers_of(images) == list(range(len(expected)))
+        if images.labels is None:
+            assert set(expected) == {None}
+            return
+        known = [images.class_names[n] if n >= 0 else None for n in images.labels.tolist()]
+        assert known == expected

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 import nearfar
 from nearfar.data.labels import NO_NUMBER, whole_number
 from nearfar.evaluation import find_vectors
+from tests.properties.given import folder_of, numbered_png
 
 FINITE = st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False)
 TEXT = st.text(
@@ -134,6 +135,44 @@ def test_damage_is_one_line_or_leaves_the_shape(given_vectors, place, value, end
             assert len(str(error).splitlines()) == 1
         else:
             assert read_back is None or read_back.features.isfinite().all()
+
+
+COLUMNS = st.sampled_from(
+    [
+        "filepath",
+        "file_path",
+        "filenames",
+        "paths",
+        "Path",
+        "image_id",
+        "img_path",
+        "uri",
+        "name",
+        "IMAGE",
+        "key",
+        "fname",
+        "File Name",
+        "relative_path",
+        "Basename",
+        "imageUrl",
+    ]
+)
+
+
+@given(COLUMNS, st.permutations(range(5)), st.booleans())
+def test_vectors_belong_to_the_images_that_they_name(column, order, with_folder):
+    """Not to those at the same place, and none to an image of the same name in another folder."""
+    paths = ["cat/1.png", "cat/2.png", "dog/1.png", "dog/3.png", "4.png"]
+    names = [f"/data/set/{path}" if with_folder else path for path in paths]
+    with folder_of({path: numbered_png(n) for n, path in enumerate(paths)}) as folder:
+        rows = pa.array([[float(n == k) for k in range(8)] for n in order], pa.list_(pa.float32()))
+        table = pa.table({column: [names[n] for n in order], "clip": rows})
+        with tempfile.TemporaryDirectory() as other:
+            pq.write_table(table, Path(other, "v.parquet"))
+            both = nearfar.embed(Path(other, "v.parquet"), folder)
+        numbers = both.images.pixels[:, 0, 0, 0].tolist()
+        assert sorted(numbers) == list(range(5))
+        assert both.features.argmax(1).tolist() == numbers
 
 
 def test_a_feature_that_is_never_active_leaves_the_csv_one_of_vectors(tmp_path):

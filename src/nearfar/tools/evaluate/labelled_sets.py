@@ -131,11 +131,16 @@ def stratified_sample(
     """
     generator = np.random.default_rng(seed)
     _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    place = np.empty(len(labels))
-    for label, size in enumerate(counts):  # evenly spaced in 0..1, in a random order
-        of_class = np.flatnonzero(number == label)
-        place[of_class] = (generator.permutation(size) + generator.random()) / size
-    return np.sort(np.argsort(place, kind="stable")[:count])
+    exact = counts * count / len(labels)
+    taken = np.floor(exact + 1e-9).astype(int)
+    drawn = generator.permutation(len(counts))  # of equal remainders any class may be the first
+    largest = drawn[np.argsort((taken - exact)[drawn], kind="stable")]
+    taken[largest[: count - taken.sum()]] += 1
+    chosen = [
+        generator.permutation(np.flatnonzero(number == label))[:some]
+        for label, some in enumerate(taken)
+    ]
+    return np.sort(np.concatenate(chosen))
 
 
 def _held_out(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -187,6 +187,111 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.to(device, non_blocking=tensor.device.type == "cpu" and device.type != "mps")
 
 
+def captures(device: torch.device) -> bool:
+    """Return whether the launches of some work can be captured as a graph: on NVIDIA's GPUs."""
+    module = torch.get_device_module(device)
+    return torch.version.hip is None and hasattr(module, "CUDAGraph")
+
+
+class Graph(Protocol):
+    """Launches that were captured, with their memory and their numbers of Python."""
+
+    def replay(self) -> None:
+        """Launch them all again, in the stream of the caller."""
+        ...
+
+
+class SideStream:
+    """A stream of a GPU beside the usual one, as a graph needs for its warm-up and its capture."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.module = torch.get_device_module(device)
+        self.stream = self.module.Stream()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Launch in this stream for a while, after all that was launched before, and before all
+        that comes.
+        """
+        usual = self.module.current_stream()
+        self.stream.wait_stream(usual)
+        with self.module.stream(self.stream):
+            yield
+        usual.wait_stream(self.stream)
+
+    def capture(self, work: Callable[[], None]) -> Graph:
+        """Capture what some work launches, which is not done yet; raises what torch does where that
+        is not possible.
+
+        Other threads, such as those that gather batches, may go on meanwhile.
+        """
+        graph: Graph = self.module.CUDAGraph()
+        with self.module.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            work()
+        return graph
+
+
+class Draws:
+    """Random numbers that a step draws on the CPU, noted while the step is captured and drawn
+    again before each replay.
+
+    A graph holds launches alone: without this, a sample that the CPU draws and sends would be that
+    of the first step for ever. On the device itself random numbers are those of the step's first
+    seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._again: list[Callable[[int], object]] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note what `seed_generators` and `draw` do while the context is open."""
+        global _noting
+        _noting = self
+        try:
+            yield
+        finally:
+            _noting = None
+
+    def again(self, seed: int) -> None:
+        """Seed and draw as the step with another seed does; new numbers replace the old ones."""
+        for work in self._again:
+            work(seed - self.seed)
+
+    def note_seed(self, seed: int) -> None:
+        """Note a seed; the device's generator must not be touched during a capture."""
+        torch.default_generator.manual_seed(seed)
+        seeded_with = torch.default_generator.manual_seed if self._again else torch.manual_seed
+        self._again.append(lambda shift: seeded_with(seed + shift))
+
+    def note_sample(self, sample: Callable[[], torch.Tensor], device: torch.device) -> torch.Tensor:
+        """Note a sample, and return the place on the device where its numbers will lie."""
+        place = torch.empty_like(sample(), device=device)
+        self._again.append(lambda shift: place.copy_(sample(), non_blocking=True))
+        return place
+
+
+_noting: Draws | None = None
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators of the CPU and of the GPUs for a part of a step."""
+    if _noting is None:
+        torch.manual_seed(seed)
+    else:
+        _noting.note_seed(seed)
+
+
+def draw(sample: Callable[[], torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return on a device the random numbers that `sample` draws on the CPU; of one shape each
+    time.
+    """
+    if _noting is None or device.type == "cpu":
+        return send(sample(), device)
+    return _noting.note_sample(sample, device)
+
+
 class Choice(NamedTuple):
     """A decision and its reason."""
 
@@ -198,13 +303,15 @@ class Setup(NamedTuple):
     """Way of computing on a device in a precision.
 
     channels_last: the memory format of convolutions. fused: torch's optimisers as one kernel.
-    pinned: batches in page-locked memory. compiled: by torch.compile.
+    pinned: batches in page-locked memory. compiled: by torch.compile. captured: steps as a graph
+    that is replayed.
     """
 
     channels_last: Choice
     fused: Choice
     pinned: Choice
     compiled: Choice
+    captured: Choice
 
 
 def setup_of(device: torch.device, precision: str) -> Setup:
@@ -219,6 +326,7 @@ def setup_of(device: torch.device, precision: str) -> Setup:
             fused=Choice(False, "the optimiser takes below 1 % of a step on CPUs (docs/step.md)"),
             pinned=Choice(False, "batches are in the CPU's memory already"),
             compiled=compiled,
+            captured=Choice(False, "launches cost a CPU little"),
         )
     half, scaled, pins = precision != "32-true", precision == "16-mixed", device.type in PINNED
     return Setup(
@@ -230,6 +338,11 @@ def setup_of(device: torch.device, precision: str) -> Setup:
         ),
         pinned=Choice(pins, "copied while the CPU goes on, if the GPU has memory of its own"),
         compiled=compiled,
+        captured=Choice(
+            not scaled and captures(device),
+            "one launch in place of hundreds, on GPUs that have graphs, except where a scaled "
+            "gradient is read back",
+        ),
     )
 
 

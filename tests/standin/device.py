@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.utils import _pytree as tree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import nearfar
+from tests.standin.graphs import Stream, Tape, capturing, current_stream, in_stream
 
 NAME = "standin"
 SOURCE = str(Path(nearfar.__file__).parent)
@@ -131,18 +133,24 @@ def _on_cpu(function: Any, given: tuple, named: dict) -> Any:
     to_cpu = (name == "aten::_to_copy" and to is not None and torch.device(to).type == "cpu") or (
         name == "aten::copy_" and not isinstance(given[0], StandIn)
     )
-    if _watched and (
+    if (_watched or Tape.open) and (
         to_cpu or name in WAITS or _by_mask(name, given) or _is_sent(name, given, named)
     ):
         _note(name)
+    if Tape.open and name in ("aten::copy_", "aten::_to_copy"):
+        Tape.open.must_be_there(given[-1 if name == "aten::_to_copy" else 1])
+    if Tape.open:  # a number on the CPU is passed at its value
+        given, named = tree.tree_map_only(
+            Tensor, lambda leaf: leaf if isinstance(leaf, StandIn) else leaf.clone(), (given, named)
+        )
     for counter in _counted:
         if (short := name.removeprefix("aten::")) not in LAUNCH_NOTHING:
             counter[short] += _launches_of(short, given)
     raw = {key: _raw(value) for key, value in named.items() if key != "pin_memory"}
     if to is not None:
         raw["device"] = CPU
-    with _own_numbers(function):
-        result = function(*_raw(given), **raw)
+    call = partial(_call, function)
+    result = Tape.run(call, _raw(given), raw) if Tape.open else call(*_raw(given), **raw)
     assert all(leaf.shape == leaf.raw.shape for leaf in held.values()), (
         f"{name} changes the shape of what it is given"
     )
@@ -178,6 +186,11 @@ def launches() -> Iterator[Counter[str]]:
         yield counter
     finally:
         _counted.remove(counter)
+
+
+def _call(function: Any, *given: Any, **named: Any) -> Any:
+    with _own_numbers(function):
+        return function(*given, **named)
 
 
 @contextmanager
@@ -224,6 +237,8 @@ def _by_mask(name: str, given: tuple) -> bool:
 
 def _note(name: str) -> None:
     """Note a synchronisation with the innermost line of the project that asked for it."""
+    if Tape.open:
+        raise RuntimeError(f"{name}: operation not permitted when stream is capturing")
     lines = [
         frame.line or "" for frame in traceback.extract_stack() if frame.filename.startswith(SOURCE)
     ]
@@ -271,7 +286,12 @@ class _Module:
     def _is_in_bad_fork(self) -> bool:
         return False
 
+    Stream, stream, current_stream = Stream, staticmethod(in_stream), staticmethod(current_stream)
+    CUDAGraph, graph = Tape, staticmethod(capturing)
+
     def manual_seed(self, seed: int) -> None:
+        if Tape.open:
+            raise RuntimeError("a generator of the device cannot be seeded during a capture")
         _numbers.manual_seed(seed + 1)  # a GPU makes other numbers of a seed than the CPU does
 
     def manual_seed_all(self, seed: int) -> None:
@@ -322,8 +342,9 @@ def _made(function: Any) -> Any:
     def made(
         *given: Any, device: Any = None, pin_memory: Any = None, layout: Any = None, **named: Any
     ) -> Tensor:
-        with _own_numbers(function):
-            return StandIn(function(*given, **named, device=CPU))
+        named["device"] = CPU
+        call = partial(_call, function)
+        return StandIn(Tape.run(call, given, named) if Tape.open else call(*given, **named))
 
     return made
 
@@ -334,7 +355,11 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     """
     if not isinstance(source, StandIn) and not non_blocking:
         _note("_copy_from")
-    _raw(target).copy_(_raw(source))
+    if Tape.open:
+        Tape.open.must_be_there(source)
+        Tape.run(Tensor.copy_, (_raw(target), _raw(source)), {})
+    else:
+        _raw(target).copy_(_raw(source))
     return target
 
 

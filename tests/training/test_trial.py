@@ -10,6 +10,7 @@ from nearfar.methods import WMSE, method_class
 from nearfar.training import trial
 from nearfar.training.model_size import Candidate, Way
 from nearfar.training.settings import Settings
+from nearfar.training.step import GradientStep
 from nearfar.training.trial import Trials, training_speed
 from nearfar.views import plan
 
@@ -52,7 +53,7 @@ def test_it_has_the_batch_and_the_parts_that_are_given(images_file, tmp_path, mo
         seen.add((len(index), self.micro_batch))
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(trial.GradientStep, "__call__", full)
+    monkeypatch.setattr(GradientStep, "__call__", full)
     with pytest.raises(torch.OutOfMemoryError):
         nearfar.pretrain(images_file, out=tmp_path / "run", epochs=1, batch_size=16, micro_batch=4)
     assert seen == {(16, 4)}

@@ -81,6 +81,12 @@ class LORAC(FullPrecision):
         self.batchwise = batchwise
         self.gather = gather
 
+    @property
+    def waits(self) -> str:
+        """Return why a step waits for a GPU, empty where it does not."""
+        has_eigenvalues = self.beta != math.inf and self.prior != "constant"
+        return "torch's eigenvalues wait for the GPU" if has_eigenvalues else ""
+
     @on_joined_batch("queries", "key", "large")
     def forward(
         self,

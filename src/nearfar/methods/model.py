@@ -64,6 +64,8 @@ class Model(nn.Module):
         self.queues = nn.ModuleList(Queue(cast(int, setup.queue_size), dim) for _ in queues)
         self.loss = setup.loss
         self.teacher_rows: Tensor | None = None
+        self.momentum: Tensor | None = None
+        """That of the momentum encoder, on the device where a captured step reads it."""
         self._compiled: list[Callable[[Tensor], Tensor]] = []
 
     def compile_networks(self) -> None:
@@ -72,6 +74,11 @@ class Model(nn.Module):
         """
         quiet_compiler()
         self._compiled = [torch.compile(network) for network in self.online]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether the networks were compiled."""
+        return bool(self._compiled)
 
     @property
     def backbone(self) -> Any:
@@ -127,9 +134,13 @@ class Model(nn.Module):
         return self.teacher_rows[index]
 
     def set_schedules(self, epoch: float, epochs: float) -> None:
-        """Set the loss's scheduled numbers for a moment of training."""
+        """Set the loss's scheduled numbers, and the momentum if it is a tensor, for a moment of
+        training.
+        """
         for name, schedule in self.setup.schedules.items():
             setattr(self.loss, name, schedule(epoch, epochs))
+        if self.momentum is not None and self.setup.momentum is not None:
+            self.momentum.fill_(self.setup.momentum(epoch, epochs))
 
     @torch.no_grad()
     def after_step(self, embeddings: Embeddings, epoch: float, epochs: float) -> None:
@@ -137,7 +148,10 @@ class Model(nn.Module):
         step.
         """
         if self.momentum_encoder is not None and self.setup.momentum is not None:
-            self.momentum_encoder.update(self.online, self.setup.momentum(epoch, epochs))
+            momentum = (
+                self.setup.momentum(epoch, epochs) if self.momentum is None else self.momentum
+            )
+            self.momentum_encoder.update(self.online, momentum)
         if self.queues:
             for queue, rows in zip(
                 self.queues, self.setup.pairing.rows_to_enqueue(embeddings), strict=True

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nearfar.device import send
+from nearfar.device import draw
 
 
 class MomentumEncoder(nn.Module):
@@ -52,11 +52,13 @@ class MomentumEncoder(nn.Module):
         return self.networks(*given, **kwargs)
 
     @torch.no_grad()
-    def update(self, online: nn.Module, momentum: float) -> None:
+    def update(self, online: nn.Module, momentum: float | Tensor) -> None:
         """Set every parameter to momentum * own + (1 - momentum) * online; raises ValueError
         outside [0, 1].
+
+        A momentum that is a tensor of the device, as a captured step needs, is not looked at.
         """
-        if not 0 <= momentum <= 1:
+        if not isinstance(momentum, Tensor) and not 0 <= momentum <= 1:
             raise ValueError(f"the momentum encoder's momentum must be in [0, 1], got {momentum}")
         own: list[Tensor] = list(self.networks.parameters())
         new: list[Tensor] = list(online.parameters())
@@ -67,7 +69,13 @@ class MomentumEncoder(nn.Module):
                 "other parameters"
             )
         new = [weights.to(mine.dtype) for weights, mine in zip(new, own, strict=True)]
-        if own:
+        if not own:
+            pass
+        elif isinstance(momentum, Tensor):
+            steps = torch._foreach_sub(new, own)
+            torch._foreach_mul_(steps, (1 - momentum).to(own[0].dtype))
+            torch._foreach_add_(own, steps)
+        else:
             torch._foreach_lerp_(own, new, 1 - momentum)
         if own_buffers:
             torch._foreach_copy_(own_buffers, new_buffers)
@@ -214,5 +222,5 @@ def shuffled(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     With split normalisation, rows then share statistics with others than in the online branch:
     MoCo's shuffling BN.
     """
-    order = send(torch.randperm(len(images)), images.device)
+    order = draw(lambda: torch.randperm(len(images)), images.device)
     return network(images[order])[order.argsort()]

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from nearfar.device import send
+from nearfar.device import draw, send
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def sampled_alike(
     """The numbers [*shape] that `sample` draws on the CPU, sent to a device: those of rank 0 where
     rows are shared.
     """
-    alike = _active is None or len(_active.rows) < 2 or _active.seeded_alike
-    drawn = sample() if alike or dist.get_rank() == 0 else torch.empty(*shape, dtype=dtype)
+    if _active is None or len(_active.rows) < 2 or _active.seeded_alike:
+        return draw(sample, torch.device(device))
+    drawn = sample() if dist.get_rank() == 0 else torch.empty(*shape, dtype=dtype)
     result = send(drawn, torch.device(device))
-    if not alike:
-        dist.broadcast(result, 0)
+    dist.broadcast(result, 0)
     return result
 
 

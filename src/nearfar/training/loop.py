@@ -18,7 +18,9 @@ from nearfar.device import Setup, send, setup_of
 from nearfar.messages import raise_as_value_error
 from nearfar.methods import Model, Recipe
 from nearfar.networks import Encoder, layer_scales, save_encoder
+from nearfar.progress import log
 from nearfar.training import run_folder
+from nearfar.training.capture import TrainingStep
 from nearfar.training.health import validation_health
 from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor, set_rates
 from nearfar.training.processes import Process
@@ -27,7 +29,7 @@ from nearfar.training.readout import saved_encoder
 from nearfar.training.run_folder import OnMetrics
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
-from nearfar.training.step import GradientStep, MakeViews
+from nearfar.training.step import MakeViews
 from nearfar.training.stopping import StopRequest
 from nearfar.views import Views, make_views
 
@@ -108,8 +110,18 @@ def fit(
             lr_scales=layer_scales(model.backbone.net, settings.layer_decay),
         ),
         fused=device_setup.fused.value,
+        on_device=device_setup.captured.value,
     )
-    gradient_of = GradientStep(process, model, settings.micro_batch)
+    take_step = TrainingStep(
+        process,
+        model,
+        optimizer,
+        settings.batch_size,
+        settings.micro_batch,
+        settings.clip_gradient,
+    )
+    if device_setup.captured.value and take_step.plain_because and process.is_first:
+        log.info("steps are not captured: %s", take_step.plain_because)
     stop = StopRequest()
     step, loss_sum, loss_count = 0, torch.zeros((), device=process.device), 0
     resumed = resume and checkpoint.is_file()
@@ -149,7 +161,7 @@ def fit(
             run_folder.check_unmoved(folder, metrics.home)
             write_encoder(run_folder.kept_encoder(folder, epochs), model, images, settings)
 
-    log = run_folder.MetricsLog(
+    written = run_folder.MetricsLog(
         folder,
         step if resumed else -1,
         settings.tensorboard,
@@ -157,7 +169,7 @@ def fit(
         on_metrics,
     )
     with (
-        closing(log) as metrics,
+        closing(written) as metrics,
         TrainingProgress(pace, step, per_epoch, shown=process.is_first) as progress,
         stop.listening() if process.listens else nullcontext(),
     ):
@@ -181,12 +193,9 @@ def fit(
             model.set_schedules(epoch, settings.epochs)
 
             model.train()
-            optimizer.zero_grad()
             views_of = _view_maker(process, pixels, images, plan, settings, step)
             seed = derive_seed(settings.seed, "step", step)
-            loss, embeddings = gradient_of(views_of, index, settings.batch_size, seed)
-            process.update(optimizer, settings.clip_gradient)
-            model.after_step(embeddings, epoch, settings.epochs)
+            loss = take_step(views_of, index, seed, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
             loss_sum, loss_count = loss_sum + loss, loss_count + 1
             together = step % min(settings.log_every, ASK_EVERY) == 0
@@ -305,6 +314,8 @@ def to_device(process: Process, model: Model, precision: Any, compiled: bool) ->
     device_setup = setup_of(process.device, precision)
     if device_setup.channels_last.value:
         model.to(memory_format=torch.channels_last)
+    if device_setup.captured.value and model.momentum_encoder is not None:
+        model.momentum = torch.zeros((), dtype=torch.float64, device=process.device)
     if compiled:
         model.compile_networks()
     return device_setup

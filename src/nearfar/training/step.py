@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearfar.data import rank_rows
-from nearfar.device import is_out_of_memory
+from nearfar.device import is_out_of_memory, seed_generators
 from nearfar.methods import Embeddings, Model
 from nearfar.pairs import shared_rows
 from nearfar.pairs.shares import gather_rows, world_size
@@ -95,7 +95,7 @@ class GradientStep:
         shares = [rank_rows(batch, other, world) for other in range(world)]
         joined = {name: join_batches(part, batch, dim=1) for name, part in own.items()}
         seen = {name: part.detach().requires_grad_(name != "key") for name, part in joined.items()}
-        torch.manual_seed(seed)
+        seed_generators(seed)
         with shared_rows(shares, rank):
             loss = self.model.compute_loss(seen, join_batches(index, batch))
         self.process.backward(loss)
@@ -121,7 +121,7 @@ class GradientStep:
     def _embed(
         self, make_views: MakeViews, rows: slice, seed: int, with_keys: bool = True
     ) -> Embeddings:
-        torch.manual_seed(seed + 1 + rows.start + 1_000_003 * self.process.rank)
+        seed_generators(seed + 1 + rows.start + 1_000_003 * self.process.rank)
         views = make_views(rows)
         with self.process.autocast():
             return self.model(views, with_keys)

@@ -16,12 +16,12 @@ from nearfar.methods import Method, Model
 from nearfar.networks import build_backbone
 from nearfar.progress import log, waiting
 from nearfar.training.batch_size import with_teacher_rows
+from nearfar.training.capture import WARM_UP, TrainingStep
 from nearfar.training.loop import to_device
 from nearfar.training.model_size import Candidate, Way
 from nearfar.training.optimizers import build_optimizer
 from nearfar.training.processes import this_process
 from nearfar.training.settings import Settings
-from nearfar.training.step import GradientStep
 from nearfar.training.teacher import teacher_of
 from nearfar.training.view_choice import views_at
 from nearfar.views import Views, make_views
@@ -129,8 +129,15 @@ def training_speed(
     finally:
         log.disabled = before
     setup = to_device(process, model, precision, compiled)
-    optimizer = build_optimizer("sgd", model, lr=0.0, weight_decay=0.0, fused=setup.fused.value)
-    gradient_of = GradientStep(process, model, given.micro_batch)
+    optimizer = build_optimizer(
+        "sgd",
+        model,
+        lr=0.0,
+        weight_decay=0.0,
+        fused=setup.fused.value,
+        on_device=setup.captured.value,
+    )
+    take_step = TrainingStep(process, model, optimizer, batch_size, given.micro_batch)
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(
         256, (batch_size, channels, image_size, image_size), dtype=torch.uint8, generator=generator
@@ -139,25 +146,24 @@ def training_speed(
     moments = [0.5] * channels
 
     def step() -> None:
-        optimizer.zero_grad()
-        loss, embeddings = gradient_of(
+        loss = take_step(
             lambda rows: make_views(pixels[rows], views, generator, moments, moments),
             index,
-            batch_size,
             0,
+            0.0,
+            1.0,
         )
-        process.update(optimizer)
-        model.after_step(embeddings, 0.0, 1)
         loss.item()  # waits for a GPU
 
     model.train()
-    return batch_size * _steps_in_a_second(step)
+    return batch_size * _steps_in_a_second(step, 1 if take_step.plain_because else 1 + WARM_UP)
 
 
-def _steps_in_a_second(step: Callable[[], None]) -> float:
-    """Time steps after a first one, which sets everything up; 0 where memory ends."""
+def _steps_in_a_second(step: Callable[[], None], first: int) -> float:
+    """Time steps after the first ones, which set everything up; 0 where memory ends."""
     try:
-        step()
+        for _ in range(first):
+            step()
         began, steps = time.perf_counter(), 0
         while steps < 2 or time.perf_counter() - began < SECONDS:
             step()

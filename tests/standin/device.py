@@ -24,7 +24,7 @@ from torch.utils import _pytree as tree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import nearfar
-from tests.standin.graphs import Stream, Tape, capturing, current_stream, in_stream
+from tests.standin.graphs import Event, Stream, Tape, capturing, current_stream, in_stream
 
 NAME = "standin"
 SOURCE = str(Path(nearfar.__file__).parent)
@@ -287,7 +287,7 @@ class _Module:
         return False
 
     Stream, stream, current_stream = Stream, staticmethod(in_stream), staticmethod(current_stream)
-    CUDAGraph, graph = Tape, staticmethod(capturing)
+    CUDAGraph, Event, graph = Tape, Event, staticmethod(capturing)
 
     def manual_seed(self, seed: int) -> None:
         if Tape.open:

@@ -8,6 +8,7 @@ functions of raw tensors, those on the CPU that lie behind the device's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from torch.utils import _pytree as tree
 
 
 class Tape:
-    """What was launched during a capture; `torch.cuda.CUDAGraph` of the stand-in."""
+    """The launches of a capture; `torch.cuda.CUDAGraph` of the stand-in."""
 
     open: ClassVar[Tape | None] = None
     """The tape of the capture that is going on."""
@@ -98,6 +99,21 @@ def in_stream(stream: Stream) -> Iterator[None]:
 def current_stream() -> Stream:
     """Return the stream."""
     return Stream()
+
+
+class Event:
+    """A moment of the device, which computes at once; `torch.cuda.Event` of the stand-in."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        self.moment = 0.0
+
+    def record(self) -> None:
+        """Note the moment."""
+        self.moment = time.perf_counter()
+
+    def elapsed_time(self, later: Event) -> float:
+        """Return the milliseconds until another moment."""
+        return 1e3 * (later.moment - self.moment)
 
 
 @contextmanager

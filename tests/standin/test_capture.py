@@ -211,3 +211,38 @@ def test_a_captured_run_that_is_resumed_is_one_without_graphs(
     monkeypatch.setenv(SWITCH, "plain")
     same_runs(parts, whole)
     same_runs(begin("plain"), whole)
+
+
+LAUNCHES = {
+    "simclr": (133, 2),
+    "saclr": (202, 3),
+    "sogclr": (156, 2),
+    "byol": (356, 2),
+    "moco-v2": (217, 2),
+    "swav": (175, 2),
+}
+"""Of a plain step of the small net, views and rates aside, and of a replayed one beside its graph, at
+most; they may only fall.
+"""
+
+
+@pytest.mark.skipif(REAL, reason="the stand-in counts launches")
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.slow
+def test_a_step_launches_no_more_than_before(name, device):
+    from tests.standin.device import launches, synchronisations
+
+    model = model_of(name, "small")
+    to_device(Process(device), model, "32-true", compiled=False)
+    optimizer = build_optimizer("sgd", model, lr=0.1, weight_decay=0, fused=True, on_device=True)
+    take_step = TrainingStep(Process(device), model, optimizer, BATCH)
+    views = [torch.randn(BATCH, 3, SIZE, SIZE).to(device) for _ in model.method.views]
+    index = torch.arange(BATCH).to(device)
+    counts = {}
+    for step in range(WARM_UP + 2):
+        model.set_schedules(1.0, 4.0)
+        with launches() as made, synchronisations() as waits:
+            take_step(lambda rows: views, index, step, 1.0, 4.0)
+        counts[take_step.is_captured] = made.total()
+        assert waits == []
+    assert (counts[False], counts[True]) == LAUNCHES[name]

@@ -8,12 +8,16 @@ import torch
 
 import nearfar
 from nearfar.device import (
+    Draws,
+    SideStream,
     check_precision,
+    draw,
     find_device,
     gpu_names,
     half_precision,
     in_float64,
     is_out_of_memory,
+    seed_generators,
     seeded,
     send,
     setup_of,
@@ -126,12 +130,70 @@ def test_how_a_run_computes_on_a_device():
         for precision in ("32-true", "bf16-mixed", "16-mixed")
     }
     assert all(taken["cpu", precision] == [] for precision in ("32-true", "bf16-mixed", "16-mixed"))
-    assert (
-        taken["mps", "32-true"] == taken["mps", "bf16-mixed"] == taken[NAME, "32-true"] == ["fused"]
-    )
-    assert taken["cuda", "32-true"] == ["fused", "pinned"]
-    assert taken["cuda", "bf16-mixed"] == ["channels_last", "fused", "pinned"]
+    assert taken["mps", "32-true"] == taken["mps", "bf16-mixed"] == ["fused"]
+    assert taken[NAME, "32-true"] == ["fused", "captured"]
+    assert taken["cuda", "32-true"] == ["fused", "pinned", "captured"]
+    assert taken["cuda", "bf16-mixed"] == ["channels_last", "fused", "pinned", "captured"]
     assert taken["cuda", "16-mixed"] == ["channels_last", "pinned"]
+
+
+def test_a_graph_keeps_the_numbers_and_the_memory_of_its_capture():
+    side, total = SideStream(DEVICE), torch.zeros(2, device=DEVICE)
+    number, fixed = 1.0, torch.ones(2, device=DEVICE)
+
+    def work():
+        nonlocal made
+        made = total.add_(fixed * number).clone()
+
+    made = total
+    graph = side.capture(work)
+    assert total.tolist() == [0, 0]  # nothing is computed yet
+    number = 100.0
+    for _ in range(2):
+        graph.replay()
+    assert total.tolist() == made.tolist() == [2, 2]
+    fixed.fill_(5)
+    graph.replay()
+    assert made.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x + torch.ones(2).to(DEVICE, non_blocking=True),
+        lambda x: torch.manual_seed(0),
+        lambda x: torch.tensor([1.0], device=DEVICE),
+    ],
+    ids=["a number", "a mask", "values that are sent", "a seed", "a tensor of numbers"],
+)
+def test_a_capture_refuses_what_no_graph_can_hold(work):
+    x = torch.ones(2, device=DEVICE)
+    with pytest.raises(RuntimeError, match="captur"):
+        SideStream(DEVICE).capture(lambda: work(x))
+    assert (x + 1).tolist() == [2, 2]
+
+
+def test_numbers_of_the_cpu_are_drawn_again_before_a_replay():
+    """As the step of each seed draws them."""
+
+    def step():
+        return draw(lambda: torch.randperm(50), DEVICE).clone()
+
+    def work():
+        nonlocal kept
+        seed_generators(3)
+        kept = step()
+
+    kept, draws = None, Draws(3)
+    with draws.noted():
+        graph = SideStream(DEVICE).capture(work)
+    for seed in (11, 4):
+        draws.again(seed)
+        graph.replay()
+        torch.manual_seed(seed)
+        assert kept.tolist() == step().tolist()
 
 
 def test_doctor_tells_the_device_and_why(log):

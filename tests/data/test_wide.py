@@ -3,6 +3,7 @@
 """
 
 import pickle
+import struct
 
 import numpy as np
 import pytest
@@ -340,3 +341,20 @@ def test_frames_in_colour_keep_their_colours(tmp_path):
     write_dicom(tmp_path / "a.dcm", flat, Rows=10, Columns=10, NumberOfFrames="4", **colour)
     images = open_images(tmp_path)
     assert images.channels == 3 and (images.pixels[0].numpy() == frames[0].transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize("pages", [2, 150])
+def test_pages_of_a_tiff_that_go_round_in_a_circle_are_left_out(tmp_path, pages):
+    path = tmp_path / "circle.tif"
+    numbers = np.zeros((pages, 4, 5), np.float32)
+    tifffile.imwrite(path, numbers, photometric="minisblack", metadata=None, contiguous=False)
+    with tifffile.TiffFile(path) as file:
+        first, last = file.pages[0].offset, file.pages[-1]
+        end = last.offset + 2 + 12 * len(last.tags)
+    whole = path.read_bytes()
+    assert struct.unpack("<I", whole[end : end + 4]) == (0,)
+    tifffile.imwrite(tmp_path / "whole.tif", numbers[0] + 1)
+    path.write_bytes(whole[:end] + struct.pack("<I", first) + whole[end + 4 :])
+    images = open_images(tmp_path)
+    assert images.names == ["whole.tif"]
+    assert images.skipped == [("circle.tif", "its pages go round in a circle")]

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import os
+import struct
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -241,6 +242,27 @@ def _loses_numbers(mode: str, tags: Any) -> bool:
     return dropped or _SIGNED in tags.get(_FORMAT, ())
 
 
+def _must_end(file: Any) -> None:
+    """Raise ValueError where a page of a TIFF leads to an earlier one: tifffile would follow the
+    circle for ever.
+    """
+    form, handle, place = file.tiff, file.filehandle, file.pages.first.offset
+    seen: set[int] = set()
+    while place and place not in seen:
+        seen.add(place)
+        handle.seek(place)
+        tags = handle.read(form.tagnosize)
+        if len(tags) < form.tagnosize:
+            return
+        handle.seek(struct.unpack(form.tagnoformat, tags)[0] * form.tagsize, os.SEEK_CUR)
+        following = handle.read(form.offsetsize)
+        if len(following) < form.offsetsize:
+            return
+        (place,) = struct.unpack(form.offsetformat, following)
+    if place:
+        raise ValueError("its pages go round in a circle")
+
+
 def _by_tifffile(data: bytes | str, picture: WhenPicture) -> Encoded:
     import tifffile
 
@@ -248,6 +270,7 @@ def _by_tifffile(data: bytes | str, picture: WhenPicture) -> Encoded:
         logging.CRITICAL
     )  # what is wrong is listed with the image
     with tifffile.TiffFile(opened(data)) as file:
+        _must_end(file)
         series = file.series[0]
         axes, shape, kind = series.axes, series.shape, np.dtype(series.dtype)
         one_array = series.kind in _ONE_ARRAY

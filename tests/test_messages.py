@@ -128,7 +128,7 @@ MISTAKES = {
         "'t.csv' has no column 'sort' for labels; its columns: kind"
     ),
     lambda: open_images("twice.csv"): (
-        "cannot read 'twice.csv': two of its columns have the same name"
+        "cannot read 'twice.csv': two of its columns have the same name 'path': rename one of them"
     ),
     lambda: open_images(object()): (
         "cannot open images from an object of class object; give a path, an array or a tensor, a "

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from nearfar.data import difference, open_images, scan
+from nearfar.maps.columns import read_table as read_columns
 
 
 def first(pixels):
@@ -112,7 +113,9 @@ def test_other_separators_quotes_and_a_byte_order_mark(tmp_path, paint, ending):
             "of paths.*: title, size",
         ),
         (b"", "cannot read '.*t.csv'"),
-        (b"path,path\na.png,b.png\n", "the same name"),
+        (b"path,path\na.png,b.png\n", "the same name 'path'"),
+        (b"path,,\na.png,1,2\n", "the same name ''"),
+        (b'path,"a\nb","a\nb"\na.png,1,2\n', r"the same name 'a\\nb'"),
         (b"path\n\xff\xfe.png\n", "ÿþ.png: .*no such file"),
         (b"path,note\na.png\n", "cannot read '.*t.csv'"),
         (
@@ -230,3 +233,12 @@ def test_splits_in_the_metadata_of_a_folder_are_said(tmp_path, paint, caplog):
         assert len(open_images(tmp_path, label_column="label", cache=False)) == 3
     assert f"name '{file}' in its place" in caplog.text
     assert open_images(file, cache=False).names == ["train/0.png", "train/1.png"]
+
+
+@pytest.mark.parametrize("text", ["null", '{"path": "a.png"}\nnull\n', "[1]", '"a.png"', "{"])
+def test_lines_of_a_list_of_files_that_are_no_objects_are_refused(tmp_path, paint, text):
+    paint(tmp_path / "a.png", 0)
+    (tmp_path / "columns.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=r"columns\.jsonl'") as error:
+        read_columns(tmp_path / "columns.jsonl")
+    assert "\n" not in str(error.value)

@@ -257,12 +257,6 @@ def read_table(path: str | os.PathLike[str]) -> pyarrow.Table:
         raise ValueError(f"`columns={str(path)!r}`: there is no such file")
     with raise_as_value_error("`columns`", ValueError):
         table = files.read_table(path)
-    if twice := next(
-        (name for name in table.column_names if table.column_names.count(name) > 1), None
-    ):
-        raise ValueError(
-            f"`columns={str(path)!r}` has more than one column '{twice}'; rename one of them"
-        )
     if _column_of_names(table) is None:
         names = listed_names(table.column_names)
         raise ValueError(

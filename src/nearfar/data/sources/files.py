@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import stat
@@ -26,6 +27,7 @@ from nearfar.data.pictures import suffixes
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource
 from nearfar.data.sources.source import prefix
 from nearfar.data.sources.splits import class_folders, row_splits, shard_splits, split_columns
+from nearfar.data.table import printable
 from nearfar.data.text import encoding_of, text_of
 from nearfar.messages import (
     check_column,
@@ -300,38 +302,49 @@ def read_table(file: Path, label_column: str | None = None) -> pyarrow.Table:
     Of text files the names of columns come without spaces around them, columns that may name images
     as text, and columns of labels as numbers where all are some.
     """
+    kind = file.suffix.lower()
     with raise_as_value_error(f"cannot read '{file}'"):
-        if file.suffix.lower() == ".parquet":
+        if kind == ".parquet":
             table = pyarrow.parquet.read_table(file)
-            _ = table.column_names  # where one is no text, it is refused here, with the file's name
-            return table
-        content = _in_utf8(file)
-        if file.suffix.lower() == ".jsonl":
-            return pyarrow.json.read_json(_opened(content))
-        with io.TextIOWrapper(_opened(content), encoding="utf-8-sig", newline="") as opened:
-            line = opened.readline(_HEADER)
-        separator = "\t" if file.suffix.lower() == ".tsv" else max(",;\t", key=line.count)
-        header = next(csv.reader([line], delimiter=separator), [])
-        names = [name.strip() for name in header]
-        if len(set(names)) < len(names):
-            raise ValueError("two of its columns have the same name")
-        labels = {
-            name for name in names if name == label_column or normalized_name(name) in LABEL_NAMES
-        }
-        texts = {
-            name for name in header if normalized_name(name) in PATH_NAMES or name.strip() in labels
-        }
-        as_text = dict.fromkeys(texts, pyarrow.string())  # digits with their zeros
-        table = pyarrow.csv.read_csv(
-            content if isinstance(content, Path) else _opened(content),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
-            convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
-        )
-        table = table.rename_columns([name.strip() for name in table.column_names])
-        for name in labels:
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, _numbers_in(table[name]))
+        elif kind == ".jsonl":
+            content = _in_utf8(file)
+            _must_be_objects(content)
+            table = pyarrow.json.read_json(_opened(content))
+        else:
+            table = _read_text(_in_utf8(file), kind, label_column)
+        names = table.column_names  # where one is no text, it is refused here
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            words = printable(twice[0])
+            raise ValueError(f"two of its columns have the same name '{words}': rename one of them")
         return table
+
+
+def _read_text(content: Path | bytes, kind: str, label_column: str | None) -> pyarrow.Table:
+    """Read text whose columns are separated by commas, semicolons or tabs."""
+    with io.TextIOWrapper(_opened(content), encoding="utf-8-sig", newline="") as opened:
+        line = opened.readline(_HEADER)
+    separator = "\t" if kind == ".tsv" else max(",;\t", key=line.count)
+    header = next(csv.reader([line], delimiter=separator), [])
+    labels = {
+        name
+        for name in (name.strip() for name in header)
+        if name == label_column or normalized_name(name) in LABEL_NAMES
+    }
+    texts = {
+        name for name in header if normalized_name(name) in PATH_NAMES or name.strip() in labels
+    }
+    as_text = dict.fromkeys(texts, pyarrow.string())  # digits with their zeros
+    table = pyarrow.csv.read_csv(
+        content if isinstance(content, Path) else _opened(content),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(column_types=as_text),
+    )
+    table = table.rename_columns([name.strip() for name in table.column_names])
+    for name in labels:
+        place = table.schema.get_field_index(name)
+        if place >= 0:  # of two with this name there is none
+            table = table.set_column(place, name, _numbers_in(table[place]))
+    return table
 
 
 def _in_utf8(file: Path) -> Path | bytes:
@@ -342,6 +355,14 @@ def _in_utf8(file: Path) -> Path | bytes:
 
 def _opened(content: Path | bytes) -> Any:
     return io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")
+
+
+def _must_be_objects(content: Path | bytes) -> None:
+    """Raise ValueError unless every line holds a JSON object; others may end the process."""
+    with _opened(content) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip() and not isinstance(json.loads(line), dict):
+                raise ValueError(f"line {number} holds no JSON object")
 
 
 def _numbers_in(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray | pyarrow.Array:

@@ -124,6 +124,8 @@ def jitter_(
         if place < 3:
             turn = order[:, place : place + 1]
             factor = factors.gather(1, turn)
+            if not colour:
+                factor = factor.masked_fill(turn == 2, 1.0)
             _blend_(images, factor, (1 - factor) * (turn == 1), (1 - factor) * (turn == 2), colour)
     return images
 

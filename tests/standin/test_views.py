@@ -2,12 +2,27 @@
 functions of one's own.
 """
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearfar.views import View, ViewFunction, ViewPlan, compose, make_views, plan, resize_square
+from nearfar.views import (
+    View,
+    ViewFunction,
+    ViewPlan,
+    compose,
+    fused,
+    make_views,
+    plan,
+    resize_square,
+)
+from nearfar.views.make import apply_views
 from nearfar.views.plans import _DISTRIBUTIONS, _LISTS
+from nearfar.views.sampling import sample_views
 
 OPERATIONS = {
     "crop": {},
@@ -133,3 +148,70 @@ def test_images_are_resized_as_on_the_cpu(height, width, device):
     torch.testing.assert_close(
         resize_square(floats.to(device), 32).cpu(), resize_square(floats, 32)
     )
+
+
+class Stub:
+    """A kernel that computes nothing and counts its launches."""
+
+    launches = 0
+
+    def __getitem__(self, grid):
+        def launch(*given, **named):
+            self.launches += 1
+
+        return launch
+
+
+class Counted(TorchDispatchMode):
+    """Operations that a device is given, and those of the host: none that returns a view."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.kind, self.launches, self.host = device.type, 0, 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        is_view = any(r.alias_info and not r.alias_info.is_write for r in operation._schema.returns)
+        if not is_view and "empty" not in operation._schema.name:
+            leaves = torch.utils._pytree.tree_leaves((args, made))
+            on_device = any(
+                isinstance(x, torch.Tensor) and x.device.type == self.kind for x in leaves
+            )
+            self.launches += on_device
+            self.host += not on_device
+        return made
+
+
+MOST = {  # launches of a batch, and operations of the host: these may only fall
+    "operations": (417, 270),
+    "kernel": (2, 195),
+    "kernel, sampled ahead": (1, 0),
+}
+
+
+@pytest.mark.parametrize("way", MOST)
+def test_launches_of_a_batch(way, device, monkeypatch):
+    """Both views of a batch are one launch, and one copy of a table for them or for several
+    batches.
+    """
+    images, the_plan = pictures(3, 32, count=64).to(device), plan("saclr-cifar", 32, 3)
+    moments = [0.4] * 3, [0.2] * 3
+    work = Stub()
+    monkeypatch.setenv(fused.SWITCH, way)
+    if way != "operations":
+        monkeypatch.setattr(fused, "compiles_kernels", lambda device: True)
+        module = SimpleNamespace(make_view=work)
+        monkeypatch.setattr(fused.importlib, "import_module", lambda name: module)
+    views_of(images, the_plan)  # sends the moments once
+    work.launches = 0
+    generators = [torch.Generator().manual_seed(seed) for seed in range(8)]
+    sampled = sample_views(the_plan, generators, 64, [(32, 32)] * 2)
+    sampled = replace(sampled, table=fused.pack(sampled).to(device))
+    with Counted(device) as counted:
+        if way == "kernel, sampled ahead":
+            apply_views(images, the_plan, sampled[64:128], *moments)
+        else:
+            make_views(images, the_plan, generators[0], *moments)
+    counts = counted.launches + work.launches, counted.host
+    assert all(count <= most for count, most in zip(counts, MOST[way], strict=True)), counts
+    assert work.launches == (way != "operations")

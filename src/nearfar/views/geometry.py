@@ -19,6 +19,15 @@ def affine(
     `motion` holds degrees (clockwise), shift to the right and down as shares of the side, zoom, and
     shear along x and y in degrees, with torchvision's meaning.
     """
+    theta = send(affine_matrix(motion), images.device)
+    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def affine_matrix(motion: Float[Tensor, "n 6"]) -> Float[Tensor, "n 2 3"]:
+    """Return the matrices that lead from a pixel of the moved image to its origin, as
+    `torch.nn.functional.affine_grid` takes them.
+    """
     angle, right, down, zoom, shear_x, shear_y = motion.double().unbind(1)
     angle, shear_x, shear_y = angle.deg2rad(), shear_x.deg2rad(), shear_y.deg2rad()
     turn = angle - shear_y
@@ -31,9 +40,7 @@ def affine(
         torch.stack([torch.stack([d, -b], 1), torch.stack([-c, a], 1)], 1) / zoom[:, None, None]
     )
     shift = -inverse @ torch.stack([2 * right, 2 * down], 1)[:, :, None]
-    theta = send(torch.cat([inverse, shift], 2).float(), images.device)
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return torch.cat([inverse, shift], 2).float()
 
 
 _MATRIX_SIDE = 48

@@ -12,6 +12,7 @@ from torch import Tensor
 from nearfar.device import seeded, send
 from nearfar.messages import raise_as_value_error
 from nearfar.progress import log
+from nearfar.views import fused
 from nearfar.views.geometry import affine, crop, whole
 from nearfar.views.photometric import (
     blur,
@@ -205,7 +206,14 @@ def make_views(
     sources = _sources(images, plan)
     batch, _ = _check(sources[0], mean, std)
     sizes = [_size(source) for source in sources]
-    sampled = sample_views(plan, [generator], batch if total is None else total, sizes, rows)
+    sampled = sample_views(
+        plan,
+        [generator],
+        batch if total is None else total,
+        sizes,
+        rows,
+        is_cropped=not isinstance(images, Tensor),
+    )
     return apply_views(images, plan, sampled, mean, std)
 
 
@@ -241,16 +249,20 @@ def apply_views(
     """
     sources = _sources(images, plan)
     batch, channels = _check(sources[0], mean, std)
-    shift, scale = _moments(mean, std, sources[0].device)
-    views = []
-    for i, (view, source) in enumerate(zip(plan.views, sources, strict=True)):
-        side = _side(view, source)
-        is_cropped = not isinstance(images, Tensor)
+    sides = [_side(view, source) for view, source in zip(plan.views, sources, strict=True)]
+    is_cropped = not isinstance(images, Tensor)
+    for side, source in zip(sides, sources, strict=True):
         if is_cropped and source.shape != (batch, channels, side, side):
             raise ValueError(
                 f"crops for this view must be {[batch, channels, side, side]}, got "
                 f"{list(source.shape)}"
             )
+    made = fused.make(sources, plan, sides, sampled, mean, std)
+    if made is not None:
+        return made
+    shift, scale = _moments(mean, std, sources[0].device)
+    views = []
+    for i, (view, source, side) in enumerate(zip(plan.views, sources, sides, strict=True)):
         parameters = sampled.of_view(i)
         out = torch.empty(batch, channels, side, side, device=source.device)
         for part in _chunks(source, side):

@@ -68,11 +68,13 @@ class SampledViews:
     """The parameters of all views of some images, sampled before any view is made.
 
     parameters: for each view those of more images, of which these are the `rows`. Those of
-    several batches stand one after the other, and each batch is a slice.
+    several batches stand one after the other, and each batch is a slice. table: all of `parameters`
+    that a kernel reads, on its device (`fused.pack`).
     """
 
     parameters: tuple[ViewParameters, ...]
     rows: slice
+    table: Float[Tensor, "views whole columns"] | None = None
 
     def __len__(self) -> int:
         return self.rows.stop - self.rows.start
@@ -92,18 +94,23 @@ def sample_views(
     total: int,
     sizes: Sequence[tuple[int, int]],
     rows: slice | None = None,
+    *,
+    is_cropped: bool = False,
 ) -> SampledViews:
     """Sample all views of one batch for each generator: of `total` images, or of their `rows`.
 
     A batch depends on its own generator alone, whatever is sampled along with it. sizes: height and
-    width of the images that each view is cut from.
+    width of the images that each view is cut from, or, if `is_cropped`, is already.
     """
     tables = [uniform_table(plan, generator, total, rows) for generator in generators]
     table = tables[0] if len(tables) == 1 else torch.cat(tables)
-    parameters = (
-        sample_view(view, table[:, i], *size)
-        for i, (view, size) in enumerate(zip(plan.views, sizes, strict=True))
-    )
+    parameters = []
+    for i, (view, (height, width)) in enumerate(zip(plan.views, sizes, strict=True)):
+        of_view = sample_view(view, table[:, i], height, width)
+        if is_cropped:
+            all_of_it = torch.tensor([0, 0, height, width]).expand(len(table), 4)
+            of_view = replace(of_view, box=all_of_it)
+        parameters.append(of_view)
     return SampledViews(tuple(parameters), slice(0, len(table)))
 
 

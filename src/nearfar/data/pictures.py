@@ -95,7 +95,7 @@ def header_of_picture(data: bytes | str) -> Header:
     Height and width are those of the picture as it is shown, upright by its EXIF orientation. One
     in a palette is grayscale if the palette is.
     """
-    with Image.open(opened(data), formats=formats()) as image:
+    with open_picture(data) as image:
         width, height = shown_size(image, data)
         bands = 1 if _is_grayscale(image) else 3
         exif = exif_of(image)  # before the pages, since looking for them goes on to the next
@@ -109,7 +109,7 @@ def is_lossless(data: bytes | str) -> bool:
     False where that cannot be told, as of JPEG 2000 and DICOM.
     """
     try:
-        with Image.open(opened(data), formats=formats()) as image:
+        with open_picture(data) as image:
             if image.format == "TIFF":
                 return image.info.get("compression") not in _LOSSY_TIFF
             if image.format == "WEBP":
@@ -262,7 +262,7 @@ def planes(data: bytes | str, ground: str = "white") -> UInt8[np.ndarray, "bands
 
 def on_grounds(data: bytes | str) -> list[UInt8[np.ndarray, "bands height width"]]:
     """Return a picture at its full size, and one with alpha also on black in place of white."""
-    with Image.open(opened(data), formats=formats()) as image:
+    with open_picture(data) as image:
         has_alpha = _has_alpha(image)
     return [planes(data, ground) for ground in ("white", "black")[: 1 + has_alpha]]
 

@@ -44,6 +44,7 @@ WhenPicture = Literal["always", "as 8 bits", "never"]
 Planes = Shaped[np.ndarray, "channels height width"]
 _ROWS = 256  # of an image that are put on white at once
 _START = 132  # bytes that tell the formats apart; those of DICOM are the last four
+_PNG_KIND = 25  # place of the byte that names it, behind that of the bits
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _JPEG2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _HEIF = (b"ftypheic", b"ftypheix", b"ftypmif1", b"ftyphevc", b"ftypheim", b"ftypheis")
@@ -74,12 +75,16 @@ def look(data: bytes | str) -> Encoded:
 
     Raises what readers raise for damaged files, and ValueError where a reader is not installed.
     """
-    if isinstance(data, bytes):
-        start = data[:_START]
-    else:
-        with open(data, "rb", buffering=0) as file:
-            start = file.read(_START)
+    start = _head(data, _START)
     return next(reader for reader in READERS if reader.knows(start)).look(data)
+
+
+def _head(data: bytes | str, size: int) -> bytes:
+    """The first bytes of an encoded image."""
+    if isinstance(data, bytes):
+        return data[:size]
+    with open(data, "rb", buffering=0) as file:
+        return file.read(size)
 
 
 def _picture(data: bytes | str) -> Encoded:
@@ -96,7 +101,7 @@ def _grayscale(data: bytes | str) -> Encoded:
         with open_picture(data) as image:
             return upright(numbers_of(image)[None], image.getexif().get(ORIENTATION, 1))
 
-    with Image.open(opened(data), formats=formats()) as image:
+    with open_picture(data) as image:
         width, height = shown_size(image, data)
         if image.mode not in WIDE:
             return _picture(data)
@@ -127,17 +132,14 @@ def _png(data: bytes | str) -> Encoded:
     """A PNG of 16 bits: grayscale as Pillow gives it, others, of which it makes 8 bits, by their
     high and low bytes; alpha on white.
     """
-    if (kind := _png_kind(data)) is None:  # it is cut off
-        return _picture(data)
+    kind = _head(data, _PNG_KIND + 1)[_PNG_KIND]  # 2 for colour, 4 more for alpha
     orientation = png_orientation(data)
-    with Image.open(
-        opened(data), formats=["PNG"]
-    ) as image:  # refuses sizes that would fill the memory
+    with open_picture(data) as image:  # refuses sizes that would fill the memory
         width, height = (image.height, image.width) if orientation > 4 else image.size
 
     def read(ground: int = 65535) -> Planes:
         if kind == 0:
-            with Image.open(opened(data), formats=["PNG"]) as image:
+            with open_picture(data) as image:
                 return upright(numbers_of(image)[None], orientation)
         planes = _png_samples(data)
         if len(planes) % 2:
@@ -162,7 +164,7 @@ def _png_samples(data: bytes | str) -> Shaped[np.ndarray, "samples height width"
     the high and once for the low bytes. Gray with alpha has four bytes, as many as it keeps of a
     pixel. libpng, by torchvision, would end the process at damaged pixels.
     """
-    with Image.open(opened(data), formats=["PNG"]) as image:
+    with open_picture(data) as image:
         if not image.tile:
             raise OSError("it holds no pixels")
         mode = str(image.tile[0][3])
@@ -178,22 +180,12 @@ def _png_samples(data: bytes | str) -> Shaped[np.ndarray, "samples height width"
 
 def _png_bytes(data: bytes | str, mode: str) -> Shaped[np.ndarray, "height width bytes"]:
     """The bytes of a PNG's pixels that a raw mode of Pillow names."""
-    with Image.open(opened(data), formats=["PNG"]) as image:
+    with open_picture(data) as image:
         tiles: Any = image.tile
         for place, tile in enumerate(tiles):  # tuples, from Pillow 11 on with names
             named = (*tile[:3], mode)
             tiles[place] = tile._make(named) if hasattr(tile, "_make") else named
         return np.asarray(image)
-
-
-def _png_kind(data: bytes | str) -> int | None:
-    """The kind of a PNG: 0 for grayscale, 2 for colour, and 4 more with alpha."""
-    if isinstance(data, bytes):
-        head = data[:26]
-    else:
-        with open(data, "rb", buffering=0) as file:
-            head = file.read(26)
-    return head[25] if len(head) > 25 else None
 
 
 def must_be_small(width: int, height: int, channels: int) -> None:
@@ -369,6 +361,10 @@ def _heic(data: bytes | str) -> Encoded:
     return _picture(data)
 
 
+def _is_wide_png(head: bytes) -> bool:
+    return len(head) > _PNG_KIND and head[:8] == PNG and head[_PNG_KIND - 1] == 16
+
+
 class Reader(NamedTuple):
     """A kind of file.
 
@@ -382,7 +378,7 @@ class Reader(NamedTuple):
 
 
 READERS = (
-    Reader("PNG of 16 bits", lambda head: head[:8] == PNG and head[24:25] == b"\x10", _png),
+    Reader("PNG of 16 bits", _is_wide_png, _png),
     Reader("TIFF, also GeoTIFF", lambda head: head[:4] in _TIFF, _tiff),
     Reader("DICOM", lambda head: head[128:] == b"DICM", _dicom),
     Reader("HEIC", lambda head: head[4:12] in _HEIF, _heic),

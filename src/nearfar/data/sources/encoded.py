@@ -262,15 +262,12 @@ def scan_image(image: EncodedImage) -> Row:
     if image.data is None:
         return row._replace(problem=image.problem)
     try:
-        if isinstance(image.data, np.ndarray):
-            seen = header(image.data)._asdict()
-            return row._replace(**seen.pop("exif")._asdict(), **seen)
-        data = read_small(image.data, _SMALL)
+        data = image.data if isinstance(image.data, np.ndarray) else read_small(image.data, _SMALL)
         if isinstance(data, bytes):
             row = row._replace(bytes=len(data), digest=digest(data))
-        else:
+        elif isinstance(data, str):
             row = row._replace(bytes=os.path.getsize(data))
-        if not row.bytes:
+        if row.bytes == 0:
             return row._replace(problem=EMPTY)
         seen = header(data)._asdict()
         return row._replace(**seen.pop("exif")._asdict(), **seen)

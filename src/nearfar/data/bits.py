@@ -131,7 +131,8 @@ def stored(pixels: Shaped[np.ndarray, "*shape"], kind: np.dtype) -> Shaped[np.nd
         return pixels
     if pixels.dtype == np.uint8:
         return pixels * np.uint16(_WHITE // 255)
-    return np.rint(pixels * _WHITE).astype(np.uint16)
+    scaled = pixels * _WHITE
+    return np.rint(scaled, out=scaled).astype(np.uint16)
 
 
 def floats(pixels: Shaped[np.ndarray, "*shape"]) -> Shaped[Tensor, "*shape"]:

@@ -4,7 +4,7 @@ BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
 
-.PHONY: demo demo-photos test slow examples torture properties fuzz check audit docs wheel bench gpu clean
+.PHONY: demo demo-photos test slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -34,6 +34,9 @@ properties: .venv/tested
 
 fuzz: .venv/tested
 	$(BIN)/python -m fuzz --seconds $(or $(SECONDS),60) --count $(or $(COUNT),-1) --out fuzz-findings.json
+
+mutants: .venv/mutated
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants $(FILE)
 
 check: .venv/tested
 	$(BIN)/ruff check .
@@ -66,6 +69,10 @@ gpu: .venv/tested
 
 .venv/tested: .venv/installed
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+.venv/mutated: .venv/tested
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt mutmut
 	touch $@
 
 .venv/audited: constraints.txt

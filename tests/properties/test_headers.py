@@ -7,7 +7,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
@@ -66,6 +66,7 @@ def test_an_image_is_upright_by_its_orientation(image, orientation, form):
     st.floats(-90, 90),
     st.floats(-180, 180),
 )
+@example("a" * 60000, datetime(2020, 1, 1), 0.0, 0.0)
 def test_notes_of_a_camera_come_back(camera, time, latitude, longitude):
     exif = Image.Exif()
     exif[Base.Model] = camera

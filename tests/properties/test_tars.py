@@ -50,7 +50,8 @@ def test_every_member_is_an_image_once(names, form, data):
 @given(st.lists(KEYS, min_size=1, max_size=6, unique_by=lambda key: key.strip()), FORMS, st.data())
 def test_labels_are_found_by_the_key_in_any_order(keys, form, data):
     members = [(f"{key}.png", numbered_png(n)) for n, key in enumerate(keys)]
-    members += [(f"{key}.cls", f"class {n % 3}".encode()) for n, key in enumerate(keys)]
+    ending = data.draw(st.sampled_from(["cls", "CLS"]))
+    members += [(f"{key}.{ending}", f"class {n % 3}".encode()) for n, key in enumerate(keys)]
     members = data.draw(st.permutations(members))
     with folder_of({"shard.tar": tar(members, form)}) as folder:
         images = open_images(folder / "shard.tar")

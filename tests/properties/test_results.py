@@ -1,11 +1,21 @@
 """Results of several data sets in one file: none takes a number of another."""
 
 import json
+import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nearfar.evaluation.results import ENCODERS, MeasuredOn, Measurement, added, column_of
+from nearfar.evaluation.results import (
+    ENCODERS,
+    MeasuredOn,
+    Measurement,
+    added,
+    column_of,
+    lead,
+    outcome,
+    sentence,
+)
 
 COLUMNS = ("knn", "linear", "one_label")
 ROWS = ("raw_pixels", "hog", "trained")
@@ -58,3 +68,29 @@ def test_each_set_keeps_its_own_numbers_and_the_last_options(sequence):
         assert list(each) == [row for row in ENCODERS if row in each]
         again = Measurement.from_json(json.loads(json.dumps(each.to_json())))
         assert (again.on, again.rows, again.how) == (each.on, each.rows, each.how)
+
+
+def compared(ours, theirs, images):
+    """A measurement of a trained encoder beside HOG."""
+    on = MeasuredOn("a", "b", 9, images, 2, 0.5, seed=0, images="c", encoder="d")
+    return Measurement(on, {"hog": {"knn": theirs}, "trained": {"knn": ours}})
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 10**6))
+@example(0.5004, 0.4996, 10**12)
+@example(0.5006, 0.4994, 10**12)
+@example(0.6, 0.4, 10**12)
+@example(0.4, 0.6, 10**12)
+@example(0.9, 0.1, 1)
+@example(0.9, 0.1, 4)
+def test_an_encoder_is_better_or_worse_by_two_standard_errors(ours, theirs, images):
+    measured = compared(ours, theirs, images)
+    error = math.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / images)
+    clear = abs(ours - theirs) > 2 * error and round(ours, 3) != round(theirs, 3)
+    sign = (1 if ours > theirs else -1) if clear else 0
+    assert lead(measured, "hog", "knn") == sign
+    assert lead(compared(theirs, ours, images), "hog", "knn") == -sign
+    verdict = outcome(measured)
+    assert verdict.state == {1: "better", 0: "no better", -1: "worse"}[sign]
+    assert verdict.badge.startswith({1: "Better", 0: "No better", -1: "Worse"}[sign])
+    assert "HOG" in verdict.words and sentence(measured) == verdict.words

@@ -328,6 +328,9 @@ class Runner:
             for kept in gc.get_objects():
                 if isinstance(kept, functools._lru_cache_wrapper) and _is_ours(kept):
                     kept.cache_clear()
+            from nearfar import messages
+
+            messages._told.clear()  # lines that the tests before the fork had to say
             put_in(self.path, mutant.source)
             for place, test in enumerate(tests):
                 if not self._passes(test, tests[place + 1 : place + 2]):

@@ -35,19 +35,19 @@ def measurements(draw):
     keys = [key for column in sorted(columns) for key in (column, f"{column}_std")]
     row = st.fixed_dictionaries({key: NUMBERS for key in keys})
     rows = {name: draw(row) for name in ROWS if name == "trained" or draw(st.booleans())}
-    how = {column: draw(OPTIONS) for column in sorted(columns)}
+    options = {column: draw(OPTIONS) for column in sorted(columns)}
     on = measured_on(draw(st.sampled_from("abc")), draw(st.integers(0, 1)))
-    return Measurement(on, rows, how)
+    return Measurement(on, rows, options)
 
 
 def expected_of(measured):
     """Return rows and options after all measurements on one set, number by number."""
     numbers, options = {}, {}
     for each in measured:
-        for column, how in each.how.items():
-            if options.get(column, how) != how:  # numbers by other options are gone
+        for column, new in each.how.items():
+            if options.get(column, new) != new:  # numbers by other options are gone
                 numbers = {key: x for key, x in numbers.items() if column_of(key[1]) != column}
-            options[column] = how
+            options[column] = new
         numbers |= {(row, key): x for row, of_row in each.items() for key, x in of_row.items()}
     return numbers, options
 

@@ -405,13 +405,12 @@ def try_file(entry: dict[str, Any]) -> None:
     path, digest = ROOT / entry["name"], _digest(entry)
     total, chosen = mutants_of(path.read_text(), entry.get("most"))
     keys, before = {mutant.key for mutant in chosen}, load_state(path)
-    known = {
-        key: outcome
-        for key, outcome in (before.outcomes if before else {}).items()
-        if key in keys and (before.tests == digest or outcome[0] in (KILLED, TIMEOUT))
-    }
+    outcomes = before.outcomes if before else {}
+    known = {key: outcome for key, outcome in outcomes.items() if key in keys}
+    same = before is not None and before.tests == digest
+    settled = {key for key, outcome in known.items() if same or outcome[0] in (KILLED, TIMEOUT)}
     state = State(digest, _commit(), date.today().isoformat(), total, known)
-    left = [mutant for mutant in chosen if mutant.key not in known]
+    left = [mutant for mutant in chosen if mutant.key not in settled]
     print(f"{entry['name']}: {total} mutants, {len(chosen)} chosen, {len(left)} left", flush=True)
     if not left:
         return

@@ -86,6 +86,7 @@ class Batches:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.own = own_rows(batch_size, len(images), rank, world_size)
         self.workers, self.pin = workers, pin
+        self.beside: Callable[[int], None] | None = None
         self.dataset: CropDataset | None = None
         if crops is not None:
             if images.originals is None:
@@ -109,9 +110,10 @@ class Batches:
         steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)[
             start:, self.own
         ]
+        first = epoch * len(self) + start
         if self.dataset is None:
             with contextlib.closing(
-                in_order(([index] for index in steps), self._gathered, 1)
+                in_order(([numbered] for numbered in enumerate(steps, first)), self._gathered, 1)
             ) as ahead:
                 for [batch] in ahead:
                     yield batch
@@ -124,7 +126,12 @@ class Batches:
                 )
             yield views, index
 
-    def _gathered(self, index: Int64[Tensor, " batch"]) -> tuple[Pixels, Int64[Tensor, " batch"]]:
+    def _gathered(
+        self, numbered: tuple[int, Int64[Tensor, " batch"]]
+    ) -> tuple[Pixels, Int64[Tensor, " batch"]]:
+        step, index = numbered
+        if self.beside is not None:
+            self.beside(step)
         pixels = self.images.gather(index)
         return pixels.pin_memory() if self.pin else pixels, index
 

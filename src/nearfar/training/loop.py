@@ -31,7 +31,8 @@ from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
 from nearfar.training.step import MakeViews
 from nearfar.training.stopping import StopRequest
-from nearfar.views import Views, make_views
+from nearfar.training.views_ahead import ViewsAhead
+from nearfar.views import ViewPlan, Views, apply_views, make_views, takes_views
 
 Pixels = Tensor | list[Tensor]
 """uint8 images [batch, channels, size, size], or crops of them, one such tensor for each view."""
@@ -84,6 +85,7 @@ def fit(
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
     batches = _batches(process, images, plan, settings)
+    ahead = _views_ahead(process, batches, images, plan, settings)
     per_epoch = len(batches)
     pace = StepBudget(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
@@ -193,7 +195,7 @@ def fit(
             model.set_schedules(epoch, settings.epochs)
 
             model.train()
-            views_of = _view_maker(process, pixels, images, plan, settings, step)
+            views_of = _view_maker(process, pixels, images, plan, settings, step, ahead)
             seed = derive_seed(settings.seed, "step", step)
             loss = take_step(views_of, index, seed, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
@@ -304,6 +306,36 @@ def _batches(
     )
 
 
+def _views_ahead(
+    process: Process,
+    batches: Batches | StreamBatches,
+    images: Images | Stream,
+    plan: Views,
+    settings: Settings,
+) -> ViewsAhead | None:
+    """Parameters of views for several steps, sampled beside the batches; None where no kernel takes
+    them, and each step samples its own.
+    """
+    if not isinstance(plan, ViewPlan) or not takes_views(plan, process.device):
+        return None
+    size = settings.image_size
+    is_cropped = isinstance(images, Stream) or not images.stored
+    sides = [view.size or size for view in plan.views] if is_cropped else [size] * len(plan)
+    ahead = ViewsAhead(
+        plan,
+        settings.seed,
+        settings.batch_size,
+        rank_rows(settings.batch_size, process.rank, process.world_size),
+        [(side, side) for side in sides],
+        process.device,
+        is_cropped=is_cropped,
+        pin=setup_of(process.device, settings.precision).pinned.value,
+    )
+    if isinstance(batches, Batches):
+        batches.beside = ahead.prepare
+    return ahead
+
+
 def to_device(process: Process, model: Model, precision: Any, compiled: bool) -> Setup:
     """Put a model where it is trained, in place, in the device's memory format; and how that device
     computes.
@@ -342,16 +374,20 @@ def _view_maker(
     plan: Views,
     settings: Settings,
     step: int,
+    ahead: ViewsAhead | None,
 ) -> MakeViews:
     """Make views of any of this rank's rows; sampled for the joined batch, W processes see what one
     would.
     """
     offset = rank_rows(settings.batch_size, process.rank, process.world_size).start
+    sampled = None if ahead is None else ahead.take(step)
 
     def views_of(rows: slice) -> list[Tensor]:
         generator = stream(settings.seed, "views", step)
         joined = slice(offset + rows.start, offset + rows.stop)
         own = [view[rows] for view in pixels] if isinstance(pixels, list) else pixels[rows]
+        if sampled is not None and isinstance(plan, ViewPlan):
+            return apply_views(own, plan, sampled[rows], images.mean, images.std)
         return make_views(
             own, plan, generator, images.mean, images.std, joined, settings.batch_size
         )

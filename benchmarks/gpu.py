@@ -1,13 +1,19 @@
 """Tests and speed on this machine's GPU: `make gpu`, or `python benchmarks/gpu.py`; ten minutes.
 
-1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, runs
-   and every verb, bit-exact resuming under torch's deterministic algorithms.
-2. Images per second in training: the whole step (batches from memory, views, networks, loss,
-   optimiser), the bare encoder (forward and backward on views that are ready), and lightly's loop
-   where lightly is installed; in float32, TF32, bfloat16 and float16, compiled or not. What the
-   time does not allow is left out and named.
-3. Views, losses and loading side by side with the CPU.
-4. The kernel of the pairs beside its tiles, each with the time that its products take at the peak.
+1. The tests of tests/standin on the GPU against the CPU: losses, methods, views, optimisers, captured
+   steps, runs and every verb, bit-exact resuming under torch's deterministic algorithms; at most
+   two fifths of the time.
+2. The kernel of the pairs beside its tiles; views, losses and loading beside the CPU; the step of each
+   optimiser.
+3. Images per second in training: the bare encoder (forward and backward on views that are ready), the
+   whole step (batches from memory, views, networks, loss, optimiser), both captured as CUDA graphs
+   and launch by launch, a loop of plain PyTorch, and lightly's where it is installed; in float32,
+   TF32, bfloat16 and float16, compiled or not.
+
+Each row has the clock's time and, beside it, the device's between two of its events (median of the
+steps), its floor, and its ratio to the captured bare encoder of the same case. A row that fails, or
+takes longer than a minute, is recorded with the reason, and the rest goes on; what the time does
+not allow is left out and named.
 
 It writes results/gpu.json and, below the marker, gpu.md in the folder --out. `--stand-in` runs all
 of it on the tests' stand-in for a GPU, with tiny sizes: that shows that the script works, and its
@@ -19,10 +25,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import importlib.util
 import itertools
 import json
 import os
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,10 +43,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from nearfar import losses
 from nearfar.data import Batches, open_images
 from nearfar.device import (
+    SideStream,
+    captures,
     describe_gpu,
     find_device,
     hardware,
@@ -50,10 +62,10 @@ from nearfar.device import (
 from nearfar.methods import Model, method_class
 from nearfar.networks import build_backbone
 from nearfar.pairs import fused
+from nearfar.training.capture import SWITCH, WARM_UP, TrainingStep
 from nearfar.training.environment import software
-from nearfar.training.optimizers import build_optimizer
+from nearfar.training.optimizers import build_optimizer, set_rates
 from nearfar.training.processes import this_process
-from nearfar.training.step import GradientStep
 from nearfar.views import make_views, plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,6 +77,14 @@ PRECISIONS = {  # precision of a run, and whether products of float32 may be of 
     "float16": ("16-mixed", True),
 }
 HALF = ("bfloat16",)
+PEAK = {"float32": 67e12, "TF32": 495e12, "bfloat16": 989e12, "float16": 989e12}
+"""Operations per second of an H100 or H200 by its data sheet (dense)."""
+BANDWIDTH = 3.35e12
+"""Bytes per second of an H100's memory."""
+ROW_SECONDS = 60.0
+"""A row that takes longer is given up."""
+TESTS_SHARE = 0.4
+"""Of the time, for the tests, at most."""
 
 
 class Case(NamedTuple):
@@ -79,7 +99,8 @@ class Scale(NamedTuple):
     loss_batches: tuple[int, ...]
     large_batches: tuple[int, ...]  # on the GPU alone
     kernel_batches: tuple[int, ...] = (4096, 65536)
-    minutes: float = 10.0
+    minutes: float = 9.5
+    workers: int | None = None  # of the loops of others; None: one for each core
 
 
 FULL = Scale(
@@ -103,6 +124,7 @@ TINY = Scale(
     loss_batches=(16,),
     large_batches=(32,),
     kernel_batches=(16,),
+    workers=0,
 )
 LOSSES: dict[str, Callable[[int], nn.Module]] = {
     "SimCLR": lambda images: losses.SimCLR(),
@@ -122,30 +144,117 @@ KERNEL_LOSSES: dict[str, tuple[Callable[[], nn.Module], int]] = {
 after the sums alone.
 """
 WAYS = {
-    "kernel, bfloat16": (torch.bfloat16, "kernel", 1.0, 989e12),
-    "kernel, float32 quality": (torch.float32, "kernel", 3.0, 989e12),
-    "tiles, float32": (torch.float32, "tiles", 1.0, 67e12),
+    "kernel, bfloat16": (torch.bfloat16, "kernel", 1.0, PEAK["bfloat16"]),
+    "kernel, float32 quality": (torch.float32, "kernel", 3.0, PEAK["bfloat16"]),
+    "tiles, float32": (torch.float32, "tiles", 1.0, PEAK["float32"]),
 }
-"""Dtype of the embeddings, $NEARFAR_PAIRS, products for one, and operations per second of an H100
-or H200 by its data sheet (dense): bfloat16, float32.
-"""
+"""Dtype of the embeddings, $NEARFAR_PAIRS, products for one, and the peak."""
+OPTIMIZERS = {"sgd": 5, "adamw": 7, "lars": 7, "muon": 7}
+"""And how often a step reads or writes as many numbers as there are weights, at least."""
 
 
-def per_second(step: Callable[[], Any], items: int, seconds: float) -> float:
-    """Items per second of a step, after two that set everything up; the clock stops when the GPU
-    has done its work.
+class Speed(NamedTuple):
+    rate: float  # items per second by the clock
+    device_ms: float | None  # of a step, between two events of the device; None on a CPU
+
+
+def measured(
+    step: Callable[[], Any], items: int, seconds: float, place: torch.device | None = None
+) -> Speed:
+    """The speed of a step, after some that set everything up; the clock stops when the GPU has done
+    its work.
+
+    The device's time is the median of the steps: where the CPU is late it holds the waiting too.
     """
-    for _ in range(2):
+    place = find_device() if place is None else place
+    event = getattr(torch.get_device_module(place), "Event", None) if place.type != "cpu" else None
+    for _ in range(WARM_UP + 2):
         step()
     synchronize()
-    began, steps = time.perf_counter(), 0
+    began, steps, pairs = time.perf_counter(), 0, []
     while steps < 2 or time.perf_counter() - began < seconds:
-        step()
+        if event is None:
+            step()
+        else:
+            first, last = event(enable_timing=True), event(enable_timing=True)
+            first.record()
+            step()
+            last.record()
+            pairs.append((first, last))
         steps += 1
         if steps % 8 == 0:
             synchronize()  # work would queue up beyond the clock
     synchronize()
-    return steps * items / (time.perf_counter() - began)
+    rate = steps * items / (time.perf_counter() - began)
+    times = [first.elapsed_time(last) for first, last in pairs]
+    return Speed(rate, statistics.median(times) if times else None)
+
+
+def captured(step: Callable[[], Any]) -> Callable[[], Any]:
+    """The same step as a graph that is replayed, where the GPU has graphs."""
+    device = find_device()
+    if not captures(device):
+        return step
+    side = SideStream(device)
+    with side.used():
+        for _ in range(WARM_UP):
+            step()
+    return side.capture(step).replay
+
+
+class TimeIsUp(Exception):
+    """A row took too long."""
+
+
+@contextlib.contextmanager
+def recorded(row: dict[str, Any], deadline: float) -> Iterator[None]:
+    """Measure a row: one that fails, or takes too long, holds the reason as "why"."""
+
+    def end(number: int, frame: Any) -> None:
+        raise TimeIsUp(f"took longer than {seconds:.0f} s")
+
+    began = time.perf_counter()
+    seconds = min(ROW_SECONDS, deadline - began)
+    if seconds <= 0:
+        row["why"] = "no time left"
+    before = signal.signal(signal.SIGALRM, end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1.0))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Exception as error:  # a card without enough memory, a compiler that is not there
+        row["why"] = row["why"] or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        row["why"] = row["why"][:120]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    row["seconds"] = time.perf_counter() - began
+
+
+@functools.cache
+def operations(encoder: str, size: int) -> float:
+    """Floating-point operations of an image in forward and backward of the bare encoder, counted."""
+    backbone = build_backbone(encoder, image_size=size, channels=3)
+    online = Model(method_class("simclr")(), backbone, 8).online.to("meta")
+    images = torch.empty(2, 3, size, size, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        online(images).sum().backward()
+    return counter.get_total_flops() / 2
+
+
+@contextlib.contextmanager
+def chosen_by(variable: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment for a while; None leaves it out."""
+    before = os.environ.pop(variable, None)
+    if value is not None:
+        os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable, None)
+        if before is not None:
+            os.environ[variable] = before
 
 
 @contextlib.contextmanager
@@ -183,12 +292,20 @@ class Training:
         if compiled:
             self.model.compile_networks()
         self.optimizer = build_optimizer(
-            "sgd", self.model, lr=0.01, weight_decay=5e-4, fused=self.how.fused.value
+            "sgd",
+            self.model,
+            lr=0.01,
+            weight_decay=5e-4,
+            fused=self.how.fused.value,
+            on_device=self.how.captured.value,
         )
         self.model.train()
 
     def whole_step(self) -> Callable[[], None]:
-        case, gradient_of = self.case, GradientStep(self.process, self.model)
+        case, take_step = (
+            self.case,
+            TrainingStep(self.process, self.model, self.optimizer, self.case.batch),
+        )
         images, views = random_images(case, 4 * case.batch), plan("saclr-cifar", case.size, 3)
         batches = Batches(images, case.batch, 0, pin=self.how.pinned.value)
         generator = torch.Generator().manual_seed(0)
@@ -196,14 +313,14 @@ class Training:
 
         def step() -> None:
             pixels, index = (send(part, self.process.device) for part in next(coming))
-            self.optimizer.zero_grad()
-            gradient_of(
+            set_rates(self.optimizer, 0.01, 0.01)
+            take_step(
                 lambda rows: make_views(pixels[rows], views, generator, images.mean, images.std),
                 index,
-                case.batch,
                 0,
+                0.0,
+                1.0,
             )
-            self.process.update(self.optimizer)
 
         return step
 
@@ -221,27 +338,19 @@ class Training:
         return step
 
 
-def lightly_step(case: Case, precision: str) -> Callable[[], None]:
-    """A plain loop as lightly's documentation has it, on the same networks, with a worker for each
-    core.
-    """
-    from lightly.loss import NTXentLoss
-    from lightly.transforms import SimCLRTransform
+def loop_of_others(
+    case: Case,
+    precision: str,
+    transform: Callable[[Any], Any],
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    workers: int,
+) -> Callable[[], None]:
+    """A plain loop with views by workers, image by image, on the same networks."""
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
 
     training = Training(case, precision, compiled=False)
     pixels = torch.randint(256, (8 * case.batch, case.size, case.size, 3), dtype=torch.uint8)
-    transform = SimCLRTransform(
-        input_size=case.size,
-        cj_bright=0.4,
-        cj_contrast=0.4,
-        cj_sat=0.4,
-        cj_hue=0.1,
-        min_scale=0.2,
-        random_gray_scale=0.1,
-        gaussian_blur=0.0,
-    )
 
     class Pictures(Dataset):
         def __len__(self) -> int:
@@ -250,21 +359,16 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
         def __getitem__(self, i: int) -> list[Tensor]:
             return transform(Image.fromarray(pixels[i].numpy()))
 
-    workers = len(os.sched_getaffinity(0))
-    pin = training.how.pinned.value
     loader = DataLoader(
         Pictures(),
         case.batch,
         shuffle=True,
         drop_last=True,
         num_workers=workers,
-        persistent_workers=True,
-        pin_memory=pin,
+        persistent_workers=workers > 0,
+        pin_memory=training.how.pinned.value,
     )
-    criterion, coming = (
-        NTXentLoss(temperature=0.2),
-        (views for _ in range(10**9) for views in loader),
-    )
+    coming = (views for _ in range(10**9) for views in loader)
 
     def step() -> None:
         first, second = (send(view, training.process.device) for view in next(coming))
@@ -277,115 +381,243 @@ def lightly_step(case: Case, precision: str) -> Callable[[], None]:
     return step
 
 
+def lightly_step(case: Case, precision: str, workers: int) -> Callable[[], None]:
+    """A loop as lightly's documentation has it."""
+    from lightly.loss import NTXentLoss
+    from lightly.transforms import SimCLRTransform
+
+    transform = SimCLRTransform(
+        input_size=case.size,
+        cj_bright=0.4,
+        cj_contrast=0.4,
+        cj_sat=0.4,
+        cj_hue=0.1,
+        min_scale=0.2,
+        random_gray_scale=0.1,
+        gaussian_blur=0.0,
+    )
+    return loop_of_others(case, precision, transform, NTXentLoss(temperature=0.2), workers)
+
+
+def torch_step(case: Case, precision: str, workers: int) -> Callable[[], None]:
+    """A loop of plain PyTorch: torchvision's transforms and the loss as its formula reads."""
+    from torchvision.transforms import v2
+
+    one = v2.Compose(
+        [
+            v2.RandomResizedCrop(case.size, scale=(0.2, 1.0)),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
+            v2.RandomGrayscale(0.1),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.25] * 3),
+        ]
+    )
+
+    def nt_xent(first: Tensor, second: Tensor) -> Tensor:
+        z = nn.functional.normalize(torch.cat([first, second]).float())
+        batch = len(first)
+        similar = (z @ z.T / 0.2).fill_diagonal_(float("-inf"))
+        target = torch.arange(2 * batch, device=z.device).roll(batch)
+        return nn.functional.cross_entropy(similar, target)
+
+    return loop_of_others(case, precision, lambda image: [one(image), one(image)], nt_xent, workers)
+
+
+KINDS = {
+    "bare encoder": tuple(PRECISIONS),
+    "whole step": tuple(PRECISIONS),
+    "whole step, not captured": HALF,
+    "bare encoder, not captured": HALF,
+    "torch's loop": HALF,
+    "lightly": HALF,
+    "whole step, compiled": HALF,
+}
+"""What is measured in which precisions; what the others are compared with comes first, what says
+least, and compilation, which takes longest, come last.
+"""
+
+
+def step_of(kind: str, case: Case, precision: str, workers: int) -> Callable[[], Any]:
+    """The step of a row, set up."""
+    if kind == "torch's loop":
+        return torch_step(case, precision, workers)
+    if kind == "lightly":
+        return lightly_step(case, precision, workers)
+    training = Training(case, precision, "compiled" in kind)
+    if "bare" not in kind:
+        return training.whole_step()
+    bare = training.bare_step()
+    return bare if "not captured" in kind else captured(bare)
+
+
 def speeds(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
-    """A row for each case and precision; what says least, and compilation, which takes longest,
-    come last.
-    """
-    peers = HALF if importlib.util.find_spec("lightly") else ()
-    kinds = {
-        "whole step": PRECISIONS,
-        "lightly": peers,
-        "bare encoder": PRECISIONS,
-        "whole step, compiled": HALF,
-    }
-    rows = [
-        (kind, case, precision)
-        for kind in kinds
-        for case in scale.cases
-        for precision in kinds[kind]
-    ]
-    for kind, case, precision in rows:
-        row: dict[str, Any] = {
-            **case._asdict(),
-            "precision": precision,
-            "kind": kind,
-            "rate": None,
-            "why": "",
-        }
-        if time.perf_counter() > deadline:
-            yield row | {"why": "no time left"}
+    """A row for each case, precision and kind."""
+    workers = len(os.sched_getaffinity(0)) if scale.workers is None else scale.workers
+    bare: dict[tuple[Case, str], float] = {}
+    for kind, precisions in KINDS.items():
+        if kind == "lightly" and importlib.util.find_spec("lightly") is None:
             continue
-        if precision == "bfloat16" and not has_bfloat16(find_device()):
-            yield row | {"why": "the device has no bfloat16"}
-            continue
-        began = time.perf_counter()
-        try:
-            with products_in_tf32(PRECISIONS[precision][1]):
-                if kind == "lightly":
-                    step = lightly_step(case, precision)
-                else:
-                    training = Training(case, precision, "compiled" in kind)
-                    step = training.bare_step() if kind == "bare encoder" else training.whole_step()
-                row["rate"] = per_second(step, case.batch, scale.seconds)
-        except Exception as error:  # a card without enough memory, a compiler that is not there
-            row["why"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-        yield row | {"seconds": time.perf_counter() - began}
+        for case, precision in itertools.product(scale.cases, precisions):
+            row: dict[str, Any] = {
+                **case._asdict(),
+                "precision": precision,
+                "kind": kind,
+                "rate": None,
+                "device_ms": None,
+                "floor_ms": None,
+                "ratio": None,
+                "why": "",
+            }
+            plain = "plain" if "not captured" in kind else None
+            with (
+                recorded(row, deadline),
+                products_in_tf32(PRECISIONS[precision][1]),
+                chosen_by(SWITCH, plain),
+            ):
+                if row["why"]:
+                    raise TimeIsUp
+                if precision == "bfloat16" and not has_bfloat16(find_device()):
+                    raise ValueError("the device has no bfloat16")
+                work = 2 * case.batch * operations(case.encoder, case.size)
+                row["floor_ms"] = 1e3 * work / PEAK[precision]
+                step = step_of(kind, case, precision, workers)
+                row["rate"], row["device_ms"] = measured(step, case.batch, scale.seconds)
+                if kind == "bare encoder":
+                    bare[case, precision] = row["rate"]
+                if (case, precision) in bare:
+                    row["ratio"] = row["rate"] / bare[case, precision]
+            yield row
 
 
-def beside_the_cpu(scale: Scale) -> list[dict[str, Any]]:
-    """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's
-    memory.
-    """
-    device, rows = find_device(), []
+Make = Callable[[torch.device], Callable[[], Any]]
 
-    def add(
-        title: str,
-        items: int,
-        make: Callable[[torch.device], Callable[[], Any]],
-        on_cpu: bool = True,
-    ) -> None:
-        cpu = per_second(make(torch.device("cpu")), items, scale.seconds / 2) if on_cpu else None
-        gpu = per_second(make(device), items, scale.seconds / 2)
-        rows.append({"what": title, "cpu": cpu, "gpu": gpu, "memory": peak_memory(make(device))})
 
+class Beside(NamedTuple):
+    """Work that is measured on the GPU and on the CPU."""
+
+    what: str
+    items: int
+    make: Make  # from a device to a step
+    floor_ms: float
+    on_cpu: bool = True
+
+
+def views_and_batches(case: Case) -> Iterator[Beside]:
+    """Views of a batch, and batches from memory to the device."""
+    views = plan("saclr-cifar" if case.size < 64 else "simclr", case.size, 3)
+    pixels = torch.randint(256, (case.batch, 3, case.size, case.size), dtype=torch.uint8)
+    images, half = random_images(case, 4 * case.batch), [0.5] * 3
+    where = f"{case.size} px, batch {case.batch}"
+
+    def of_views(place: torch.device) -> Callable[[], Any]:
+        moved, generator = pixels.to(place), torch.Generator().manual_seed(0)
+        return lambda: make_views(moved, views, generator, half, half)
+
+    def of_batches(place: torch.device) -> Callable[[], Any]:
+        batches = Batches(images, case.batch, 0, pin=setup_of(place, "32-true").pinned.value)
+        coming = (part for epoch in range(10**9) for part in batches.epoch(epoch))
+        return lambda: next(coming)[0].to(place, non_blocking=True)
+
+    made = pixels.numel() * (1 + 4 * len(views.views))  # bytes read and written
+    yield Beside(f"views {views.name}, {where}", case.batch, of_views, 1e3 * made / BANDWIDTH)
+    yield Beside(
+        f"batches from memory, {where}", case.batch, of_batches, 1e3 * pixels.numel() / 63e9
+    )
+
+
+def all_beside(scale: Scale) -> Iterator[Beside]:
+    """Everything that is measured on the CPU too; losses of large batches on the GPU alone."""
     for case in scale.cases:
         if case.encoder in ("tiny", "small", "resnet50"):
-            views = plan("saclr-cifar" if case.size < 64 else "simclr", case.size, 3)
-            pixels = torch.randint(256, (case.batch, 3, case.size, case.size), dtype=torch.uint8)
+            yield from views_and_batches(case)
+    for (name, build), batch in itertools.product(
+        LOSSES.items(), scale.loss_batches + scale.large_batches
+    ):
 
-            def of_views(
-                place: torch.device, pixels: Tensor = pixels, views: Any = views
-            ) -> Callable[[], Any]:
-                moved, generator, half = (
-                    pixels.to(place),
-                    torch.Generator().manual_seed(0),
-                    [0.5] * 3,
+        def of_loss(
+            place: torch.device, build: Any = build, batch: int = batch
+        ) -> Callable[[], Any]:
+            loss, index = build(2 * batch).to(place), torch.arange(batch).to(place)
+            z1, z2 = (torch.randn(batch, 128).to(place).requires_grad_() for _ in range(2))
+            given = (z1, z2, index) if isinstance(loss, losses.SogCLR) else (z1, z2)
+            return lambda: loss(*given).backward()
+
+        title = f"loss {name} and its gradient, batch {batch}"
+        bytes_of_rows = 4 * 2 * batch * 128 * 2  # embeddings read, gradient written
+        floor = 1e3 * bytes_of_rows / BANDWIDTH
+        yield Beside(title, batch, of_loss, floor, on_cpu=batch in scale.loss_batches)
+
+
+def beside_the_cpu(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
+    """Views, losses and loading on the GPU and on the CPU: items per second, and the GPU's
+    memory. The floor is the time of their bytes, over the memory's bandwidth or PCIe's 63 GB/s.
+    """
+    device, cpu = find_device(), torch.device("cpu")
+    for work in all_beside(scale):
+        row: dict[str, Any] = {
+            "what": work.what,
+            "cpu": None,
+            "gpu": None,
+            "device_ms": None,
+            "floor_ms": work.floor_ms,
+            "memory": None,
+            "why": "",
+        }
+        with recorded(row, deadline):
+            if row["why"]:
+                raise TimeIsUp
+            step = work.make(device)
+            row["gpu"], row["device_ms"] = measured(step, work.items, scale.seconds / 2)
+            row["memory"] = peak_memory(step)
+            if work.on_cpu:
+                on_cpu = measured(work.make(cpu), work.items, scale.seconds / 2, cpu)
+                row["cpu"] = on_cpu.rate
+        yield row
+
+
+def of_optimizers(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
+    """Milliseconds of the step of each optimiser, launch by launch and as a graph; the floor is the
+    time of its bytes.
+    """
+    encoders = list(dict.fromkeys((case.encoder, case.size) for case in scale.cases[:3]))
+    for (encoder, size), name in itertools.product(encoders, OPTIMIZERS):
+        for is_captured in (True, False):
+            row: dict[str, Any] = {
+                "encoder": encoder,
+                "optimizer": name,
+                "captured": is_captured,
+                "ms": None,
+                "device_ms": None,
+                "floor_ms": None,
+                "why": "",
+            }
+            with recorded(row, deadline):
+                if row["why"]:
+                    raise TimeIsUp
+                training = Training(Case(encoder, size, 2), "float32", False)
+                net = training.model.online
+                for weights in net.parameters():
+                    weights.grad = torch.full_like(weights, 1e-3)
+                numbers = sum(weights.numel() for weights in net.parameters())
+                row["floor_ms"] = 1e3 * 4 * OPTIMIZERS[name] * numbers / BANDWIDTH
+                optimizer = build_optimizer(
+                    name, net, lr=1e-3, weight_decay=1e-4, fused=True, on_device=True
                 )
-                return lambda: make_views(moved, views, generator, half, half)
-
-            add(f"views {views.name}, {case.size} px, batch {case.batch}", case.batch, of_views)
-            images = random_images(case, 4 * case.batch)
-
-            def of_batches(
-                place: torch.device, images: Any = images, batch: int = case.batch
-            ) -> Callable[[], Any]:
-                batches = Batches(images, batch, 0, pin=setup_of(place, "32-true").pinned.value)
-                coming = (part for epoch in range(10**9) for part in batches.epoch(epoch))
-                return lambda: next(coming)[0].to(place, non_blocking=True)
-
-            add(f"batches from memory, {case.size} px, batch {case.batch}", case.batch, of_batches)
-    for name, build in LOSSES.items():
-        for batch in scale.loss_batches + scale.large_batches:
-
-            def of_loss(
-                place: torch.device, build: Any = build, batch: int = batch
-            ) -> Callable[[], Any]:
-                loss, index = build(2 * batch).to(place), torch.arange(batch).to(place)
-                z1, z2 = (torch.randn(batch, 128).to(place).requires_grad_() for _ in range(2))
-                given = (z1, z2, index) if isinstance(loss, losses.SogCLR) else (z1, z2)
-                return lambda: loss(*given).backward()
-
-            add(
-                f"loss {name} and its gradient, batch {batch}",
-                batch,
-                of_loss,
-                on_cpu=batch in scale.loss_batches,
-            )
-    return rows
+                for group in optimizer.param_groups:
+                    if "capturable" in group:
+                        group["capturable"] = is_captured
+                step = captured(optimizer.step) if is_captured else optimizer.step
+                rate, row["device_ms"] = measured(step, 1, scale.seconds / 2)
+                row["ms"] = 1e3 / rate
+            yield row
 
 
-def of_pairs(scale: Scale) -> Iterator[dict[str, Any]]:
-    """Milliseconds of a loss and its gradient by the kernel and by tiles, and the floor of each."""
+def of_pairs(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a loss and its gradient by the kernel and by tiles, and the floor of each:
+    the time of the products at the peak.
+    """
     device, dim = find_device(), 128
     for (name, (build, visits)), batch in itertools.product(
         KERNEL_LOSSES.items(), scale.kernel_batches
@@ -398,13 +630,14 @@ def of_pairs(scale: Scale) -> Iterator[dict[str, Any]]:
                 "batch": batch,
                 "way": way,
                 "ms": None,
+                "device_ms": None,
                 "floor": 1e3 * visited * 2 * (2 * batch) ** 2 * dim / peak,
                 "memory": None,
                 "why": "",
             }
-            before = os.environ.get(fused.SWITCH)
-            os.environ[fused.SWITCH] = switch
-            try:
+            with recorded(row, deadline), chosen_by(fused.SWITCH, switch):
+                if row["why"]:
+                    raise TimeIsUp
                 z1, z2 = (
                     torch.randn(batch, dim).to(device, dtype).requires_grad_() for _ in range(2)
                 )
@@ -413,24 +646,20 @@ def of_pairs(scale: Scale) -> Iterator[dict[str, Any]]:
                 def step(loss: Any = loss, z1: Tensor = z1, z2: Tensor = z2) -> None:
                     loss(z1, z2).backward()
 
-                row["ms"] = 1e3 / per_second(step, 1, scale.seconds / 2)
+                rate, row["device_ms"] = measured(step, 1, scale.seconds / 2)
+                row["ms"] = 1e3 / rate
                 row["memory"] = peak_memory(step)
                 if switch == "kernel" and not fused.takes(device, dim, torch.float32):
                     row["why"] = "made by tiles: no kernel on this device, or it failed"
-            except Exception as error:  # the other rows are measured all the same
-                row["why"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-            finally:
-                if before is None:
-                    del os.environ[fused.SWITCH]
-                else:
-                    os.environ[fused.SWITCH] = before
             yield row
 
 
-def tested(tests: list[str]) -> dict[str, Any]:
-    """Run the tests on the GPU in a process of their own; how many passed, and the names of those
-    that failed.
+def tested(tests: list[str], seconds: float) -> dict[str, Any]:
+    """Run the tests on the GPU in processes of their own; how many passed, and the names of those
+    that failed. After so many seconds they are stopped.
     """
+    side_by_side = max(1, min(4, len(os.sched_getaffinity(0)) // 4))
+    several = side_by_side > 1 and importlib.util.find_spec("xdist") is not None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tests.xml"
         environment = os.environ | {
@@ -438,15 +667,14 @@ def tested(tests: list[str]) -> dict[str, Any]:
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         }
         command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "not torture",
-            *tests,
+            *(sys.executable, "-m", "pytest", "-m", "not torture", *tests),
+            *(["-n", str(side_by_side)] if several else []),
             f"--junitxml={file}",
         ]
-        done = subprocess.run(command, cwd=ROOT, env=environment)
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environment, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return {"error": f"the tests took longer than {seconds:.0f} s and were stopped"}
         if not file.is_file():
             return {"error": f"pytest ended with code {done.returncode} and no report"}
         suite = next(xml.etree.ElementTree.parse(file).getroot().iter("testsuite"))
@@ -469,14 +697,27 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
-def markdown(results: dict[str, Any]) -> str:
-    about, rows = results["about"], results["speed"]
-    device = about["device"]
+def number(value: float | None, digits: int = 2) -> str:
+    """A number as a cell; a dash for none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def named(title: str, row: dict[str, Any]) -> str:
+    """A row's title, with the reason where it failed or is not what it seems."""
+    return f"{title} ({row['why']})" if row["why"] else title
+
+
+def mebibytes(row: dict[str, Any]) -> str:
+    """A row's peak of memory as a cell."""
+    return f"{(row['memory'] or 0) / 2**20:.0f}"
+
+
+def head_of(results: dict[str, Any]) -> list[str]:
+    """The machine that it ran on, and the tests."""
+    about, tests = results["about"], results["tests"]
     lines = [
-        f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:"
-    ]
-    lines += [
-        f"{device['name']}, torch {about['versions']['torch']}, {about['processor']}, "
+        f"`python benchmarks/gpu.py{' --stand-in' if about['stand_in'] else ''}`, {about['date']}:",
+        f"{about['device']['name']}, torch {about['versions']['torch']}, {about['processor']}, "
         f"{about['cores']} cores.",
         "",
     ]
@@ -486,7 +727,6 @@ def markdown(results: dict[str, Any]) -> str:
             "about a GPU.**",
             "",
         ]
-    tests = results["tests"]
     if tests is not None:
         summary = (
             tests.get("error") or f"{tests['run'] - len(tests['failed'])} of {tests['run']} passed"
@@ -497,61 +737,90 @@ def markdown(results: dict[str, Any]) -> str:
             *(f"- failed: {name}" for name in tests.get("failed", [])),
             "",
         ]
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
-        key = row["encoder"], f"{row['size']} px", str(row["batch"]), row["precision"]
-        cells.setdefault(key, {})[row["kind"]] = (
-            f"{row['rate']:.0f}" if row["rate"] else f"- ({row['why']})"
-        )
-    body = [[*key, *(of.get(kind, "") for kind in kinds)] for key, of in cells.items()]
-    lines += [
-        "## Images per second in training",
-        *table(["encoder", "images", "batch", "precision", *kinds], body),
-        "",
-    ]
-    if not any(row["kind"] == "lightly" for row in rows):
-        lines += ["lightly's loop was not measured.", ""]
-    body = [
+    return lines
+
+
+def tables(results: dict[str, Any]) -> Iterator[tuple[str, str, list[str], list[list[str]]]]:
+    """Title, note, head and cells of each table."""
+    head = ["encoder", "images", "batch", "precision", "what", "images/s", "device, ms"]
+    cells = [
         [
-            pair["what"],
-            f"{pair['cpu']:.0f}" if pair["cpu"] else "",
-            f"{pair['gpu']:.0f}",
-            f"{(pair['memory'] or 0) / 2**20:.0f}",
+            row["encoder"],
+            f"{row['size']} px",
+            str(row["batch"]),
+            row["precision"],
+            named(row["kind"], row),
+            number(row["rate"], 0),
+            number(row["device_ms"]),
+            number(row["floor_ms"], 3),
+            number(row["ratio"]),
         ]
-        for pair in results["beside"]
+        for row in results["speed"]
     ]
-    if body:
-        head = ["images per second", "CPU", "GPU", "GPU memory at its peak, MiB"]
-        lines += ["## Views, loading and losses", *table(head, body), ""]
-    body = [
+    note = (
+        "The ratio is that to the captured bare encoder of the same case; the floor the time of the "
+        "encoder's products at an H100's peak."
+    )
+    yield "Images per second in training", note, [*head, "floor, ms", "ratio"], cells
+    cells = [
+        [
+            named(row["what"], row),
+            number(row["cpu"], 0),
+            number(row["gpu"], 0),
+            number(row["device_ms"]),
+            number(row["floor_ms"], 4),
+            mebibytes(row),
+        ]
+        for row in results["beside"]
+    ]
+    head = ["images per second", "CPU", "GPU", "device, ms", "floor, ms", "MiB at the peak"]
+    note = "The floor is the time of the bytes, at 3.35 TB/s of memory or 63 GB/s of PCIe."
+    yield "Views, loading and losses", note, head, cells
+    cells = [
+        [
+            row["encoder"],
+            named(row["optimizer"], row),
+            "a graph" if row["captured"] else "launch by launch",
+            number(row["ms"]),
+            number(row["device_ms"]),
+            number(row["floor_ms"], 4),
+        ]
+        for row in results["optimizers"]
+    ]
+    head = ["encoder", "optimiser", "as", "ms", "device, ms", "floor, ms"]
+    yield "The step of an optimiser", "The floor is the time of the bytes.", head, cells
+    cells = [
         [
             row["loss"],
             str(row["batch"]),
-            row["way"] + (f" ({row['why']})" if row["why"] else ""),
-            f"{row['ms']:.2f}" if row["ms"] else "-",
-            f"{row['floor']:.2f}",
-            f"{(row['memory'] or 0) / 2**20:.0f}",
+            named(row["way"], row),
+            number(row["ms"]),
+            number(row["device_ms"]),
+            number(row["floor"]),
+            mebibytes(row),
         ]
         for row in results["pairs"]
     ]
-    if body:
-        head = ["loss and gradient, dim 128", "images", "by", "ms", "floor, ms", "MiB at the peak"]
-        lines += [
-            "## Pairs by the kernel and by tiles",
-            "The floor is the time of the products at an H100's peak: 989 TFLOP/s in bfloat16, 67 "
-            "in float32.",
-            "",
-            *table(head, body),
-            "",
-        ]
+    head = ["loss and gradient, dim 128", "images", "by", "ms", "device, ms", "floor, ms"]
+    note = (
+        "The floor is the time of the products at an H100's peak: 989 TFLOP/s in bfloat16, 67 in "
+        "float32."
+    )
+    yield "Pairs by the kernel and by tiles", note, [*head, "MiB at the peak"], cells
+
+
+def markdown(results: dict[str, Any]) -> str:
+    lines = head_of(results)
+    for title, note, head, cells in tables(results):
+        if cells:
+            lines += [f"## {title}", note, "", *table(head, cells), ""]
+    if not any(row["kind"] == "lightly" for row in results["speed"]):
+        lines += ["lightly's loop was not measured.", ""]
     return "\n".join(lines)
 
 
 def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the results so far: after the tests, after the comparison with the CPU, and after every
-    row.
-    """
+    """Yield the results so far: after the tests, and after every row."""
     scale, began = TINY if chosen.stand_in else FULL, time.perf_counter()
     kind = find_device().type
     if kind == "cpu":
@@ -566,27 +835,27 @@ def run(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     results: dict[str, Any] = {
         "about": about,
         "tests": None,
-        "speed": [],
-        "beside": [],
         "pairs": [],
+        "beside": [],
+        "optimizers": [],
+        "speed": [],
     }
+    seconds = 60 * (chosen.minutes or scale.minutes)
     if not chosen.without_tests:
-        results["tests"] = tested(["tests/standin"])
+        results["tests"] = tested(["tests/standin"], TESTS_SHARE * seconds)
         yield results
-    for row in of_pairs(scale):
-        results["pairs"].append(row)
-        yield results
-    results["beside"] = beside_the_cpu(scale)
-    yield results
-    for row in speeds(scale, began + 60 * (chosen.minutes or scale.minutes)):
-        results["speed"].append(row)
-        about["minutes"] = (time.perf_counter() - began) / 60
-        rate = f"{row['rate']:.0f} images/s" if row["rate"] else row["why"]
-        print(
-            f"{row['encoder']}, {row['size']} px, {row['precision']}, {row['kind']}: {rate}",
-            flush=True,
-        )
-        yield results
+    parts = {
+        "pairs": of_pairs,
+        "beside": beside_the_cpu,
+        "optimizers": of_optimizers,
+        "speed": speeds,
+    }
+    for name, part in parts.items():
+        for row in part(scale, began + seconds):
+            results[name].append(row)
+            about["minutes"] = (time.perf_counter() - began) / 60
+            print(f"{about['minutes']:5.2f} min {name}: {json.dumps(row)}", flush=True)
+            yield results
 
 
 def write(results: dict[str, Any], out: Path) -> None:
@@ -606,7 +875,9 @@ def main(given: list[str] | None = None) -> None:
     )
     parser.add_argument("--without-tests", action="store_true", help="measure only")
     parser.add_argument(
-        "--minutes", type=float, help="time after which nothing more is begun (default 10)"
+        "--minutes",
+        type=float,
+        help="time for all of it, after which nothing more is begun (default 9.5)",
     )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "docs", help="folder for gpu.md and results/gpu.json"

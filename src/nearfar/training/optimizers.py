@@ -82,7 +82,8 @@ def build_optimizer(
     optimizer = kinds[name](groups, lr=lr)
     if on_device and (name in ("lars", "muon") or (fused and name in ("sgd", "adam", "adamw"))):
         for group in optimizer.param_groups:
-            group["lr"] = torch.full((), lr, device=group["params"][0].device)
+            device = group["params"][0].device
+            group["lr"] = torch.full((), lr, dtype=torch.float32, device=device)
     return optimizer
 
 

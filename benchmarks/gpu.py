@@ -403,7 +403,7 @@ def torch_step(case: Case, precision: str, workers: int) -> Callable[[], None]:
     """A loop of plain PyTorch: torchvision's transforms and the loss as its formula reads."""
     from torchvision.transforms import v2
 
-    one = v2.Compose(
+    augment = v2.Compose(
         [
             v2.RandomResizedCrop(case.size, scale=(0.2, 1.0)),
             v2.RandomHorizontalFlip(),
@@ -422,7 +422,9 @@ def torch_step(case: Case, precision: str, workers: int) -> Callable[[], None]:
         target = torch.arange(2 * batch, device=z.device).roll(batch)
         return nn.functional.cross_entropy(similar, target)
 
-    return loop_of_others(case, precision, lambda image: [one(image), one(image)], nt_xent, workers)
+    return loop_of_others(
+        case, precision, lambda image: [augment(image), augment(image)], nt_xent, workers
+    )
 
 
 KINDS = {
@@ -497,7 +499,7 @@ Make = Callable[[torch.device], Callable[[], Any]]
 class Beside(NamedTuple):
     """Work that is measured on the GPU and on the CPU."""
 
-    what: str
+    title: str
     items: int
     make: Make  # from a device to a step
     floor_ms: float
@@ -557,7 +559,7 @@ def beside_the_cpu(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
     device, cpu = find_device(), torch.device("cpu")
     for work in all_beside(scale):
         row: dict[str, Any] = {
-            "what": work.what,
+            "what": work.title,
             "cpu": None,
             "gpu": None,
             "device_ms": None,

@@ -42,6 +42,8 @@ from nearfar.neighbours.copies import (
     turned,
     whole_images,
 )
+from nearfar.neighbours.edited_copies import find_edited
+from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn
 from nearfar.progress import progress, tracked
 from nearfar.views import eight_bits
 
@@ -52,12 +54,13 @@ KINDS = (
     "turned",
     "mirrored",
     "stretched copy",
+    "edited copy",
     "near-duplicate",
 )
 # the relation of animations and documents whose first frames are copies
 FRAME = "first frame alone"
 # positions in KINDS
-SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, NEAR_DUPLICATE = 0, 2, 3, 4, 5, 6
+SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, EDITED, NEAR_DUPLICATE = 0, 2, 3, 4, 5, 6, 7
 NEIGHBOURS = 8  # of each image that are compared with it
 # images whose altered versions give the distance of copies, and its quantile
 TRIED, SHARE = 128, 0.99
@@ -82,7 +85,7 @@ class Link(NamedTuple):
 
     turn: the orientation (`copies.turned`) in which the second shows the first; the distance of
     turned and mirrored copies is that of their small versions, and so is that of stretched copies
-    that are not near by their features.
+    that are not near by their features. edit: how the first becomes the second, for edited copies.
     """
 
     distance: float
@@ -90,6 +93,7 @@ class Link(NamedTuple):
     second: int
     kind: int
     turn: int = 0
+    edit: Edit | None = None
 
 
 class Facts(NamedTuple):
@@ -110,7 +114,8 @@ class Member(NamedTuple):
 
     turn: the orientation in which it shows the first of its group of copies. why: the reason for
     which it is kept although an image with its bytes is kept, too. stretched: whether it has other
-    proportions than the first of its group of copies.
+    proportions than the first of its group of copies. edit: in words, how the first of its group
+    becomes an edited copy.
     """
 
     group: int
@@ -120,6 +125,7 @@ class Member(NamedTuple):
     turn: int = 0
     why: str = ""
     stretched: bool = False
+    edit: str = ""
 
 
 def duplicate_threshold(
@@ -166,6 +172,7 @@ def find_links(
     orientations: bool = False,
     has_pixels: bool = True,
     approximate: bool = False,
+    edits: bool = False,
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
@@ -179,11 +186,11 @@ def find_links(
     with these, and linked to the one that is its closest copy, or else the nearest. orientations:
     find turned and mirrored copies too, whatever their features, by the small versions in all
     eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
-    approximate: as for `find_nearest`.
+    approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`).
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
-    [Link(distance=0.0, first=8, second=12, kind=0, turn=0)]
+    [Link(distance=0.0, first=8, second=12, kind=0, turn=0, edit=None)]
     """
     same = _same_files(images)
     repeats = [(int(first), row) for row, first in enumerate(same) if first != row]
@@ -226,6 +233,8 @@ def find_links(
     if orientations:
         sure = {link[1:3] for link in links if link.kind < NEAR_DUPLICATE}
         links = _replaced(links, _turned_copies(images, known, queries, sure, approximate))
+    if edits:
+        links = _replaced(links, _edited(images, features, known, queries, links, approximate))
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
 
 
@@ -299,6 +308,25 @@ def _turned_copies(
             if KINDS.index(found_as) <= COPIED:
                 links[pair] = Link(distance, *pair, MIRRORED if at >= MIRROR else TURNED, at)
     return list(links.values())
+
+
+def _edited(
+    images: Images,
+    features: Float[Tensor, "images dim"],
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
+    links: Sequence[Link],
+    approximate: bool = False,
+) -> list[Link]:
+    """The edited copies among two sets of positions, that are no copies by `links`."""
+    sure = [link[1:3] for link in links if link.kind < NEAR_DUPLICATE]
+    read = partial(full_size, images)
+    edited = find_edited(images, features, known, queries, sure, read, approximate)
+    unit = normalize(features, dim=1)
+    return [
+        Link(float((unit[i] - unit[j]).square().sum() / 2), i, j, EDITED, 0, edit)
+        for i, j, edit in edited
+    ]
 
 
 def _replaced(links: Sequence[Link], others: Sequence[Link]) -> list[Link]:
@@ -650,7 +678,9 @@ def group_members(
     kind = _closest_kinds(links, same, distance)
     copies, near_duplicates = group_links(links, len(names), distance)
     proportions = same_proportions(links, len(names))
-    turns = _turns(links, [min(group, key=order) for group in copies])
+    firsts = [min(group, key=order) for group in copies]
+    turns, edits = _turns(links, firsts), _edits(links, firsts)
+    unedited = components(len(names), [link[1:3] for link in links if link.kind < EDITED])
     best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
     for number, group in enumerate(copies, 1):
@@ -661,8 +691,12 @@ def group_members(
             relation = min(kind.get(same[row], COPIED), COPIED)
             if turn:
                 relation = MIRRORED if turn >= MIRROR else TURNED
+            edit = ""
             if stretched:
                 relation = STRETCHED
+            if unedited[row] != unedited[best[row]]:
+                relation = EDITED
+                edit = edit_in_words(edits[row], facts[best[row]][:2], facts[row][:2])
             words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
             several = facts[row].pages > 1 or facts[best[row]].pages > 1
             if several and words not in ("first", KINDS[SAME_FILE]):
@@ -670,7 +704,7 @@ def group_members(
             again = same[row] in kept
             why = stays(row, best[row]) if stays is not None and again else ""
             kept_too = not again or bool(why)
-            members.append(Member(number, row, words, kept_too, turn, why, stretched))
+            members.append(Member(number, row, words, kept_too, turn, why, stretched, edit))
             kept.add(same[row])
     for number, group in enumerate(near_duplicates, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
@@ -709,6 +743,23 @@ def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
                 turns[other] = composed(turns[row], turn)
                 reached.append(other)
     return turns
+
+
+def _edits(links: Sequence[Link], first: Sequence[int]) -> dict[int, Edit]:
+    """The edits by which the first of a group of copies becomes each image of the group."""
+    steps: dict[int, list[tuple[int, Edit]]] = {}
+    for link in links:
+        if link.kind < NEAR_DUPLICATE:
+            edit = link.edit or edit_of_turn(link.turn)
+            steps.setdefault(link.first, []).append((link.second, edit))
+            steps.setdefault(link.second, []).append((link.first, edit.undone()))
+    edits, reached = dict.fromkeys(first, Edit()), list(first)
+    for row in reached:  # which grows
+        for other, edit in steps[row]:
+            if other not in edits:
+                edits[other] = edits[row].then(edit)
+                reached.append(other)
+    return edits
 
 
 def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:

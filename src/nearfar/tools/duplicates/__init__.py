@@ -31,6 +31,7 @@ def duplicates(
     *,
     against: Any = None,
     orientations: bool = False,
+    edits: bool = False,
     distance: Annotated[float | None, Between(0, 2)] = None,
     approximate: bool = False,
 ) -> Duplicates:
@@ -43,6 +44,11 @@ def duplicates(
         orientations: find turned and mirrored copies too, in the seven other orientations of a
             square; they are never listed for removal. It takes seven further searches over versions
             of 16 x 16 pixels, and no further features.
+        edits: find edited copies too: cropped, turned by any angle, mirrored, squeezed, with a
+            border, blurred, in other colours or on a screenshot; they are never listed for removal.
+            Local features give candidates and how one image becomes the other, and all pixels of
+            the common area confirm it (`pip install 'nearfar[edits]'`). Text or a figure on an
+            image is not found, since a form with another digit is no less alike.
         distance: largest 1 - cos of the features for similar images that are not copies; the page
             has a slider to choose it by eye. Default: a tenth of the median distance of any two.
             Copies are confirmed by their pixels at full size, up to the distance by which features
@@ -53,22 +59,24 @@ def duplicates(
 
     Returns:
         Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or
-        "mirrored" (perhaps turned, too), "stretched copy" of other proportions, or "first frame
-        alone" of animations and documents of several pages, in a group of copies, else
+        "mirrored" (perhaps turned, too), "stretched copy" of other proportions, "edited copy", or
+        "first frame alone" of animations and documents of several pages, in a group of copies, else
         "near-duplicate"; "kept": False for an image with the bytes of an image that is kept, unless
         removing it could harm: "why" is then "shows nothing", "belongs to another file of that
         name" (a mask, a second view, a text beside it), "in another class" or "in another split";
         "name", "distance" to the first of the group, "width", "height", "bytes" and, for images in
         files, "path". The first of a group has the most pixels, then the largest file, then the
-        shortest name. Groups of copies come first. An image that is kept can be in a group of
-        near-duplicates, too. Nothing is removed, and images with other bytes are for a person to
-        look at: no list for removal names them. With `against`, a row for each image that the
-        archive has, and the columns "archive_name", "archive_width", "archive_height",
-        "archive_bytes" and "archive_path" of its closest image there, in place of "group".
+        shortest name. Groups of copies come first. An image that is kept can be in a group of near-
+        duplicates, too. Nothing is removed, and images with other bytes are for a person to look
+        at: no list for removal names them. With `edits` a column "edit" says how the first of the
+        group becomes an edited copy, as "turned by 12 degrees right, cropped to 71 %". With
+        `against`, a row for each image that the archive has, and the columns "archive_name",
+        "archive_width", "archive_height", "archive_bytes" and "archive_path" of its closest image
+        there, in place of "group".
 
     Raises:
-        ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` of
-            vectors without images, and `against` with vectors.
+        ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` or
+            `edits` of vectors without images, `edits` without OpenCV, and `against` with vectors.
 
     >>> found = nearfar.duplicates("runs/photos")
     >>> found["name"], found["kind"]
@@ -78,8 +86,13 @@ def duplicates(
     >>> found["name"], found["kind"], found["archive_name"]
     (['copy.png'], ['same file'], ['3.png'])
     """
+    from nearfar.neighbours.edits import opencv
     from nearfar.tools.duplicates.result import find_duplicates
 
     if orientations and not photos.has_pixels:
         raise ValueError("`orientations` compares pixels: name the images of these vectors")
-    return find_duplicates(photos, against, orientations, distance, approximate)
+    if edits:
+        if not photos.has_pixels:
+            raise ValueError("`edits` compares pixels: name the images of these vectors")
+        opencv()
+    return find_duplicates(photos, against, orientations, edits, distance, approximate)

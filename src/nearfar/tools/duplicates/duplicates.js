@@ -57,7 +57,7 @@ function paint(canvas, first, second, turn) {
 }
 
 /* Of a group of copies those that can stand for an image: as it is, not turned or stretched, else with the same bytes. */
-const isChanged = ({ turn, stretched }) => turn || stretched;
+const isChanged = ({ turn, stretched, edit }) => turn || stretched || edit;
 const standsFor = (row, other) => (isChanged(images[row]) ? twin[row] === twin[other] : !isChanged(images[other]));
 
 /* A button that keeps a file or not: for files that another one can stand for, never for those of the archive. */
@@ -83,16 +83,17 @@ function addKeeper(item, row, group) {
 function shown(group, title, copies) {
   const pictures = group.slice(0, MOST_MEMBERS).map((row) => element("img", { src: images[row].url, alt: images[row].name, loading: "lazy" }));
   const figures = pictures.map((picture, place) => {
-    const row = group[place], { name, href, kind, turn, archived, why, stretched } = images[row];
+    const row = group[place], { name, href, kind, turn, archived, why, stretched, edit } = images[row];
     const inside = href ? element("a", { href }, [picture]) : picture;
     const difference = element("canvas", { width: 1, height: 1, role: "img" });
     difference.setAttribute("aria-label", `difference of ${name} from the first`);
-    if (!stretched) picture.addEventListener("load", () => pictures[0].decode().then(() => paint(difference, pictures[0], picture, copies ? turn : 0)));
-    const said = archived ? "in the archive" : copies && place ? kind + (why ? `, kept: ${why}` : "") : "";
+    const apart = stretched || edit;
+    if (!apart) picture.addEventListener("load", () => pictures[0].decode().then(() => paint(difference, pictures[0], picture, copies ? turn : 0)));
+    const said = archived ? "in the archive" : copies && place ? kind + (edit ? `: ${edit}` : "") + (why ? `, kept: ${why}` : "") : "";
     const caption = element("figcaption", { title: name }, [
-      element("b", { textContent: name.split("/").slice(-2).join("/") }), element("br"), facts(images[row]), ...(said ? [element("br"), said] : []),
+      element("b", { textContent: name.split("/").slice(-2).join("/") }), element("br"), facts(images[row]), ...(said ? [element("br"), element("span", { className: "whole", textContent: said })] : []),
     ]);
-    const figure = element("figure", {}, [element("div", { className: "beside" }, place && !stretched ? [inside, difference] : [inside]), caption]);
+    const figure = element("figure", {}, [element("div", { className: "beside" }, place && !apart ? [inside, difference] : [inside]), caption]);
     const item = element("li", { className: place ? "" : "marked" }, [figure]);
     if (copies) addKeeper(item, row, group);
     return item;

@@ -61,6 +61,7 @@ def find_duplicates(
     photos: Embeddings,
     against: Any,
     orientations: bool,
+    edits: bool,
     distance: float | None,
     approximate: bool,
 ) -> Duplicates:
@@ -84,12 +85,13 @@ def find_duplicates(
         archive=archive,
         orientations=orientations,
         has_pixels=photos.has_pixels,
+        edits=edits,
     )
     facts = image_stats(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
     members = group_members(links, facts, images.names, near, archive, stays.why)
     compared = Comparison(features, archive, near, links, members, facts)
-    return Duplicates(photos, compared, where, of_splits, orientations)
+    return Duplicates(photos, compared, where, of_splits, orientations, edits)
 
 
 class Duplicates(Result):
@@ -102,10 +104,12 @@ class Duplicates(Result):
         where: str,
         of_splits: str,
         orientations: bool,
+        edits: bool,
     ) -> None:
         """where, of_splits: the data and its splits in words, without the archive."""
-        self.compared, self.orientations, self.of_splits = compared, orientations, of_splits
-        columns = _columns(photos, compared)
+        self.compared, self.of_splits = compared, of_splits
+        self.orientations, self.edits = orientations, edits
+        columns = _columns(photos, compared, edits)
         kept = zip(columns.get("path", ()), columns["kept"], strict=False)
         count = len(photos) - compared.archive
         about = f"among {count} images of {where}"
@@ -123,13 +127,14 @@ class Duplicates(Result):
         """Say how many images repeat others, and how."""
         archive, kinds = self.compared.archive, self["kind"]
         counts = [kinds.count(kind) for kind in KINDS]
-        same, pixels, again, turned, mirrored, stretched, near_duplicates = counts
+        same, pixels, again, turned, mirrored, stretched, edited, near_duplicates = counts
         frames = kinds.count(FRAME)
         by_kind = (
             f"{same} the same file, {pixels} the same pixels, {again} resized or encoded again"
         )
         by_kind += f", {turned} turned, {mirrored} mirrored" if self.orientations else ""
         by_kind += f", {stretched} stretched to other proportions" if stretched else ""
+        by_kind += f", {edited} edited" if self.edits else ""
         by_kind += f", {frames} by their first frame alone" if frames else ""
         total = sum(counts) - near_duplicates + frames
         relation = "in the archive" if archive else "copies of others"
@@ -216,13 +221,14 @@ class Duplicates(Result):
                     "why": member.why,
                     "archived": row < self.compared.archive,
                     "stretched": member.stretched,
+                    "edit": member.edit,
                     **self.compared.facts[row]._asdict(),
                 }
             )
         return described
 
 
-def _columns(photos: Embeddings, compared: Comparison) -> Columns:
+def _columns(photos: Embeddings, compared: Comparison, edits: bool) -> Columns:
     """Return a row for each image that repeats another one, or that an archive has."""
     archive, features = compared.archive, compared.features
     first = {member.group: member.row for member in reversed(compared.members)}
@@ -245,6 +251,7 @@ def _columns(photos: Embeddings, compared: Comparison) -> Columns:
         "kind": [member.kind for member in listed],
         "kept": [member.kept for member in listed],
         "why": [member.why for member in listed],
+        **({"edit": [member.edit for member in listed]} if edits else {}),
         "name": [],
         "distance": apart.tolist(),
         **described(rows),

@@ -1,0 +1,314 @@
+"""Recall and precision of the edited copies that `nearfar duplicates --edits` finds, on sets with known answers.
+
+    python benchmarks/edited_copies.py DATA --out docs/results/edited-copies.json    # DATA holds imagenette/
+    python benchmarks/edited_copies.py DATA --seed 0 --split train                   # other images, to choose limits on
+
+groups: imagededup's protocol on photographs of Imagenette's test split: an image, a crop to 7/8 of the sides, both flips,
+a turn by 25 degrees, and other proportions (4 : 3), with as many photographs without a copy. further: edits beyond the
+protocol, of other photographs. Both as files, JPEG of quality 90, in one folder each, and grouped by
+`nearfar.duplicates(FOLDER, edits=True)` with the features at hand. A pair counts as found where both files are in one
+group. negatives: images that are no copies, each pair by the functions behind the option, without search. time: seconds of
+the processor for photographs as they are, with and without the option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import io
+import itertools
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from copies import (
+    Chance,
+    bursts,
+    encoded,
+    font,
+    half_forms,
+    invoices,
+    one_digit,
+    pages,
+    screens,
+    series,
+)
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from pyarrow.dataset import dataset
+
+import nearfar
+from nearfar.neighbours.edits import find_edit, local_features, matched_map, mirrored
+
+BICUBIC = Image.Resampling.BICUBIC
+Altering = Callable[[Image.Image, Chance], Image.Image]
+
+
+def cropped(image: Image.Image, chance: Chance, share: float) -> Image.Image:
+    """A part at random with this share of both sides."""
+    width, height = round(image.width * share), round(image.height * share)
+    x, y = (
+        int(chance.integers(0, side + 1)) for side in (image.width - width, image.height - height)
+    )
+    return image.crop((x, y, x + width, y + height))
+
+
+def bordered(image: Image.Image, chance: Chance) -> Image.Image:
+    """With a border of a colour, 5 to 25 % of the sides."""
+    left, right, top, bottom = (round(image.width * chance.uniform(0.05, 0.25)) for _ in range(4))
+    colour = tuple(map(int, chance.integers(0, 256, 3)))
+    return ImageOps.expand(image, (left, top, right, bottom), colour)
+
+
+def turned_by_any(image: Image.Image, chance: Chance) -> Image.Image:
+    """Turned by 5 to 355 degrees, whole or cut to its size, on white."""
+    expand, angle = bool(chance.integers(2)), chance.uniform(5, 355)
+    return image.rotate(angle, BICUBIC, expand=expand, fillcolor=(255, 255, 255))
+
+
+def coloured(image: Image.Image, chance: Chance) -> Image.Image:
+    """Brightness and contrast 0.7 to 1.3 times, saturation 0.2 to 1.8 times."""
+    for kind, low, high in (
+        (ImageEnhance.Brightness, 0.7, 1.3),
+        (ImageEnhance.Contrast, 0.7, 1.3),
+        (ImageEnhance.Color, 0.2, 1.8),
+    ):
+        image = kind(image).enhance(chance.uniform(low, high))
+    return image
+
+
+def on_screen(image: Image.Image, chance: Chance) -> Image.Image:
+    """On a screenshot of 1000 x 700 pixels, enlarged 1.2 to 2.2 times."""
+    screen = Image.new("RGB", (1000, 700), (245, 245, 245))
+    draw = ImageDraw.Draw(screen)
+    draw.rectangle((0, 0, 1000, 60), fill=(40, 60, 90))
+    for line in range(10):
+        draw.text((30, 90 + 50 * line), f"message {chance.integers(1000)}", "black", font(14))
+    times = chance.uniform(1.2, 2.2)
+    shown = image.resize((round(image.width * times), round(image.height * times)), BICUBIC)
+    at = int(chance.integers(200, 1000 - shown.width)), int(chance.integers(65, 700 - shown.height))
+    screen.paste(shown, at)
+    return screen
+
+
+def written_on(image: Image.Image, chance: Chance) -> Image.Image:
+    """With a word on it."""
+    image = image.copy()
+    place = image.width * 0.1, image.height * chance.uniform(0.1, 0.8)
+    letters = font(image.width // 9, "DejaVuSans-Bold")
+    ImageDraw.Draw(image).text(
+        place, "BREAKING", "yellow", letters, stroke_width=2, stroke_fill="black"
+    )
+    return image
+
+
+FLIPPED, UPSIDE = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM
+PROTOCOL: dict[str, Altering] = {
+    "crop to 7/8": lambda image, chance: cropped(image, chance, 7 / 8),
+    "flip left to right": lambda image, chance: image.transpose(FLIPPED),
+    "flip top to bottom": lambda image, chance: image.transpose(UPSIDE),
+    "turn by 25 degrees": lambda image, chance: image.rotate(25, BICUBIC),
+    "squeeze to 3/4": lambda image, chance: image.resize(
+        (image.width, round(image.height * 3 / 4)), BICUBIC
+    ),
+}
+FURTHER: dict[str, Altering] = {
+    "crop to 0.6 to 0.85 of the sides": lambda image, chance: cropped(
+        image, chance, chance.uniform(0.6, 0.85)
+    ),
+    "crop to 0.4 to 0.6 of the sides": lambda image, chance: cropped(
+        image, chance, chance.uniform(0.4, 0.6)
+    ),
+    "crop to 0.7 and flip": lambda image, chance: cropped(image, chance, 0.7).transpose(FLIPPED),
+    "border": bordered,
+    "turn by any angle": turned_by_any,
+    "squeeze to 0.6": lambda image, chance: image.resize(
+        (image.width, round(image.height * 0.6)), BICUBIC
+    ),
+    "blur, sigma 1.5 to 3": lambda image, chance: image.filter(
+        ImageFilter.GaussianBlur(chance.uniform(1.5, 3))
+    ),
+    "colours": coloured,
+    "grayscale": lambda image, chance: ImageOps.grayscale(image).convert("RGB"),
+    "screenshot": on_screen,
+    "JPEG 50 of a crop to 0.8": lambda image, chance: encoded(
+        cropped(image, chance, 0.8), "JPEG", quality=50
+    ),
+    "text on it": written_on,
+}
+
+
+def photographs(folder: Path, split: str, order: Chance, count: int) -> list[Image.Image]:
+    """So many photographs of Imagenette at random."""
+    files = sorted((folder / "imagenette").glob(f"{split}-*.parquet"))
+    cells = dataset(files).to_table(columns=["image"])["image"]
+    rows = order.permutation(len(cells))[:count].tolist()
+    return [Image.open(io.BytesIO(cells[row]["bytes"].as_py())).convert("RGB") for row in rows]
+
+
+def measure_groups(
+    images: list[Image.Image], others: list[Image.Image], kinds: dict[str, Altering], chance: Chance
+) -> dict[str, Any]:
+    """Write images, their edits and others, and compare the groups that are found with the true ones."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, true, of_kind = Path(name), dict[str, int](), dict[str, str]()
+        for number, image in enumerate(images):
+            made = {"original": image} | {kind: edit(image, chance) for kind, edit in kinds.items()}
+            for place, (kind, version) in enumerate(made.items()):
+                file = f"{number:04d}-{place}.jpg"
+                version.save(folder / file, quality=90)
+                true[file], of_kind[file] = number, kind
+        for number, image in enumerate(others):
+            image.save(folder / f"other-{number:04d}.jpg", quality=90)
+        usual, seconds = timed(folder, edits=False)
+        result, with_edits = timed(folder, edits=True)
+    group = {
+        file: number
+        for file, number, kind in zip(result["name"], result["group"], result["kind"], strict=True)
+        if kind != "near-duplicate"
+    }
+    members: dict[int, list[str]] = {}
+    for file, number in group.items():
+        members.setdefault(number, []).append(file)
+    called = [pair for files in members.values() for pair in itertools.combinations(files, 2)]
+    right = [first in true and true[first] == true.get(second) for first, second in called]
+    each = len(kinds) + 1
+    recall = {
+        kind: sum(
+            file in group and group[file] == group.get(f"{true[file]:04d}-0.jpg")
+            for file, its in of_kind.items()
+            if its == kind
+        )
+        / len(images)
+        for kind in kinds
+    }
+    return {
+        "groups": len(images),
+        "files": len(true) + len(others),
+        "recall of pairs": sum(right) / (len(images) * each * (each - 1) / 2),
+        "pairs called copies": len(called),
+        "precision of pairs": sum(right) / max(1, len(called)),
+        "found with their original": recall,
+        "copies called so without the option": sum(
+            kind != "near-duplicate" for kind in usual["kind"]
+        ),
+        "CPU seconds without": round(seconds, 1),
+        "CPU seconds with": round(with_edits, 1),
+    }
+
+
+def timed(folder: Path, edits: bool) -> tuple[Any, float]:
+    """Return the result, and the seconds of the processor."""
+    start = time.process_time()
+    result = nearfar.duplicates(folder, edits=edits)
+    return result, time.process_time() - start
+
+
+def is_called_copy(first: Image.Image, second: Image.Image) -> bool:
+    """Return whether one becomes the other, as it is or mirrored."""
+    pixels, others = (
+        np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+        for image in (first, second)
+    )
+    ours, theirs = local_features(pixels), local_features(others)
+    for back, features in ((np.eye(2), theirs), (np.diag([-1.0, 1.0]), mirrored(theirs))):
+        result = matched_map(ours, features)
+        if result is not None and find_edit(pixels, others, back @ result) is not None:
+            return True
+    return False
+
+
+def saved(image: Image.Image) -> Image.Image:
+    """As JPEG of quality 90."""
+    return encoded(image.convert("RGB"), "JPEG", quality=90)
+
+
+def measure_negatives(folder: Path, chance: Chance, count: int) -> dict[str, Any]:
+    """Pairs of each set that are called copies: as they are, both as JPEG, one of them cropped."""
+    shots = bursts(folder / "imagenette", chance, 5 * count)
+    sets = {
+        "bursts": [shots[5 * at : 5 * at + 5] for at in range(count)],
+        "forms that differ in a digit": [one_digit(chance, count)],
+        "forms at half the size, one digit": [
+            half_forms(chance, 10) for _ in range(max(1, count // 8))
+        ],
+        "forms of one template": [invoices(chance, count)],
+        "frames of a series": [series(chance, count)],
+        "screens": [screens(chance, count)],
+        "pages of text": [pages(chance, count)],
+    }
+    result: dict[str, Any] = {}
+    for name, parts in sets.items():
+        pairs = [pair for part in parts for pair in itertools.combinations(part, 2)]
+        some = [pairs[at] for at in chance.permutation(len(pairs))[: 8 * count]]
+        few = some[: 2 * count]
+        result[name] = {
+            "as they are": [sum(is_called_copy(*pair) for pair in some), len(some)],
+            "both as JPEG 90": [
+                sum(is_called_copy(saved(first), saved(second)) for first, second in few),
+                len(few),
+            ],
+            "one cropped to 0.9": [
+                sum(
+                    is_called_copy(first, saved(cropped(second, chance, 0.9)))
+                    for first, second in few
+                ),
+                len(few),
+            ],
+        }
+        print(name, json.dumps(result[name]), flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with imagenette/")
+    parser.add_argument("--seed", type=int, default=301)
+    parser.add_argument("--split", default="test", help="of Imagenette")
+    parser.add_argument("--count", type=int, default=80, help="groups of the protocol")
+    parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    chance = np.random.default_rng([args.seed, 1])
+    images = photographs(args.data, args.split, np.random.default_rng(args.seed), 8 * args.count)
+    whole, half = args.count, args.count // 2
+    measures = {
+        "groups": lambda: measure_groups(
+            images[:whole], images[whole : 2 * whole], PROTOCOL, chance
+        ),
+        "further": lambda: measure_groups(
+            images[2 * whole : 2 * whole + half], images[3 * whole : 4 * whole], FURTHER, chance
+        ),
+        "negatives": lambda: measure_negatives(args.data, chance, args.count // 4),
+        "time": lambda: measure_groups([], images[: 8 * whole], {}, chance),
+    }
+    known = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
+    result: dict[str, Any] = {
+        "date": str(datetime.date.today()),
+        "seed": args.seed,
+        "split": args.split,
+        "processor": processor(),
+        "versions": {"nearfar": nearfar.__version__, "opencv": cv2.__version__},
+        **{part: known[part] for part in measures if part in known},
+    }
+    for part in args.parts:
+        result[part] = measures[part]()
+        print(part, json.dumps(result[part], indent=1), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def processor() -> str:
+    """The name of the processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, one thread, shared"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Edited copies among many images: candidates by features, confirmed by `edits.find_edit`.
+
+Candidates are the nearest images by the features at hand, and by VLAD (Jegou et al. 2010) of local
+features, also of the mirror image: it holds what a turn, a crop or a border leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from scipy.cluster.hierarchy import DisjointSet
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.random_projection import GaussianRandomProjection
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from nearfar.data import Images
+from nearfar.data.decoding import whole_planes
+from nearfar.neighbours.approximate import find_nearest
+from nearfar.neighbours.edits import (
+    LONGEST_SIDE,
+    Edit,
+    Local,
+    Map,
+    comparable,
+    find_edit,
+    local_features,
+    matched_map,
+    mirrored,
+    opencv,
+    root_descriptors,
+)
+from nearfar.progress import log, tracked
+
+CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
+WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
+SAMPLE = 100_000  # descriptors that words are learned from
+NUMBERS = 2048  # of a vector of VLAD at most, by random projection
+PART = 512  # images whose vectors are made at a time
+CACHED = 8  # images in memory at full size
+
+Read = Callable[[int], np.ndarray]
+"""Of the position of an image: its pixels at full size."""
+
+
+class Edited(NamedTuple):
+    """Two images by their positions, and how the first becomes the second."""
+
+    first: int
+    second: int
+    edit: Edit
+
+
+def find_edited(
+    images: Images,
+    features: Float[Tensor, "images dim"],
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
+    sure: Sequence[tuple[int, int]],
+    read: Read,
+    approximate: bool = False,
+) -> list[Edited]:
+    """Find images that are edited copies of others, the nearest candidates first.
+
+    Each of `queries` is compared with its nearest of `known`. Two that are in one group of copies
+    by now are not compared. sure: pairs of copies. Images must be grayscale or colour of 8 bits.
+    ValueError where OpenCV is not installed.
+    """
+    opencv()
+    if images.channels not in (1, 3) or images.value_range is not None:
+        log.warning("edited copies are found among grayscale and colour images of 8 bits alone")
+        return []
+    rows = torch.cat([known, queries]).unique().tolist()
+    local = {row: _local(images, row, read) for row in tracked(rows, "local features")}
+    groups = DisjointSet(rows)
+    for first, second in sure:
+        if first in local and second in local:
+            groups.merge(first, second)
+    full = lru_cache(CACHED)(lambda row: comparable(read(row)))
+    edited = []
+    pairs = list(_candidates(features, known, queries, local, approximate))
+    for first, second, is_mirrored in tracked(pairs, "comparing images"):
+        if groups.connected(first, second):
+            continue
+        matrix = _matched(local[first], local[second], is_mirrored)
+        if matrix is None:
+            continue
+        pixels, others = full(first), full(second)
+        if pixels is not None and others is not None:
+            edit = find_edit(pixels, others, matrix)
+            if edit is not None:
+                edited.append(Edited(first, second, edit))
+                groups.merge(first, second)
+    return edited
+
+
+def _local(images: Images, row: int, read: Read) -> Local:
+    """The local features of the whole image at a position."""
+    if images.originals is None:
+        image = comparable(read(row))
+        assert image is not None
+    else:
+        image = whole_planes(images.originals[row], images.channels, None, LONGEST_SIDE).numpy()
+    return local_features(image)
+
+
+def _matched(first: Local, second: Local, is_mirrored: bool) -> Map | None:
+    """The map from an image to another, or to its mirror image and back."""
+    if not is_mirrored:
+        return matched_map(first, second)
+    matrix = matched_map(first, mirrored(second))
+    return None if matrix is None else np.diag([-1.0, 1.0]) @ matrix
+
+
+def _candidates(
+    features: Float[Tensor, "images dim"],
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
+    local: dict[int, Local],
+    approximate: bool,
+) -> Iterator[tuple[int, int, bool]]:
+    """Pairs of images that may be edited copies, and whether one is to be mirrored."""
+    seen = set()
+    rows, own = features[known], features[queries]
+    for vectors, others, tried in (
+        (rows, own, (False, True)),
+        *_by_local_features([local[row] for row in known.tolist()], known, queries, local),
+    ):
+        count = min(CANDIDATES + 1, len(known))  # one may be the image itself
+        nearest = find_nearest(vectors, others, count, approximate=approximate)
+        order = nearest.distance.flatten().argsort(stable=True).tolist()
+        place = nearest.index.flatten()
+        for at in order:
+            first, second = int(known[place[at]]), int(queries[at // count])
+            if first == second:
+                continue
+            for is_mirrored in tried:
+                pair = (min(first, second), max(first, second), is_mirrored)
+                if pair not in seen:
+                    seen.add(pair)
+                    yield pair
+
+
+def _by_local_features(
+    of_known: Sequence[Local],
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
+    local: dict[int, Local],
+) -> Iterator[tuple[Tensor, Tensor, tuple[bool, ...]]]:
+    """Vectors by VLAD of known images and of queries, as they are and mirrored."""
+    words = _words(of_known)
+    if words is None:
+        return
+    shorter = None
+    if words.size > NUMBERS:
+        shorter = GaussianRandomProjection(NUMBERS, random_state=0)
+        shorter.fit(np.zeros((1, words.size), np.float32))
+    wanted = [local[row] for row in queries.tolist()]
+    vectors = _vectors(of_known, words, shorter)
+    yield vectors, vectors if queries is known else _vectors(wanted, words, shorter), (False,)
+    yield vectors, _vectors([mirrored(features) for features in wanted], words, shorter), (True,)
+
+
+def _words(local: Sequence[Local]) -> Float[np.ndarray, "words 128"] | None:
+    """Means of clusters of descriptors, of up to 100 000 of them; None where there are too few."""
+    chance = np.random.default_rng(0)
+    every = np.concatenate([image.descriptors for image in local])
+    if len(every) < A_WORD:
+        return None
+    some = every[chance.permutation(len(every))[:SAMPLE]]
+    words = min(WORDS, len(some) // A_WORD)
+    clusters = MiniBatchKMeans(words, batch_size=4096, n_init=1, random_state=0)
+    return clusters.fit(root_descriptors(some)).cluster_centers_
+
+
+def _vectors(
+    local: Sequence[Local],
+    words: Float[np.ndarray, "words 128"],
+    shorter: GaussianRandomProjection | None,
+) -> Float[Tensor, "images dim"]:
+    """VLAD of images: of each word the sum of differences of descriptors from it, of length 1."""
+    parts = []
+    for start in range(0, len(local), PART):
+        some = local[start : start + PART]
+        sums = np.zeros((len(some), *words.shape), np.float32)
+        for of_image, image in zip(sums, some, strict=True):
+            rows = root_descriptors(image.descriptors)
+            word = (rows @ words.T - np.square(words).sum(1) / 2).argmax(1)
+            np.add.at(of_image, word, rows - words[word])
+        sums /= np.linalg.norm(sums, axis=2, keepdims=True).clip(1e-6)
+        flat = sums.reshape(len(some), -1)
+        parts.append(flat if shorter is None else shorter.transform(flat).astype(np.float32))
+    return normalize(torch.from_numpy(np.concatenate(parts)), dim=1)

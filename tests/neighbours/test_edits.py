@@ -1,0 +1,182 @@
+"""Edits by which an image becomes another: maps and words against edits of known numbers, and images that are no copies."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+from sklearn.datasets import load_sample_images
+
+cv2 = pytest.importorskip("cv2", reason="edited copies need OpenCV: pip install 'nearfar[edits]'")
+
+from nearfar.neighbours.copies import inverse, turned  # noqa: E402
+from nearfar.neighbours.edits import (  # noqa: E402
+    Edit,
+    edit_in_words,
+    edit_of_turn,
+    find_edit,
+    local_features,
+    matched_map,
+    mirrored,
+)
+
+CHINA, FLOWER = (Image.fromarray(image) for image in load_sample_images().images)
+PHOTO = CHINA.crop((150, 60, 450, 300))  # 300 x 240
+CORNERS = np.array([[-0.5, -0.5, 1], [0.5, -0.5, 1], [0.5, 0.5, 1], [-0.5, 0.5, 1]])
+
+
+def planes(image):
+    return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+
+
+def saved(image, quality=90):
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def edit_of(first, second):
+    """The edit by the features as they are, else by those of the mirror image."""
+    pixels, other = planes(first), planes(second)
+    ours, theirs = local_features(pixels), local_features(other)
+    for back, features in ((np.eye(2), theirs), (np.diag([-1.0, 1.0]), mirrored(theirs))):
+        matrix = matched_map(ours, features)
+        if matrix is not None:
+            return find_edit(pixels, other, back @ matrix)
+    return None
+
+
+def words_of(first, second):
+    edit = edit_of(first, second)
+    return None if edit is None else edit_in_words(edit, first.size, second.size)
+
+
+@pytest.mark.parametrize(
+    "second, words",
+    [
+        (saved(PHOTO.crop((30, 24, 270, 216))), "cropped to 64 %"),
+        (saved(PHOTO.transpose(Image.Transpose.FLIP_LEFT_RIGHT)), "mirrored"),
+        (saved(PHOTO.transpose(Image.Transpose.FLIP_TOP_BOTTOM)), "mirrored top to bottom"),
+        (saved(PHOTO.transpose(Image.Transpose.ROTATE_90)), "turned by 90 degrees left"),
+        (
+            saved(PHOTO.resize((300, 180), Image.Resampling.BICUBIC)),
+            "squeezed to 75 % of its height",
+        ),
+        (
+            saved(PHOTO.resize((210, 240), Image.Resampling.BICUBIC)),
+            "squeezed to 70 % of its width",
+        ),
+        (saved(PHOTO.convert("L").convert("RGB")), "other colours"),
+    ],
+)
+def test_words_have_the_numbers_of_the_edit(second, words):
+    assert words_of(PHOTO, second) == words
+
+
+def test_an_image_on_a_larger_one_has_a_border():
+    page = Image.new("RGB", (400, 400), "white")
+    page.paste(PHOTO, (50, 100))  # 300 x 240 of 400 x 400 is 45 %
+    assert words_of(PHOTO, saved(page)) == "with a border of 55 %"
+    assert words_of(saved(page), PHOTO) == "cropped to 45 %"
+
+
+def test_the_map_of_a_turn_is_exact_to_half_a_pixel():
+    angle = 12
+    second = saved(PHOTO.rotate(-angle, Image.Resampling.BICUBIC))  # to the right
+    edit = edit_of(PHOTO, second)
+    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    matrix = CORNERS @ np.reshape(edit.matrix, (2, 3)).T * PHOTO.size
+    corners = CORNERS[:, :2] * PHOTO.size
+    assert np.abs(matrix - corners @ np.array([[cosine, sine], [-sine, cosine]])).max() < 0.5
+    words = edit_in_words(edit, PHOTO.size, second.size).split(", ")
+    left = np.asarray(Image.new("L", PHOTO.size, 255).rotate(angle)).mean() / 255
+    assert words[0] == "turned by 12 degrees right"
+    assert abs(float(words[1].split()[2]) / 100 - left) < 0.01
+
+
+def test_a_blurred_copy_has_the_sigma_of_its_blur():
+    blurred = Image.fromarray(cv2.GaussianBlur(np.asarray(PHOTO), (0, 0), 2.1))
+    edit = edit_of(PHOTO, saved(blurred))
+    assert abs(edit.blur - 2.1) <= 0.7
+    assert edit_of(saved(blurred), PHOTO).blur == pytest.approx(-edit.blur, abs=0.7)
+
+
+def test_two_edits_are_undone_in_turn():
+    crop, mirror = Edit((1.25, 0, 0.1, 0, 1.5, 0)), edit_of_turn(4)
+    both = crop.then(mirror)
+    assert np.allclose(both.matrix, (-1.25, 0, -0.1, 0, 1.5, 0))
+    assert np.allclose(both.then(both.undone()).matrix, Edit().matrix)
+
+
+def test_orientations_are_edits():
+    first = np.zeros((1, 20, 30))
+    first[0, 3, 7] = 1
+    unit = np.array([(7 + 0.5) / 30 - 0.5, (3 + 0.5) / 20 - 0.5, 1])
+    for turn in range(8):
+        second = turned(first, inverse(turn))
+        assert np.array_equal(turned(second, turn), first)
+        _, y, x = np.argwhere(second)[0]
+        matrix = np.reshape(edit_of_turn(turn).matrix, (2, 3)) @ unit
+        assert np.allclose((matrix + 0.5) * second.shape[:0:-1] - 0.5, (x, y))
+
+
+def test_features_of_the_mirror_image_are_those_of_the_image_in_another_order():
+    ours = mirrored(local_features(planes(PHOTO)))
+    theirs = local_features(planes(PHOTO.transpose(Image.Transpose.FLIP_LEFT_RIGHT)))
+    far = np.linalg.norm((ours.points[:, None] - theirs.points) * PHOTO.size, axis=2)
+    near = np.argwhere(far < 0.1)
+    apart = np.abs(
+        ours.descriptors[near[:, 0]].astype(int) - theirs.descriptors[near[:, 1]].astype(int)
+    ).max(1)
+    assert (apart <= 2).sum() > 60  # one place can have features of two directions
+
+
+def form(number):
+    page = Image.new("RGB", (440, 300), "white")
+    draw = ImageDraw.Draw(page)
+    for line in range(12):
+        draw.text(
+            (20, 14 + 23 * line),
+            f"line {line} of a form with words",
+            fill="black",
+            font=ImageFont.load_default(16),
+        )
+    draw.text((300, 14), f"{number}", fill="black", font=ImageFont.load_default(16))
+    return page
+
+
+def test_forms_that_differ_in_a_digit_are_no_copies():
+    first, second = form(123456), form(123956)
+    assert edit_of(first, second) is None
+    moved = Image.new("RGB", second.size, "white")
+    moved.paste(second.crop((0, 0, 430, 292)), (10, 8))
+    assert edit_of(first, moved) is None
+    assert edit_of(first, first.crop((0, 0, 430, 290))) is not None
+
+
+def test_two_shots_of_a_burst_are_no_copies():
+    chance, photo = np.random.default_rng(0), np.asarray(FLOWER, dtype=float)[100:340, 150:450]
+    shots = [
+        Image.fromarray(
+            (photo[y : y + 230, x : x + 290] + chance.normal(0, 3, (230, 290, 3)))
+            .round()
+            .clip(0, 255)
+            .astype(np.uint8)
+        )
+        for x, y in ((0, 0), (4, 3))
+    ]
+    assert edit_of(*shots) is None
+    assert edit_of(shots[0], shots[0].crop((4, 3, 290, 230))) is not None
+
+
+def test_a_text_on_an_image_is_no_edited_copy():
+    image = PHOTO.copy()
+    ImageDraw.Draw(image).text((60, 90), "SALE", fill="yellow", font=ImageFont.load_default(48))
+    assert edit_of(PHOTO, image) is None
+
+
+def test_other_images_have_no_map():
+    assert matched_map(local_features(planes(PHOTO)), local_features(planes(FLOWER))) is None
+    plain = local_features(np.zeros((1, 64, 64), np.uint8))
+    assert len(plain.points) == 0 and matched_map(plain, plain) is None

@@ -16,7 +16,7 @@ NAMES = 8  # at most, in one room
 MORE = {
     "losses": 22,
     "pairs": 16,
-    "methods": 9,
+    "methods": 10,
     "networks": 10,
     "evaluation": 11,
 }  # a loss for each paper; the reductions, kernels and samples behind them; what protocols need

@@ -31,6 +31,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_it_runs_to_its_end_and_keeps_the_text_above_its_tables(tmp_path, small):
     (tmp_path / "gpu.md").write_text(f"# Mine\n\n{benchmark.MARKER}\n\nold\n")
     benchmark.main(["--stand-in", "--out", str(tmp_path)])

@@ -97,6 +97,7 @@ def test_copies_under_two_labels_contradict_each_other(checked):
     assert set(copies.suggested) == {""}  # one against one
 
 
+@pytest.mark.slow
 def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
     mislabelled = named(checked, "label issue")
     wrong = {"train/0/wrong-31.png", "train/1/wrong-32.png", "train/2/wrong-33.png"}

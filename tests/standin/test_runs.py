@@ -108,6 +108,7 @@ def test_a_run_on_a_gpu_that_is_gone_names_the_way_out(images_file, tmp_path):
     assert run.settings.accelerator == "gpu"  # on a machine that has one it goes on there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
     """Losses in float32 of embeddings in half precision; float16 with a scaled gradient, whose

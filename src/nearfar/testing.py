@@ -797,6 +797,7 @@ def _of_a_rank(rank: int, cases: dict[str, bytes], parts: tuple[int, int], path:
         for inside in _ways(case):
             results[name, inside] = _train(case, own, rank, inside, alone=False)
     torch.save(results, f"{path}/{rank}.pt")
+    dist.barrier()  # whoever leaves first closes its connections
     dist.destroy_process_group()
 
 

@@ -92,6 +92,7 @@ def work(rank: int, world: int, path: str, names: list[str]) -> None:
     for name in TAUGHT:
         states[name, "taught"] = train(name, rank, world, micro=3, taught=True)
     torch.save(states, f"{path}/{rank}.pt")
+    dist.barrier()  # whoever leaves first closes its connections
     dist.destroy_process_group()
 
 

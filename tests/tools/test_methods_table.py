@@ -42,7 +42,7 @@ def test_rows_say_what_the_methods_declare():
     lines = methods_page().splitlines()
     rows = {line.split("](#")[0][3:]: cells(line) for line in lines if line.startswith("| [")}
     assert list(rows) == method_names()
-    for name, (_, paper, needs, views, numbers, differences) in rows.items():
+    for name, (_, paper, needs, views, computation, numbers, differences) in rows.items():
         cls = method_class(name)
         method = cls(**cls.recipes["small"].hyperparameters)
         setup = method.setup(num_images=10)
@@ -51,6 +51,9 @@ def test_rows_say_what_the_methods_declare():
         assert ("queue" in needs) == (setup.queue_size is not None)
         assert ("predictor" in needs) == (setup.predictor is not None)
         assert ("index" in needs) == setup.needs_index
+        online, keys = len(setup.pairing.online_views), len(setup.pairing.momentum_views)
+        whole = "small" not in views and "local" not in views
+        assert float(computation) == 3 * online + keys or not whole
         counted = [
             part.split(" ") if part[0].isdigit() else ["1", part] for part in views.split(" + ")
         ]

@@ -98,7 +98,7 @@ def computation_of(method: Method, views: ViewPlan | None = None, size: int = 22
     A backward pass counts as two, and a small view by its share of the pixels. Heads and loss are
     not counted. views: of the run, for views of full size of `size` pixels; None: the method's own.
 
-    >>> computation_of(method_class("simclr").from_recipe())
+    >>> computation_of(SimCLR())
     6.0
     """
     pairing = method.setup(num_images=2).pairing

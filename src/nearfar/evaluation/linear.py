@@ -96,8 +96,11 @@ def linear_predict(
 def of_labelled(
     views: Float[Tensor, "views images dim"], labels: Labels
 ) -> Float[Tensor, "views _ dim"]:
-    """The views of those training images that have a label."""
-    return torch.stack([training_set(view, labels)[0] for view in views])
+    """The views of those training images that have a label; not copied where all have one."""
+    known = [training_set(view, labels)[0] for view in views[:1]]
+    if len(known[0]) == views.shape[1]:
+        return views
+    return torch.stack([*known, *(training_set(view, labels)[0] for view in views[1:])])
 
 
 def standardise(

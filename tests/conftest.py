@@ -155,8 +155,13 @@ def log(caplog):
 
 
 @pytest.fixture
-def complaint(capsys):
-    """A function that runs words as a mistaken command line and returns its one-line message."""
+def complaint(capsys, tmp_path, monkeypatch):
+    """A function that runs words as a mistaken command line and returns its one-line message.
+
+    They run in the folder of the test, unless that goes elsewhere: if the mistake is not noticed,
+    nothing is written into the project.
+    """
+    monkeypatch.chdir(tmp_path)
 
     def run(*words):
         from nearfar.cli import main

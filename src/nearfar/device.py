@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -193,6 +193,7 @@ def captures(device: torch.device) -> bool:
     return torch.version.hip is None and hasattr(module, "CUDAGraph")
 
 
+@runtime_checkable
 class Graph(Protocol):
     """Launches that were captured, with their memory and their numbers of Python."""
 

@@ -69,6 +69,14 @@ def compile_visit(capability, form, sums, gradient, low, dim=128, even=True, mas
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True},
     )
+    products = made.asm["ptx"].count("wgmma.mma_async") + len(
+        re.findall(r"\bmma\.sync", made.asm["ptx"])
+    )
+    return usage_of(made) | {"products": products, "seconds": time.perf_counter() - began}
+
+
+def usage_of(made):
+    """Registers, bytes that are spilled, and bytes of shared memory of a compiled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
@@ -76,15 +84,10 @@ def compile_visit(capability, form, sums, gradient, low, dim=128, even=True, mas
             [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True
         ).stdout
     used = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    products = made.asm["ptx"].count("wgmma.mma_async") + len(
-        re.findall(r"\bmma\.sync", made.asm["ptx"])
-    )
     return {
         "registers": used["REG"],
         "spilled": used["LOCAL"] + used["STACK"],
         "shared": made.metadata.shared,
-        "products": products,
-        "seconds": time.perf_counter() - began,
     }
 
 

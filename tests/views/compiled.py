@@ -5,12 +5,8 @@ Run by test_kernel.py in a process of its own, in which Triton does not interpre
 
 import argparse
 import json
-import re
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import jaxtyping
 import torch
@@ -25,9 +21,8 @@ jaxtyping.install_import_hook(
 )  # as tests/conftest.py does
 
 from nearfar.views import View, fused, fused_kernel, make_views, plan  # noqa: E402
-from tests.pairs.compiled import Driver, Launched  # noqa: E402
+from tests.pairs.compiled import Driver, Launched, usage_of  # noqa: E402
 
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 POINTERS = ("source_ptr", "table_ptr", "moments_ptr", "scratch_ptr", "out_ptr")
 
 
@@ -50,19 +45,7 @@ def compile_view(capability, channels, source, side, dtype, changes):
     made = triton.compile(
         source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps}
     )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        usage = subprocess.run(
-            [CUOBJDUMP, "--dump-resource-usage", file.name], capture_output=True, text=True
-        ).stdout
-    used = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    return {
-        "registers": used["REG"],
-        "spilled": used["LOCAL"] + used["STACK"],
-        "shared": made.metadata.shared,
-        "seconds": time.perf_counter() - began,
-    }
+    return usage_of(made) | {"seconds": time.perf_counter() - began}
 
 
 def launches(numbers):

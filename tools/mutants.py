@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections import Counter, defaultdict
@@ -252,11 +253,13 @@ class Runner:
         if session.testsfailed:
             raise session.Interrupted("the tests cannot be collected")
         sys.settrace(self._note)
+        threading.settrace(self._note)
         for place, item in enumerate(session.items):
             if not self._passes(item, session.items[place + 1 : place + 2]):
                 print(f"{item.nodeid} fails without a mutant", flush=True)
                 raise session.Failed()
         sys.settrace(None)
+        threading.settrace(None)
         unchanged = Mutant("", 0, "", "", self.path.read_text())
         if self._outcome(unchanged, session.items, 600) != SURVIVED:
             print("the tests fail in a fork without a mutant", flush=True)

@@ -1,70 +1,93 @@
-"""Gathering the rows of all processes: what is drawn, what is refused. That two processes are one
-is part of the contract (test_contract.py).
+"""Gathering the rows of all processes: values and gradients, what is drawn, what is refused.
+
+The ranks run one after another in this process; test_contract.py has processes of their own.
 """
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import nearfar.losses as L
+from nearfar import testing
 from nearfar.losses import gather_rows
-from tests.losses import test_contract
-from tests.losses.test_contract import CASES, make, small_tiles
+from nearfar.pairs import attention, blocks
+from tests.losses.replayed import ranks_of
+from tests.losses.test_contract import CASES, GROUPED, IMAGES, KINDS, make
+
+OWN = [slice(0, 8), slice(8, 12)]
+"""Rows of the two ranks, which the groups of GROUPED divide."""
+LOSSES = {name: case for name, case in (CASES | GROUPED).items() if "learned" not in name}
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Let each rank have several blocks, and each block several tiles."""
+    monkeypatch.setitem(blocks.TILE_ROWS, "cpu", 4)
+    monkeypatch.setitem(attention.TILE, "cpu", 40)
+    monkeypatch.setitem(attention.ROWS, "cpu", 3)
+
+
+def step(name, own, rank, gather):
+    """The loss of these rows of a batch of 12, and the gradients of its views."""
+    make_loss, kinds = LOSSES[name]
+    torch.manual_seed(0)
+    loss = make_loss().double()
+    loss.gather = gather
+    given = testing.make_inputs([KINDS[kind] for kind in kinds], 12, 6, IMAGES, dtype=torch.float64)
+    rows = [
+        tensor.detach()
+        if kind == "q"
+        else tensor.detach()[..., own, :]
+        if kind != "i"
+        else tensor[own]
+        for kind, tensor in zip(kinds, given, strict=True)
+    ]
+    views = [
+        tensor.requires_grad_() for kind, tensor in zip(kinds, rows, strict=True) if kind in "oO"
+    ]
+    torch.manual_seed(100 + rank)  # every process draws something else
+    value = loss(*rows)
+    return value.detach(), torch.autograd.grad(value, views)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_ranks_are_one_process_with_the_joined_batch(name, small_tiles):
+    """Each has the value of all rows, and its rows the gradient that DistributedDataParallel, which
+    takes the mean over the ranks, makes that of all rows.
+    """
+    value, gradients = step(name, slice(None), 0, gather=False)
+    ranks = ranks_of(2, lambda rank: step(name, OWN[rank], rank, gather=True))
+    torch.testing.assert_close([each for each, _ in ranks], [value, value], rtol=1e-12, atol=0)
+    parts = [torch.cat(both, -2) / 2 for both in zip(*(each for _, each in ranks), strict=True)]
+    torch.testing.assert_close(parts, list(gradients), rtol=1e-10, atol=1e-14)
 
 
 def test_every_loss_is_here():
     public = {name for name in L.__all__ if isinstance(getattr(L, name), type)}
-    assert {type(make()).__name__ for make, _ in CASES.values()} == public
+    assert {type(make()).__name__ for make, _ in LOSSES.values()} == public
 
 
 def draws(name, rank):
     """True if a call moves this process's generator."""
     loss = make(name)
     loss.gather = True
+    given = testing.make_inputs([KINDS[kind] for kind in CASES[name][1]], 12, 6, IMAGES)
     torch.manual_seed(100 + rank)
     before = torch.get_rng_state()
-    loss(*test_contract.inputs(name, dtype=torch.float32))
+    loss(*given)
     return not torch.equal(torch.get_rng_state(), before)
 
 
-def work(rank, path):
-    small_tiles()
-    dist.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=2)
-    results = {"draws": {name: draws(name, rank) for name in CASES}}
-    results["rows"] = [
-        gather_rows(torch.arange(2 + rank) + 10 * rank),
-        gather_rows(torch.ones(3 * rank, 2) > 0),
-    ]
-    results["refused"] = []
-    for first, second in (
-        (3, 3 + rank),
-        (3 * rank, 3 * rank),
-    ):  # unequal on rank 1; nothing on rank 0
-        with pytest.raises(ValueError) as error:
-            L.SimCLR(gather=True)(torch.randn(first, 3), torch.randn(second, 3))
-        results["refused"].append(str(error.value))
-    torch.save(results, f"{path}/{rank}.pt")
-    dist.barrier()  # whoever leaves first closes its connections
-    dist.destroy_process_group()
+@pytest.mark.parametrize("name", ["SACLR, 1 sampled", "SACLR, row, 3 sampled", "SIGReg", "LeJEPA"])
+def test_rank_0_draws_for_all(name):
+    assert ranks_of(2, lambda rank: draws(name, rank)) == [True, False]
 
 
-@pytest.fixture(scope="module")
-def of_ranks(tmp_path_factory):
-    path = str(tmp_path_factory.mktemp("processes"))
-    mp.spawn(work, (path,), nprocs=2)
-    return [torch.load(f"{path}/{rank}.pt") for rank in range(2)]
+def test_rows_of_any_dtype_and_number_are_gathered():
+    def gathered(rank):
+        numbers = gather_rows(torch.arange(2 + rank) + 10 * rank)
+        return numbers, gather_rows(torch.ones(3 * rank, 2) > 0)
 
-
-@pytest.mark.slow
-def test_rank_0_draws_for_all(of_ranks):
-    first, second = (results["draws"] for results in of_ranks)
-    assert first["SACLR, 1 sampled"] and first["SIGReg"] and not any(second.values())
-
-
-def test_rows_of_any_dtype_and_number_are_gathered(of_ranks):
-    for results in of_ranks:
-        numbers, flags = results["rows"]
+    for numbers, flags in ranks_of(2, gathered):
         assert numbers.tolist() == [0, 1, 10, 11, 12]
         assert flags.shape == (3, 2) and flags.all() and flags.dtype == torch.bool
 
@@ -74,9 +97,37 @@ def test_one_process_gathers_nothing():
     assert torch.equal(gather_rows(rows), rows) and not gather_rows(rows).requires_grad
 
 
-def test_rows_that_do_not_fit_are_refused_on_every_rank(of_ranks):
-    for results in of_ranks:
-        assert [text.split("; ", 1)[1] for text in results["refused"]] == [
-            "got rank 0: [3, 3]; rank 1: [3, 4]",
-            "got rank 0: [0, 0]; rank 1: [3, 3]",
-        ]
+def refusal(loss, *given):
+    """What a loss says of the rows of the ranks, "" where it takes them."""
+    try:
+        loss(*given)
+    except ValueError as error:
+        return str(error).split("; ", 1)[1]
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ([3, 3], [3, 4], "got rank 0: [3, 3]; rank 1: [3, 4]"),
+        ([0, 3], [0, 3], "got rank 0: [0, 0]; rank 1: [3, 3]"),
+    ],
+    ids=["unequal on rank 1", "nothing on rank 0"],
+)
+def test_rows_that_do_not_fit_are_refused_on_every_rank(first, second, counts):
+    def refused(rank):
+        return refusal(
+            L.SimCLR(gather=True), torch.ones(first[rank], 3), torch.ones(second[rank], 3)
+        )
+
+    assert ranks_of(2, refused) == [counts, counts]
+
+
+def test_an_argument_that_one_rank_lacks_is_refused_on_every_rank():
+    query, key, queue = torch.randn(2, 3, 4), torch.randn(3, 4), torch.eye(4)
+
+    def refused(rank):
+        return refusal(L.LORAC(gather=True), query, key, queue, query if rank else None)
+
+    counts = "got rank 0: [3, 3, -1]; rank 1: [3, 3, 3]"
+    assert ranks_of(2, refused) == [counts, counts]

@@ -13,6 +13,18 @@ import torch
 from PIL import Image
 
 from nearfar.data import open_images
+from nearfar.data.labels import (
+    OneHot,
+    check_alike,
+    joined_labels,
+    label_columns,
+    label_of,
+    negative_is_class,
+    numbered,
+    plain_labels,
+    texts_of,
+    whole_number,
+)
 from nearfar.data.sources.rows import ParquetFiles
 
 NONE = None
@@ -268,3 +280,158 @@ def test_a_column_of_labels_is_read_once(tmp_path, own_cache, monkeypatch, label
     images = open_images(tmp_path, label_column=label_column)
     assert images.label_names == list("abab") * 3
     assert sorted(read) == [(f"{number}.parquet", "label") for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (3, "3"),
+        (np.array([[3.0]]), "3"),
+        (torch.tensor(3), "3"),
+        (np.float16(3), "3"),
+        (2**63 - 1, "9223372036854775807"),
+        (True, "True"),
+        (np.bool_(False), "False"),
+        (" cat\n", "cat"),
+        (b"a\tb", "a\tb"),
+        ([0, 1, 0], OneHot(1, 3)),
+        (np.eye(1, 4), OneHot(0, 4)),
+        (NONE, NONE),
+        (pandas.NA, NONE),
+        (pandas.NaT, NONE),
+        (float("nan"), NONE),
+        ("NaN", NONE),
+        ("  ", NONE),
+    ],
+)
+def test_a_value_is_a_label_or_a_missing_one(value, label):
+    assert label_of(value, "it") == label
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0.5, [0.5], float("inf"), 1j, 2**63, -(2**63), {"a": 1}, b"\x00"),
+        *([], [1, 1], [0, 2], [0.5, 0.5], [[1, 0], [0, 0]], [[1], [1, 2]]),
+    ],
+)
+def test_anything_else_is_none_and_the_message_has_it(value):
+    with pytest.raises(ValueError, match=r"labels must .* column 'x' holds "):
+        label_of(value, "column 'x'")
+
+
+def test_labels_of_one_hot_rows_have_one_length_and_no_texts_beside_them():
+    rows = [OneHot(2, 3), None, OneHot(0, 3)]
+    assert texts_of(rows, "it") == ["2", None, "0"]
+    for other in (OneHot(2, 4), "2"):
+        with pytest.raises(ValueError, match="one for each image; it holds lists"):
+            texts_of([*rows, other], "it")
+
+
+def test_texts_that_are_whole_numbers():
+    texts = ["3", "+3", "-3", "3.0", "0", "-0", "9223372036854775807"]
+    assert [whole_number(text) for text in texts] == [3, 3, -3, 3, 0, 0, 2**63 - 1]
+    for text in ("003", "1e3", "3.5", "a3", "3a", "", "9223372036854775808"):
+        assert whole_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "known", "numbers", "names"),
+    [
+        (["b", "a", NONE, "b"], NONE, [1, 0, NONE, 1], ["a", "b"]),
+        (["3", "10", NONE, "3.0", "+3"], NONE, [3, 10, NONE, 3, 3], NONE),
+        (["-1", "0", "2"], NONE, [NONE, 0, 2], NONE),
+        (["-1", "1", "-1"], NONE, [0, 1, 0], ["-1", "1"]),
+        (["5", "-2", "-1"], NONE, [2, 0, 1], ["-2", "-1", "5"]),
+        (["1", "N/A", "2"], NONE, [1, NONE, 2], NONE),
+        (["1", "cat", "2"], NONE, [0, 2, 1], ["1", "2", "cat"]),
+        (["true", "False", NONE], NONE, [1, 0, NONE], ["False", "True"]),
+        ([NONE, NONE], NONE, [NONE, NONE], NONE),
+        (["cat", "bee", NONE], ["cat", "bee"], [0, 1, NONE], ["cat", "bee"]),
+        (["eel", "bee", "dog"], ["cat", "bee"], [3, 1, 2], ["cat", "bee", "dog", "eel"]),
+        (["1", "0", NONE], ["cat", "bee"], [1, 0, NONE], ["cat", "bee"]),
+        (["7", "5"], ["3", "5"], [2, 1], ["3", "5", "7"]),
+        ([NONE], ["cat"], [NONE], ["cat"]),
+    ],
+)
+def test_the_numbers_and_names_of_classes(labels, known, numbers, names):
+    column, classes = numbered(labels, known)
+    assert column.to_pylist() == numbers and classes == names
+    assert column.type == pa.int64()  # where all are missing too
+
+
+def test_minus_one_is_a_class_beside_other_negative_ones_or_one_alone():
+    assert negative_is_class([-1, 1, -1]) and negative_is_class([-2, 5, -1])
+    for values in ([], [-1], [-1, 0, 1], [-1, 1, 2], [0, 1]):
+        assert not negative_is_class(values)
+
+
+@pytest.mark.parametrize("labels", [["2"], ["-1", "0"], ["0", "cow"]])
+def test_numbers_beside_names_that_they_do_not_count_are_refused(labels):
+    with pytest.raises(ValueError, match="beside 'cat'; write them alike"):
+        numbered(labels, ["cat", "bee"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "joined", "classes"),
+    [
+        ([[4, 2], [4, -1]], [NONE, NONE], [4, 2, 4, -1], NONE),
+        (
+            [[1, 0, -1], [0, 1, 0]],
+            [["dog", "cat"], ["cat", "ant"]],
+            [1, 0, -1, 1, 2, 1],
+            ["dog", "cat", "ant"],
+        ),
+        ([[9, -1, 5, 9], [0, 1]], [NONE, ["9", "7"]], [1, -1, 0, 1, 1, 2], ["5", "9", "7"]),
+        ([[0, 1], [-1, -1]], [["7", "9"], NONE], [0, 1, -1, -1], ["7", "9"]),
+    ],
+    ids=["numbers", "names", "numbers and names that are numbers", "none in one source"],
+)
+def test_classes_of_one_name_in_several_sources_are_one(labels, names, joined, classes):
+    together, known = joined_labels([np.array(part) for part in labels], names)
+    assert together.tolist() == joined and known == classes
+    assert together.dtype == np.int64
+
+
+def test_numbers_and_names_of_several_sources_are_not_joined():
+    assert joined_labels([np.array([3]), np.array([0])], [NONE, ["cat"]]) is None
+
+
+def test_the_columns_that_may_hold_labels():
+    numbers, texts, times = pa.int64(), pa.string(), pa.timestamp("s")
+    schema = pa.schema(
+        [("kind", texts), ("Label", numbers), ("class", texts), ("target", times), ("x", numbers)]
+    )
+    usual = label_columns(schema)
+    assert sorted(usual) == ["Label", "class"]
+    assert label_columns(schema, ["class"]) == ["class", "Label"]
+    assert sorted(label_columns(schema, ["target"])) == ["Label", "class", "target"]
+    others = pa.schema([("kind", numbers), ("x", numbers)])
+    assert label_columns(others) == label_columns(others, ["kind", "x"]) == []
+    assert label_columns(others, ["kind"]) == ["kind"]
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "known"),
+    [
+        (np.array([3, -1, 2], np.int16), [3, -1, 2], [True] * 3),
+        (torch.tensor([True, False]), [True, False], [True] * 2),
+        (np.array([3.0, np.nan]), [3, 0], [True, False]),
+        (["3", None, "2.0"], [3, 0, 2], [True, False, True]),
+        (["3", None, "two"], ["3", "", "two"], [True, False, True]),
+        (np.array(["b", "", "a"]), ["b", "", "a"], [True, False, True]),
+        (np.eye(3, dtype=np.int64)[[2, 0]], [2, 0], [True] * 2),
+    ],
+)
+def test_labels_of_any_kind_as_an_array(given, labels, known):
+    array, are_known = plain_labels(given, "it")
+    assert array.tolist() == labels and are_known.tolist() == known
+    assert array.dtype.kind == np.array(labels).dtype.kind and are_known.dtype == np.bool_
+
+
+def test_parts_with_numbers_and_parts_with_texts_are_refused():
+    check_alike({"a": ["1", "2", None], "b": ["3", "n/a"]}, "x")
+    check_alike({"a": ["1", "cat"], "b": ["3"], "c": [None]}, "x")  # texts, numbers among them
+    words = "of 'x' are numbers in b, such as 3, and texts in a, such as 'ant'"
+    with pytest.raises(ValueError, match=words):
+        check_alike({"a": ["cat", "ant"], "b": ["4", "3"]}, "x")

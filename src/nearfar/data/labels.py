@@ -231,10 +231,8 @@ def joined_labels(
     parts = []
     for part, own, known in zip(labels, names, named, strict=True):
         old = np.arange(len(known)) if own is not None else np.array(known, np.int64)
-        new = np.array([number[str(name)] for name in known], np.int64)
-        place = np.searchsorted(old, part).clip(max=max(len(old) - 1, 0))
-        numbers = new[place] if len(new) else np.full(len(part), -1)
-        parts.append(np.where(part < 0, -1, numbers))
+        new = np.array([*(number[str(name)] for name in known), -1], np.int64)
+        parts.append(np.where(part < 0, -1, new[np.searchsorted(old, part)]))
     return np.concatenate(parts), list(every)
 
 

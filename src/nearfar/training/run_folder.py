@@ -333,7 +333,7 @@ class MetricsLog:
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=max(0, resume_step))
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_step + 1)
 
     def write(self, step: int, **values: Any) -> None:
         """Append one line; nested numbers are allowed and become name/inner in tensorboard.

@@ -354,3 +354,31 @@ def test_wmse_whitens_so_scale_and_offset_do_not_matter_and_nan_comes_through():
         L.WMSE()(1e-3 * z[0] + 5, 40 * z[1]), L.WMSE()(*z), rtol=1e-6, atol=0
     )
     assert L.WMSE()(torch.full((16, 4), torch.nan), torch.zeros(16, 4)).isnan()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda group: L.SimCLR(group_size=group),
+        lambda group: L.SimCLR(group_size=group, learn_temperature=True),
+        lambda group: L.SigCLR(group_size=group),
+        lambda group: L.SogCLR(BATCH, group_size=group),
+        lambda group: L.SACLR(BATCH, "row", "all", group_size=group),
+    ],
+    ids=["SimCLR", "SimCLR, learned", "SigCLR", "SogCLR", "SACLR"],
+)
+def test_groups_of_negatives_are_batches_of_their_own(make):
+    """The mean of the loss on each group alone, which a loss of all negatives is not."""
+    index = torch.arange(BATCH)
+
+    def step(loss, own):
+        views = [view[own].clone().requires_grad_() for view in (ONE, TWO)]
+        given = [*views, index[own]] if isinstance(loss, (L.SogCLR, L.SACLR)) else views
+        value = loss.double()(*given)
+        return value.detach(), torch.stack(torch.autograd.grad(value, views))
+
+    value, gradient = step(make(3), slice(None))
+    groups = [step(make(None), slice(first, first + 3)) for first in range(0, BATCH, 3)]
+    torch.testing.assert_close(value, torch.stack([each for each, _ in groups]).mean())
+    torch.testing.assert_close(gradient, torch.cat([each for _, each in groups], 1) / len(groups))
+    assert (step(make(None), slice(None))[1] - gradient).norm() > 1e-3

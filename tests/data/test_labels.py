@@ -324,8 +324,8 @@ def test_labels_of_one_hot_rows_have_one_length_and_no_texts_beside_them():
     rows = [OneHot(2, 3), None, OneHot(0, 3)]
     assert texts_of(rows, "it") == ["2", None, "0"]
     for other in (OneHot(2, 4), "2"):
-        with pytest.raises(ValueError, match="one for each image; it holds lists"):
-            texts_of([*rows, other], "it")
+        with pytest.raises(ValueError, match="column 'x' holds lists"):
+            texts_of([*rows, other], "column 'x'")
 
 
 def test_texts_that_are_whole_numbers():
@@ -432,6 +432,5 @@ def test_labels_of_any_kind_as_an_array(given, labels, known):
 def test_parts_with_numbers_and_parts_with_texts_are_refused():
     check_alike({"a": ["1", "2", None], "b": ["3", "n/a"]}, "x")
     check_alike({"a": ["1", "cat"], "b": ["3"], "c": [None]}, "x")  # texts, numbers among them
-    words = "of 'x' are numbers in b, such as 3, and texts in a, such as 'ant'"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"'x' .* in b, such as 3, .* in a, such as 'ant'"):
         check_alike({"a": ["cat", "ant"], "b": ["4", "3"]}, "x")

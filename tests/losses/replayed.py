@@ -13,7 +13,7 @@ MOST = 50  # rounds
 
 
 def ranks_of(world: int, work: Callable[[int], Any]) -> list[Any]:
-    """What `work(rank)` returns on each of several ranks.
+    """Return the results of `work(rank)` on several ranks.
 
     The ranks run one after another, in torch's fake process group, and again until each has got
     what the others send in that round: messages depend on those before them alone. The first rounds
@@ -49,7 +49,7 @@ def _as_rank(
     rank: int, work: Callable[[int], Any], before: list[list[Tensor]], sent: list[Tensor]
 ) -> Any:
     def received(source: int, own: Tensor) -> Tensor:
-        """What a rank sent at this place in the round before, or, where it does not fit, `own`."""
+        """Return the tensor that a rank sent here in the round before, or `own` if that does not fit."""
         place = len(sent) - 1
         other = before[source][place] if place < len(before[source]) else own
         fits = other.shape == own.shape and other.dtype == own.dtype

@@ -1,4 +1,4 @@
-"""What a run folder holds: who writes it, checkpoints, the metrics, the images that were skipped."""
+"""The run folder: who writes it, checkpoints, the metrics, the images that were skipped."""
 
 import json
 import math

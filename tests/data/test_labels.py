@@ -432,5 +432,5 @@ def test_labels_of_any_kind_as_an_array(given, labels, known):
 def test_parts_with_numbers_and_parts_with_texts_are_refused():
     check_alike({"a": ["1", "2", None], "b": ["3", "n/a"]}, "x")
     check_alike({"a": ["1", "cat"], "b": ["3"], "c": [None]}, "x")  # texts, numbers among them
-    with pytest.raises(ValueError, match=r"'x' .* in b, such as 3, .* in a, such as 'ant'"):
+    with pytest.raises(ValueError, match=r"in b, such as 3, .*'ant'"):
         check_alike({"a": ["cat", "ant"], "b": ["4", "3"]}, "x")

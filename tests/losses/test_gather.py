@@ -98,7 +98,7 @@ def test_one_process_gathers_nothing():
 
 
 def refusal(loss, *given):
-    """What a loss says of the rows of the ranks, "" where it takes them."""
+    """Return the complaint of a loss about the rows of the ranks, "" where it takes them."""
     try:
         loss(*given)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What all reductions share: dtypes, devices, the way out of autocast, checks, and matrix
+"""Arithmetic that all reductions share: dtypes, devices, the way out of autocast, checks, and matrix
 products.
 """
 

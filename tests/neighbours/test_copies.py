@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
+from scipy.ndimage import gaussian_filter, uniform_filter
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
@@ -15,11 +16,17 @@ from nearfar.neighbours import copies as copies_module
 from nearfar.neighbours.copies import (
     COPY,
     LOCAL,
+    Reduced,
+    _box,
+    _lost_detail,
     compare_pixels,
+    differs,
     local_difference,
     perturb,
     pixel_difference,
+    reduced,
     small_images,
+    whole_images,
 )
 from nearfar.neighbours.duplicates import components
 
@@ -269,3 +276,198 @@ def test_a_stretched_form_with_another_digit_is_no_copy():
             assert local_difference(planes(form), planes(encoded[1])) > LOCAL
     tiny = form.resize((40, 40), Image.Resampling.BICUBIC)
     assert local_difference(planes(form), planes(tiny)) == np.inf
+
+
+def means(pixels, side):
+    """The means of blocks of an image [channels, height, width], of which there are side x side."""
+    channels, height, width = pixels.shape
+    return pixels.reshape(channels, side, height // side, side, width // side).mean((2, 4))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_images_are_shrunk_by_area_and_squashed_whatever_their_proportions(tmp_path, bars, kind):
+    """A square, which is not read again, a wide and a tall one; each square of 16 pixels has the
+    means of blocks.
+    """
+    chance, sizes = np.random.default_rng(0), [(64, 64), (64, 160), (192, 64)]
+    most = 256 if kind == np.uint8 else 51_000
+    drawn = [chance.integers(0, most, (1, *size), dtype=kind) for size in sizes]
+    for number, pixels in enumerate(drawn):
+        Image.fromarray(pixels[0]).save(tmp_path / f"{number}.png")
+    images = open_images(tmp_path, image_size=64)
+    low, high = images.value_range or (0, 255)
+    wanted = [255 * (means(pixels.astype(float), 16) - low) / (high - low) for pixels in drawn]
+    rows, square = torch.arange(3), torch.tensor([True, False, False])
+    [shrunk] = small_images(images, rows[:1])
+    np.testing.assert_allclose(shrunk, wanted[0], atol=0.1)
+    np.testing.assert_allclose(whole_images(images, rows, square), wanted, atol=0.1)
+    assert bars[-1] == ("shrinking images", 2, 2) and ("shrinking images", 1, 1) in bars
+    few = open_images(tmp_path, image_size=8)  # fewer pixels than asked for
+    assert small_images(few, rows).shape == whole_images(few, rows, square).shape == (3, 1, 8, 8)
+
+
+def patches(*squares, side=128, bands=1):
+    """Noise with squares of one colour: (side, colour), in a row from the left."""
+    ground = np.random.default_rng(0).integers(60, 200, (1, side, side), dtype=np.uint8)
+    page, left = np.repeat(ground, bands, 0), 4
+    for width, colour in squares:
+        page[:, 8 : 8 + width, left : left + width] = np.reshape(colour, (-1, 1, 1))
+        left += width + 8
+    return page
+
+
+def test_a_flat_colour_may_change_by_two_and_a_half():
+    """In units of LOCAL / 2.5, since the noise is that of the same file: 3 is one too many."""
+    for change in (1, 2, 3):
+        flat, other = (patches((16, shade)) for shade in (100, 100 + change))
+        assert local_difference(flat, other) == pytest.approx(LOCAL * change / 2.5)
+    red, redder = (patches((16, (200, 40, blue)), bands=3) for blue in (40, 46))  # 101, 104 of Cb
+    assert local_difference(red, redder) == pytest.approx(LOCAL * 3 / 2.5)
+    near = [patches((16, shade), (24, 249)) for shade in (244, 247)]  # another colour beside it
+    assert local_difference(*near) == pytest.approx(LOCAL * 3 / 2.5)
+
+
+@pytest.mark.parametrize(("side", "small", "large"), [(128, 13, 14), (64, 11, 12)])
+def test_a_flat_colour_covers_half_a_percent_and_64_pixels(side, small, large):
+    """Its border of 2 pixels is not flat: 9 x 9 are less than 0.5 % of 128 x 128, and 7 x 7 than
+    64.
+    """
+    for width, counts in ((small, False), (large, True)):
+        both = [patches((width, shade), side=side) for shade in (100, 103)]
+        assert (local_difference(*both) > LOCAL) == counts
+
+
+def test_a_flat_colour_varies_by_sixteen_at_most():
+    for spread, counts in ((16, True), (17, False)):
+        pages = [patches((40, 100)), patches((40, 103))]
+        for page in pages:
+            page[:, 8:48:2, 4:44] += np.uint8(spread)
+        assert (local_difference(*pages) > LOCAL) == counts
+
+
+def test_a_flat_colour_of_a_resized_copy_may_change_by_three_and_a_half():
+    down, across = np.mgrid[:128, :128] / 128
+    page = (120 + 60 * np.sin(9 * down) * np.cos(7 * across))[None].round().astype(np.uint8)
+    page[:, 40:80, 40:80] = 30
+    for change in (2, 3, 4):
+        other = page.copy()
+        other[:, 40:80, 40:80] += np.uint8(change)
+        half = np.asarray(Image.fromarray(other[0]).resize((64, 64), Image.Resampling.BOX))[None]
+        assert local_difference(page, half) == pytest.approx(LOCAL * change / 3.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "high", "wide", "span", "comparable"),
+    [
+        (16, 16, 16, 16, 32, True),
+        (16, 16, 16, 16, 31, False),
+        (15, 16, 15, 16, 99, False),
+        (72, 72, 16, 16, 99, True),
+        (73, 73, 16, 16, 99, False),
+        (16, 40, 16, 24, 99, True),
+        (40, 16, 24, 15, 99, False),
+        (16, 65501, 16, 65501, 99, False),
+        (17, 65501, 16, 65501, 99, False),
+    ],
+)
+def test_sizes_and_contrasts_that_can_be_compared(height, width, high, wide, span, comparable):
+    """Slopes from 0 to `span`: 16 pixels or more a side, at most 4.5 times as large, 32 of 255."""
+    both = [
+        np.linspace(0, span, h * w).round().astype(np.uint8).reshape(1, h, w)
+        for h, w in ((height, width), (high, wide))
+    ]
+    assert (local_difference(*both) < np.inf) == comparable
+    assert (local_difference(*both[::-1]) < np.inf) == comparable
+
+
+@pytest.mark.parametrize(("shown", "others"), [(1, 1), (1, 3), (3, 3), (3, 1)])
+def test_a_drawing_is_the_see_through_one_that_it_is_on_white(shown, others):
+    """A see-through image is stored on white and then on black; it may show nothing on white."""
+    drawing = patches((16, 20))
+    on_white, on_black = np.repeat(drawing, shown, 0), np.repeat(drawing // 2, shown, 0)
+    see_through, stored = np.concatenate([on_white, on_black]), np.repeat(drawing, others, 0)
+    for both in ((see_through, stored), (stored, see_through)):
+        assert compare_pixels(*both, lossless=True) == "copy"
+        assert local_difference(*both) == 0
+        assert compare_pixels(both[0], 255 - both[1], lossless=True) == "near-duplicate"
+    for darkest, same in ((223, "copy"), (224, "near-duplicate")):  # 32 and 31 of 255
+        page = np.full((1, 32, 32), 255, np.uint8)
+        page[:, 8:20, 8:20] = darkest
+        see_through = np.concatenate([np.repeat(page, shown, 0), np.repeat(page // 2, shown, 0)])
+        stored = np.repeat(page, others, 0)
+        assert compare_pixels(see_through, stored, lossless=True) == same
+        assert compare_pixels(stored, see_through, lossless=True) == same
+
+
+def test_images_of_more_than_8_bits_are_compared_with_and_without_their_brightest_pixels():
+    page = np.random.default_rng(0).integers(0, 1000, (1, 64, 64)).astype(np.uint16)
+    page[0, 3, 3] = 60000  # beside which all else is black
+    other = page.copy()
+    other[0, 30:36, 30:36] = 1000 - other[0, 30:36, 30:36]
+    assert local_difference(page, page) == 0
+    assert local_difference(page, other) > LOCAL
+    assert local_difference(page, page.astype(np.float32)) == np.inf
+
+
+def test_reduced_versions_are_means_of_blocks_with_the_changes_by_jpeg_around_each():
+    page = np.random.default_rng(0).integers(0, 256, (3, 256, 512), dtype=np.uint8)
+    page[:, :, 256:] = 90
+    small = reduced(page)
+    assert (small.height, small.width) == (256, 512)
+    wanted = page.astype(float).reshape(3, 128, 2, 128, 4).mean((2, 4))
+    assert abs(small.pixels - wanted).max() <= 1  # one direction is rounded after the other
+    assert small.changes.shape == (3, 128, 128)
+    assert (small.changes[:, :, :60] > 3).all() and (small.changes[:, :, 84:] <= 1).all()
+    assert reduced(page[:, :255]) is None and reduced(page.astype(np.uint16)) is None
+    assert not differs(small, None) and not differs(None, small) and not differs(small, small)
+    assert differs(small, reduced(page[:, ::-1]))
+
+
+def test_reduced_versions_refuse_beyond_six_of_255_and_of_other_sizes_beyond_eight():
+    """On plain ground, where 4 of 255 and what JPEG changes count as 1; by JPEG of 2, 6 do."""
+    plain = np.zeros((1, 128, 128), np.float32)
+    for size, changes, most in ((256, 0, 6), (300, 0, 8), (256, 2, 9), (300, 2, 12)):
+        first = Reduced(plain, plain + changes, 256, 256)
+        for value, refused in ((most, False), (most + 0.1, True)):
+            second = Reduced(plain + value, plain, size, 256)
+            assert differs(first, second) == differs(second, first) == refused
+    colours = Reduced(*2 * [np.repeat(plain + 99, 3, 0)], 256, 256)
+    assert not differs(first, colours)
+
+
+def test_the_part_that_a_smaller_copy_shows_is_found_to_a_fifth_of_a_pixel():
+    noise = np.random.default_rng(0).normal(size=(120, 160))
+    page = F.avg_pool2d(torch.tensor(noise)[None], 9, 1, 4).numpy()
+    page = (128 + 500 * page).clip(0, 255).astype(np.uint8)
+    for box in ((0, 0, 160, 120), (0.9, 0, 160, 119.2), (0.3, 1, 159.2, 119.6)):
+        copy = Image.fromarray(page[0]).resize((80, 60), Image.Resampling.BICUBIC, box=box)
+        assert _box(page, planes(copy)) == pytest.approx(box, abs=0.2)
+    other = np.zeros((1, 60, 80), np.uint8)
+    left, top, right, bottom = _box(page, other)  # nothing to find, within reach
+    assert 0 <= left <= 1.25 and 0 <= top <= 1.25
+    assert 158.75 <= right <= 160 and 118.75 <= bottom <= 120
+
+
+@pytest.mark.parametrize("contrast", [20, 100])
+def test_lost_detail_is_the_deviation_within_pixels_to_that_between_them(contrast):
+    """By means of blocks of 2 x 2: the median of the windows of 5 x 5 where the most is lost."""
+    chance = np.random.default_rng(0)
+    page = 128 + contrast * chance.uniform(-1, 1, (1, 40, 60)) * np.linspace(0, 1, 60)
+    page = page.astype(np.uint8)
+    blocks = page[0].astype(float).reshape(20, 2, 30, 2)
+    kept = blocks.mean((1, 3)) - gaussian_filter(blocks.mean((1, 3)), 2)
+    lost, kept = (uniform_filter(x, 5) ** 0.5 for x in (blocks.var((1, 3)), kept**2))
+    strong = lost > max(8, lost.max() / 2)
+    assert strong.any() and not strong.all()
+    wanted = np.median((lost / (kept + 4))[strong])
+    assert _lost_detail(page, 20, 30) == pytest.approx(wanted, rel=1e-3)
+    assert _lost_detail(page // 16, 20, 30) == 0  # next to nothing
+
+
+def test_perturbed_images_lose_what_half_the_size_loses():
+    tiny = torch.tensor([[0, 100], [100, 200]], dtype=torch.uint8)[None, None]
+    back, lossy = perturb(tiny)
+    assert back.tolist() == [[[[100, 100], [100, 100]]]] and lossy.shape == tiny.shape
+    for side in (1, 3, 8):
+        plain = torch.full((2, 3, side, side), 70, dtype=torch.uint8)
+        assert torch.equal(perturb(plain)[0], plain)

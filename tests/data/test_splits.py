@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nearfar.data import list_splits, open_images, scan
+from nearfar.data.sources.splits import choose_splits, class_folders, folder_splits
 from tests.pictures import encoded, tar
 
 
@@ -256,3 +257,38 @@ def test_words_of_splits_are_seen_in_camel_case(names, tmp_path, paint):
     for number, name in enumerate(names):
         paint(tmp_path / name / f"{number}.png", number)
     assert list_splits(tmp_path) == (["train", "test"] if "Train" not in names[0][1:] else [])
+
+
+def test_most_folders_beside_those_of_splits_must_be_named_for_one():
+    """Of as many, most images; of as many images too, they are no splits: Train has trains."""
+    names = ["Train/0.png", "Test/1.png", "Garden/2.png", "Holiday/3.png"]
+    assert folder_splits(names, "x") == {"": names}
+    more = [*names, "Train/4.png"]
+    assert folder_splits(more, "x") == {
+        "train": ["Train/0.png", "Train/4.png"],
+        "test": ["Test/1.png"],
+        "": ["Garden/2.png", "Holiday/3.png"],
+    }
+    most = [*names, "Val/4.png", "Garden/5.png", "Garden/6.png"]  # three folders of five
+    assert list(folder_splits(most, "x")) == ["train", "validation", "test", ""]
+
+
+def test_classes_are_all_folders_but_that_of_the_split():
+    assert class_folders("train/ant/0.png", "train") == ("ant",)
+    assert class_folders("ant/train/red/0.png", "train") == ("ant", "red")
+    assert class_folders("train/e\u0301/0.png", "") == ("train", "\u00e9")
+    assert class_folders("0.png", "") == class_folders("test/0.png", "test") == ()
+
+
+def test_the_splits_that_are_read():
+    names = ["train", "validation", "test", ""]
+    assert choose_splits(names, None, "x") == ["train"]
+    assert choose_splits(names[1:], None, "x") == names[1:]
+    assert choose_splits(names, "all", "x") == names
+    assert choose_splits(names, "val", "x") == ["validation"]
+    assert choose_splits(["train", "extra"], "extra", "x") == ["extra"]
+    for wanted in ("extra", "unlabeled"):
+        with pytest.raises(ValueError, match=f"'{wanted}'; it has train, validation, test "):
+            choose_splits(names, wanted, "x")
+    with pytest.raises(ValueError, match="leave split out"):
+        choose_splits([""], "test", "x")

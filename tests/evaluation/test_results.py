@@ -3,6 +3,7 @@ import pytest
 from nearfar.evaluation.results import (
     MeasuredOn,
     Measurement,
+    accuracies,
     best_rows,
     gray_words,
     outcome,
@@ -75,6 +76,28 @@ LONGER = "pretrain longer, with more `minutes`."
 )
 def test_one_sentence_names_all_that_win_and_one_thing_to_do(trained, expected):
     assert sentence(measured(trained, **BASELINES)) == expected
+
+
+@pytest.mark.parametrize(
+    ("trained", "state", "badge"),
+    [
+        ((0.6, 0.7), "better", "Better than the baselines"),
+        ((0.6, 0.46), "partly better", "Better in kNN"),
+        ((0.33, 0.6), "partly better", "Better in linear probe only"),
+        ((0.33, 0.4), "worse", "Worse than a colour histogram"),
+        ((0.463, 0.4), "no better", "No better than a colour histogram"),
+    ],
+)
+def test_the_outcome_has_a_state_and_a_badge(trained, state, badge):
+    verdict = outcome(measured(trained, **BASELINES))
+    assert (verdict.state, verdict.badge) == (state, badge)
+
+
+def test_the_accuracies_of_a_table_are_its_columns_but_for_deviations():
+    own = {"knn": 0.5, "knn_std": 0.1, "knn_balanced": 0.4, "linear": 0.6, "linear_balanced": 0.3}
+    results = {"hog": {"knn": 0.3}, "trained": own}
+    assert accuracies(results) == ["knn", "linear"]
+    assert accuracies(results, balanced=True) == ["knn_balanced", "linear_balanced"]
 
 
 @pytest.mark.parametrize("on", [{"channels": 1}, {"keep_colour": 1.0}, {"gray": True}])

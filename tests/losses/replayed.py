@@ -12,8 +12,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 MOST = 50  # rounds
 
 
-def ranks_of(world: int, work: Callable[[int], Any]) -> list[Any]:
-    """Return the results of `work(rank)` on several ranks.
+def ranks_of(
+    world: int, work: Callable[[int], Any], messages: list[list[Tensor]] | None = None
+) -> list[Any]:
+    """Return the results of `work(rank)` on several ranks; `messages` gets all that each sends.
 
     The ranks run one after another, in torch's fake process group, and again until each has got
     what the others send in that round: messages depend on those before them alone. The first rounds
@@ -33,6 +35,8 @@ def ranks_of(world: int, work: Callable[[int], Any]) -> list[Any]:
             for result in results:
                 if isinstance(result, Exception):
                     raise result
+            if messages is not None:
+                messages += sent
             return results
         before = sent
     raise AssertionError(f"the ranks send something else in each of {MOST} rounds")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nearfar.losses.lorac import CUT, nuclear_norm
+from nearfar.losses.lorac import CUT, LORAC, nuclear_norm
 
 
 def rows(*shape, seed=0):
@@ -47,12 +47,13 @@ def test_value_and_gradient_are_those_of_the_svd(name, dtype):
     assert (q.grad.double() - gradient).norm() < (1e-9 if exact else 2e-5) * gradient.norm()
 
 
-def test_the_rank_found_for_nearly_equal_views():
+@pytest.mark.parametrize("scale", [1e-4, 1, 1e4])
+def test_the_rank_found_for_nearly_equal_views(scale):
     """Differences of 1e-5 count (full rank: |U V^T|^2 = M), those of 1e-8 are noise of float32 rows
-    (rank 1).
+    (rank 1), whatever the length of the rows.
     """
     for difference, rank in [(1e-3, 4), (1e-5, 4), (1e-8, 1)]:
-        q = nearly_equal(difference).requires_grad_()
+        q = (scale * nearly_equal(difference)).requires_grad_()
         nuclear_norm(q).sum().backward()
         assert q.grad.square().sum((1, 2)).tolist() == pytest.approx([rank] * 10, rel=1e-4)
 
@@ -81,3 +82,14 @@ def test_unit_rows_lie_between_root_m_and_m_and_not_finite_gives_nan_for_that_ma
     q = rows(3, 2, 4)
     q[1, 0, 2] = torch.nan
     assert nuclear_norm(q).isnan().tolist() == [False, True, False]
+
+
+def test_a_step_waits_for_eigenvalues_where_the_prior_has_some():
+    for options in ({}, {"prior": "gaussian"}, {"batchwise": True}):
+        assert "eigenvalues" in LORAC(**options).waits
+    for options in (
+        {"prior": "constant"},
+        {"beta": math.inf},
+        {"prior": "gaussian", "beta": math.inf},
+    ):
+        assert LORAC(**options).waits == ""

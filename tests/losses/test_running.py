@@ -65,8 +65,9 @@ def test_sogclr():
     torch.testing.assert_close(loss.u[loss.seen], state["u"][loss.seen])
 
 
-def test_isogclr():
-    numbers = {"lr": 0.03, "rho": 0.3, "beta": 0.8, "gamma": 0.7, "gradient_limit": 1.5}
+@pytest.mark.parametrize("limit", [1.5, 0.2])
+def test_isogclr(limit):
+    numbers = {"lr": 0.03, "rho": 0.3, "beta": 0.8, "gamma": 0.7, "gradient_limit": limit}
     loss = ISogCLR(9, 0.2, (0.15, 0.3), **numbers).double()
     loss.temperatures.fill_(0.2)  # in full precision
     state = same_steps(
@@ -252,3 +253,25 @@ def test_a_loss_in_groups_is_the_mean_over_the_groups_each_as_a_batch(make):
 def test_sampled_negatives_have_no_groups():
     with pytest.raises(ValueError, match='group_size is for negatives="all"'):
         SACLR(9, negatives=2, group_size=3)
+
+
+def test_a_loss_in_half_precision_keeps_its_numbers_in_float32_and_its_matrices_are_weights():
+    class Loss(running.FullPrecision):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(1.001))
+            self.prototypes = torch.nn.Parameter(torch.ones(2, 3))
+            self.inner = torch.nn.Linear(2, 2)
+            self.register_buffer("averages", torch.full((3,), 1.001))
+            self.register_buffer("queue", torch.ones(2, 3))
+            self.register_buffer("seen", torch.ones(3, dtype=torch.bool))
+            self.register_buffer("later", None)
+
+    loss = Loss().bfloat16()
+    assert loss.scale.dtype == loss.averages.dtype == torch.float32
+    assert loss.scale.item() == loss.averages[0].item() == torch.tensor(1.001).item()
+    halves = (loss.prototypes, loss.queue, *loss.inner.parameters())
+    assert {weights.dtype for weights in halves} == {torch.bfloat16}
+    assert loss.seen.dtype == torch.bool and loss.later is None
+    loss.double()
+    assert {loss.scale.dtype, loss.averages.dtype, loss.inner.weight.dtype} == {torch.float64}

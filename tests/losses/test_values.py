@@ -2,7 +2,9 @@
 special inputs.
 """
 
+import inspect
 import math
+import re
 
 import pytest
 import torch
@@ -382,3 +384,18 @@ def test_groups_of_negatives_are_batches_of_their_own(make):
     torch.testing.assert_close(value, torch.stack([each for each, _ in groups]).mean())
     torch.testing.assert_close(gradient, torch.cat([each for _, each in groups], 1) / len(groups))
     assert (step(make(None), slice(None))[1] - gradient).norm() > 1e-3
+
+
+DOCUMENTED = [loss for loss in vars(L).values() if "Defaults: " in (inspect.getdoc(loss) or "")]
+
+
+@pytest.mark.parametrize("loss", DOCUMENTED, ids=lambda loss: loss.__name__)
+def test_defaults_are_those_of_the_documentation(loss):
+    """Of "Defaults: temperature 0.2 (the paper has 0.5), lam 2" the first number of each name."""
+    words = " ".join(inspect.getdoc(loss).partition("Defaults: ")[2].split())
+    given = inspect.signature(loss).parameters
+    documented = {}
+    for name, number in re.findall(r"(\w+) (\d+(?:\.\d+)?)", words):
+        if name in given and given[name].default is not None:
+            documented.setdefault(name, float(number))
+    assert documented == {name: given[name].default for name in documented} != {}

@@ -305,6 +305,18 @@ def test_low_precision_is_accumulated_in_float32_and_autocast_stays_outside(case
     assert all(torch.equal(a, b) for a, b in zip(gradients, inside, strict=True))
 
 
+@pytest.mark.parametrize("view", [0, 1])
+@every_case
+def test_rows_that_are_changed_before_the_gradient_are_noticed(case, view):
+    """The backward pass reads them again: the gradient would be that of other rows."""
+    inputs = inputs_of(case, 5, 4)
+    loss = weigh(case.ours(*inputs)[: case.results])
+    with torch.no_grad():
+        inputs[view].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 @pytest.mark.parametrize("temperature", [0.02, 0.0167, 0.0166, 0.005, 0.001])
 def test_small_temperatures_stay_finite_and_exact(temperature):
     inputs, case = views(40, 4, torch.float32, near=0.01), LogSumExp(temperature)

@@ -57,7 +57,7 @@ def same_views(rows: Tensor, **views: Tensor) -> None:
     """
     check_rows(rows=rows)
     for name, stacked in views.items():
-        if stacked.ndim != 3 or len(stacked) < 1 or stacked.shape[1:] != rows.shape:
+        if stacked.shape[1:] != rows.shape or len(stacked) < 1:
             shapes = f"{list(stacked.shape)} for rows {list(rows.shape)}"
             raise ValueError(
                 f"{name} must be [views, batch, dim] and other rows [batch, dim], got {shapes}"

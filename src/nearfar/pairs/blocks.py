@@ -106,9 +106,7 @@ class Blocks:
         self.operands: tuple[Tensor, Tensor | None] | None = None
         self.group = group = self.batch if group_size is None else group_size
         shares = self.shares.rows if self.shares else [slice(0, self.batch)]
-        if group < 2 or (
-            self.in_groups and any((rows.stop - rows.start) % group for rows in shares)
-        ):
+        if group < 2 or (self.in_groups and any(rows.stop % group for rows in shares)):
             described = (
                 f"the batch of {self.batch}" if self.shares is None else "the rows of each process"
             )

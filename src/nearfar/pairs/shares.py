@@ -87,9 +87,9 @@ def by_rows(
     """Apply a function that treats each row on its own; processes that share rows do an equal part
     and get it all.
     """
-    world = 1 if _active is None else len(_active.rows)
-    if _active is None or world < 2:
+    if _active is None or len(_active.rows) < 2:
         return list(function(rows))
+    world = len(_active.rows)
     size = -(-len(rows) // world)
     start = size * _active.rank
     own = torch.arange(start, start + size, device=rows.device).clamp_(max=len(rows) - 1)

@@ -27,6 +27,7 @@ from nearfar.tools import find_tool
 CORE = {  # the functions behind the commands that are no tools
     "pretrain": "nearfar:pretrain",
     "embed": "nearfar:embed",
+    "link": "nearfar.commands.link:link_copies",
     "export": "nearfar:export",
     "push": "nearfar:push",
     "views": "nearfar:show_views",

@@ -100,6 +100,8 @@ def test_what_has_the_bytes_of_a_copy_is_told_from_the_copy(run, pictures, tmp_p
         ("003.png", "copy", True),
         ("003 again.png", "same file", False),
     ]
+    places = [str(folder.resolve() / name) for name in ("003 large.png", "003.png")]
+    assert duplicates["of"][:3] == ["", *places]  # what `kind` refers to
     assert (tmp_path / "twice.list").read_bytes() == bytes(
         folder.resolve() / "003 again.png"
     ) + b"\0"

@@ -57,6 +57,7 @@ KINDS = (
     "edited copy",
     "near-duplicate",
 )
+ANNEX = ".git/annex/objects/"  # in a symbolic link of git-annex to the content of a file
 # the relation of animations and documents whose first frames are copies
 FRAME = "first frame alone"
 # positions in KINDS
@@ -98,7 +99,7 @@ class Link(NamedTuple):
 
 class Facts(NamedTuple):
     """Size of an image in pixels and bytes; whether it is a symbolic link to a file; its pages or
-    frames.
+    frames; whether git-annex holds its content, behind a symbolic link that does not count as one.
     """
 
     width: int
@@ -106,6 +107,7 @@ class Facts(NamedTuple):
     bytes: int
     link: bool = False
     pages: int = 1
+    annexed: bool = False
 
 
 class Member(NamedTuple):
@@ -115,7 +117,8 @@ class Member(NamedTuple):
     turn: the orientation in which it shows the first of its group of copies. why: the reason for
     which it is kept although an image with its bytes is kept, too. stretched: whether it has other
     proportions than the first of its group of copies. edit: in words, how the first of its group
-    becomes an edited copy.
+    becomes an edited copy. of: position of the image that the kind refers to: the kept one with its
+    bytes for the same file, else the first of the group, which refers to itself.
     """
 
     group: int
@@ -126,6 +129,7 @@ class Member(NamedTuple):
     why: str = ""
     stretched: bool = False
     edit: str = ""
+    of: int = -1
 
 
 def duplicate_threshold(
@@ -656,18 +660,19 @@ def group_members(
     another has its bytes; "" for no reason (`removal.Staying`).
 
     The first of a group is of the archive, if there is one (the images before that position), then
-    a file rather than a link to one, then has the most pixels, then the largest file, then the
-    shortest name: it is the one to keep.
+    a file rather than a link to one, then has the most pixels, then the largest file, then lies in
+    git-annex, then has the shortest name: it is the one to keep.
     """
 
-    def order(row: int) -> tuple[bool, bool, int, int, int, int]:
+    def order(row: int) -> tuple[bool, bool, int, int, bool, int, int]:
         # a link that is kept might lead to a file that is removed
-        width, height, size, link, _ = facts[row]
+        width, height, size, link, _, annexed = facts[row]
         return (
             row >= archive,
             link,
             -width * height,
             -size,
+            not annexed,
             len(names[row]),
             row,
         )  # "copy of a.jpg" after "a.jpg"
@@ -684,7 +689,7 @@ def group_members(
     best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
     for number, group in enumerate(copies, 1):
-        kept: set[int] = set()
+        kept: dict[int, int] = {}  # the first image with these bytes
         best |= dict.fromkeys(group, min(group, key=order))
         for row in sorted(group, key=order):
             turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
@@ -704,11 +709,12 @@ def group_members(
             again = same[row] in kept
             why = stays(row, best[row]) if stays is not None and again else ""
             kept_too = not again or bool(why)
-            members.append(Member(number, row, words, kept_too, turn, why, stretched, edit))
-            kept.add(same[row])
+            of = kept.get(same[row], best[row])
+            kept.setdefault(same[row], row)
+            members.append(Member(number, row, words, kept_too, turn, why, stretched, edit, of))
     for number, group in enumerate(near_duplicates, len(copies) + 1):
         rows = sorted({best.get(row, row) for row in group}, key=order)
-        members += [Member(number, row, KINDS[NEAR_DUPLICATE], True) for row in rows]
+        members += [Member(number, row, KINDS[NEAR_DUPLICATE], True, of=rows[0]) for row in rows]
     return members
 
 
@@ -795,13 +801,14 @@ def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
     for row, *known in zip(rows, *columns, strict=True):
         path = paths[row]
         link = path is not None and os.path.islink(path)
+        annexed = link and ANNEX in os.readlink(path or "").replace(os.sep, "/")
         if None not in known:
             width, height, size, pages = map(int, known)
         else:
             data = originals[row]
             shape = header(data)
             width, height, size, pages = shape.width, shape.height, _size(data), shape.pages
-        stats[row] = Facts(width, height, size, link, pages)
+        stats[row] = Facts(width, height, size, link and not annexed, pages, annexed)
     return stats
 
 

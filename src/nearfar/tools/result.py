@@ -6,6 +6,8 @@ Nothing here moves or removes an image: a command that could is shown, for a per
 from __future__ import annotations
 
 import csv
+import io
+import json
 import os
 import re
 import shlex
@@ -17,6 +19,7 @@ from nearfar.atomic import replacing_all
 from nearfar.data.table import printable
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
+from nearfar.messages import raise_as_value_error
 from nearfar.pages.sheet import contact_sheet, thumbnails_for
 from nearfar.progress import Table, log
 
@@ -123,6 +126,27 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
             )
 
 
+def read_table(path: Path) -> Columns:
+    """Read what a tool found: the columns, as text, of the .csv that `write_table` wrote, or those
+    of a file with its --json output, as they are there.
+
+    Raises ValueError for what is neither, FileNotFoundError.
+    """
+    text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
+    with raise_as_value_error(f"{path} is no table that nearfar wrote"):
+        if text.lstrip().startswith("{"):
+            return {name: column for name, column in json.loads(text).items() if name != "read"}
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        names, columns = rows[0], zip(*rows[1:], strict=True)
+        cells = [[_without_quote(cell) for cell in column] for column in columns]
+        return dict(zip(names, cells or [[] for _ in names], strict=True))
+
+
+def _without_quote(cell: str) -> str:
+    """Return a cell without the ' before what a spreadsheet would take for a formula."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell[1:]) else cell
+
+
 def write_files(path: Path, files: Sequence[str]) -> None:
     """Write names of files, each with a zero byte behind it, as `xargs -0` and `tar --null` read
     them.
@@ -134,6 +158,11 @@ def tar_command(files: Path) -> str:
     """Return the command that packs the files of a list into an archive beside it."""
     archive = shlex.quote(str(files.with_suffix(".tar")))
     return f"tar -cf {archive} --null -T {shlex.quote(str(files))}"
+
+
+def link_command(table: Path) -> str:
+    """Return the command that makes hard links of the copies in a table of duplicates."""
+    return f"nearfar link {shlex.quote(str(table))}"
 
 
 def archive_and_delete_command(files: Path) -> str:

@@ -61,18 +61,20 @@ def duplicates(
         Columns "group" from 1; "kind": "first", "same file", "same pixels", "copy", "turned" or
         "mirrored" (perhaps turned, too), "stretched copy" of other proportions, "edited copy", or
         "first frame alone" of animations and documents of several pages, in a group of copies, else
-        "near-duplicate"; "kept": False for an image with the bytes of an image that is kept, unless
-        removing it could harm: "why" is then "shows nothing", "belongs to another file of that
-        name" (a mask, a second view, a text beside it), "in another class" or "in another split";
-        "name", "distance" to the first of the group, "width", "height", "bytes" and, for images in
-        files, "path". The first of a group has the most pixels, then the largest file, then the
-        shortest name. Groups of copies come first. An image that is kept can be in a group of near-
-        duplicates, too. Nothing is removed, and images with other bytes are for a person to look
-        at: no list for removal names them. With `edits` a column "edit" says how the first of the
-        group becomes an edited copy, as "turned by 12 degrees right, cropped to 71 %". With
-        `against`, a row for each image that the archive has, and the columns "archive_name",
-        "archive_width", "archive_height", "archive_bytes" and "archive_path" of its closest image
-        there, in place of "group".
+        "near-duplicate"; "of": the image that this refers to, which is the first of the group, or
+        for "same file" the one with these bytes, by its path or else its name, "" for the first
+        itself; "kept": False for an image with the bytes of an image that is kept, unless removing
+        it could harm: "why" is then "shows nothing", "belongs to another file of that name" (a
+        mask, a second view, a text beside it), "in another class" or "in another split"; "name",
+        "distance" to the first of the group, "width", "height", "bytes" and, for images in files,
+        "path". The first of a group has the most pixels, then the largest file, then lies in git-
+        annex, then has the shortest name. Groups of copies come first. An image that is kept can be
+        in a group of near-duplicates, too. Nothing is removed, and images with other bytes are for
+        a person to look at: no list for removal names them. With `edits` a column "edit" says how
+        the first of the group becomes an edited copy, as "turned by 12 degrees right, cropped to 71
+        %". With `against`, a row for each image that the archive has, and the columns
+        "archive_name", "archive_width", "archive_height", "archive_bytes" and "archive_path" of its
+        closest image there, in place of "group".
 
     Raises:
         ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` or

@@ -27,7 +27,8 @@ function collected(label, pairs) {
   const size = (i) => images[i].width * images[i].height;
   const letters = (i) => [...images[i].name].length;
   const larger = (i, j) => images[j].archived - images[i].archived || images[i].link - images[j].link
-    || size(j) - size(i) || images[j].bytes - images[i].bytes || letters(i) - letters(j) || i - j;
+    || size(j) - size(i) || images[j].bytes - images[i].bytes || images[j].annexed - images[i].annexed
+    || letters(i) - letters(j) || i - j;
   return [...groups.values()].filter((group) => group.length > 1).map((group) => group.sort(larger));
 }
 

@@ -27,10 +27,19 @@ from nearfar.neighbours import (
     image_stats,
     near_duplicate_threshold,
 )
+from nearfar.neighbours.duplicates import SAME_FILE
+from nearfar.neighbours.removal import NOTHING
 from nearfar.pages.sheet import thumbnails_for
 from nearfar.pages.template import render_page, script
 from nearfar.progress import log
-from nearfar.tools.result import FILES, Columns, Result, archive_and_delete_command
+from nearfar.tools.result import (
+    FILES,
+    TABLE,
+    Columns,
+    Result,
+    archive_and_delete_command,
+    link_command,
+)
 from nearfar.training.seeding import stream
 
 CHOSEN = "to-remove.list"  # saved from the page
@@ -155,11 +164,25 @@ class Duplicates(Result):
         return [*lines, "nothing was removed"]
 
     def after(self, path: Path) -> Sequence[str]:
-        """Return the command that archives and then removes what is the same file."""
-        if not self.files or self.photos.paths is None:
+        """Return the commands that act on what is the same file: one makes hard links, the other
+        archives and then removes.
+        """
+        if self.photos.paths is None:
             return ()
-        command = archive_and_delete_command(path.with_suffix(FILES))
-        return [f"to archive and then remove what is the same file, byte for byte: {command}"]
+        lines = []
+        rows = zip(self["kind"], self["why"], self["bytes"], strict=True)
+        sizes = [size for kind, why, size in rows if kind == KINDS[SAME_FILE] and why != NOTHING]
+        if sizes:
+            lines.append(
+                f"to make hard links of the {len(sizes)} that are the same file, which keeps every "
+                f"name and frees up to {_size(sum(sizes))}: {link_command(path.with_suffix(TABLE))}"
+            )
+        if self.files:
+            command = archive_and_delete_command(path.with_suffix(FILES))
+            lines.append(
+                f"to archive and then remove what is the same file, byte for byte: {command}"
+            )
+        return lines
 
     def piped(self) -> list[str]:
         """Return the files, or names, with the same bytes as one that is kept."""
@@ -228,6 +251,11 @@ class Duplicates(Result):
         return described
 
 
+def _size(count: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
 def _columns(photos: Embeddings, compared: Comparison, edits: bool) -> Columns:
     """Return a row for each image that repeats another one, or that an archive has."""
     archive, features = compared.archive, compared.features
@@ -247,8 +275,11 @@ def _columns(photos: Embeddings, compared: Comparison, edits: bool) -> Columns:
         }
 
     columns: Columns = {} if archive else {"group": [member.group for member in listed]}
+    columns["kind"] = [member.kind for member in listed]
+    if not archive:
+        places = photos.images.names if photos.paths is None else photos.paths
+        columns["of"] = [places[member.of] if member.of != member.row else "" for member in listed]
     columns |= {
-        "kind": [member.kind for member in listed],
         "kept": [member.kept for member in listed],
         "why": [member.why for member in listed],
         **({"edit": [member.edit for member in listed]} if edits else {}),

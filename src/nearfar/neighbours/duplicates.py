@@ -664,18 +664,8 @@ def group_members(
     git-annex, then has the shortest name: it is the one to keep.
     """
 
-    def order(row: int) -> tuple[bool, bool, int, int, bool, int, int]:
-        # a link that is kept might lead to a file that is removed
-        width, height, size, link, _, annexed = facts[row]
-        return (
-            row >= archive,
-            link,
-            -width * height,
-            -size,
-            not annexed,
-            len(names[row]),
-            row,
-        )  # "copy of a.jpg" after "a.jpg"
+    def order(row: int) -> tuple[int, ...]:
+        return _rank(facts[row], row >= archive, len(names[row]), row)
 
     same = {row: row for row in facts} | {
         link.second: link.first for link in links if link.kind == SAME_FILE
@@ -716,6 +706,13 @@ def group_members(
         rows = sorted({best.get(row, row) for row in group}, key=order)
         members += [Member(number, row, KINDS[NEAR_DUPLICATE], True, of=rows[0]) for row in rows]
     return members
+
+
+def _rank(known: Facts, is_new: bool, letters: int, row: int) -> tuple[int, ...]:
+    """Return what orders the images of a group, the one to keep first; see `group_members`."""
+    pixels = known.width * known.height
+    # a link that is kept might lead to a file that is removed; "copy of a.jpg" after "a.jpg"
+    return is_new, known.link, -pixels, -known.bytes, not known.annexed, letters, row
 
 
 def _closest_kinds(

@@ -64,8 +64,12 @@ from nearfar.networks import build_backbone
 from nearfar.pairs import fused
 from nearfar.training.capture import SWITCH, WARM_UP, TrainingStep
 from nearfar.training.environment import software
+from nearfar.training.loop import batches_from, sample_ahead, view_maker
 from nearfar.training.optimizers import build_optimizer, set_rates
 from nearfar.training.processes import this_process
+from nearfar.training.resident import ResidentImages, keep_resident
+from nearfar.training.settings import Settings
+from nearfar.training.views_ahead import ViewsAhead
 from nearfar.views import make_views, plan
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -302,25 +306,21 @@ class Training:
         self.model.train()
 
     def whole_step(self) -> Callable[[], None]:
-        case, take_step = (
-            self.case,
-            TrainingStep(self.process, self.model, self.optimizer, self.case.batch),
-        )
+        """Steps as the training loop takes them: its batches, its views, its step."""
+        case, process = self.case, self.process
         images, views = random_images(case, 4 * case.batch), plan("saclr-cifar", case.size, 3)
+        settings = Settings(image_size=case.size, batch_size=case.batch, seed=0)
+        take_step = TrainingStep(process, self.model, self.optimizer, case.batch)
         batches = Batches(images, case.batch, 0, pin=self.how.pinned.value)
-        generator = torch.Generator().manual_seed(0)
-        coming = (batch for epoch in range(10**9) for batch in batches.epoch(epoch))
+        ahead = sample_ahead(process, batches, images, views, settings)
+        resident = keep_resident(images, process.device)
+        coming = enumerate(batches_from(batches, 0, process.device, resident))
 
         def step() -> None:
-            pixels, index = (send(part, self.process.device) for part in next(coming))
+            number, (pixels, index) = next(coming)
             set_rates(self.optimizer, 0.01, 0.01)
-            take_step(
-                lambda rows: make_views(pixels[rows], views, generator, images.mean, images.std),
-                index,
-                0,
-                0.0,
-                1.0,
-            )
+            views_of = view_maker(process, pixels, images, views, settings, number, ahead)
+            take_step(views_of, index, number, 0.0, 1.0)
 
         return step
 
@@ -517,16 +517,32 @@ def views_and_batches(case: Case) -> Iterator[Beside]:
         moved, generator = pixels.to(place), torch.Generator().manual_seed(0)
         return lambda: make_views(moved, views, generator, half, half)
 
+    def of_sampling(place: torch.device) -> Callable[[], Any]:
+        rows, sizes = slice(0, case.batch), [(case.size, case.size)] * len(views)
+        ahead = ViewsAhead(
+            views, 0, case.batch, rows, sizes, place, is_cropped=False, pin=place.type != "cpu"
+        )
+        steps = itertools.count()
+        return lambda: ahead.take(next(steps))
+
     def of_batches(place: torch.device) -> Callable[[], Any]:
         batches = Batches(images, case.batch, 0, pin=setup_of(place, "32-true").pinned.value)
         coming = (part for epoch in range(10**9) for part in batches.epoch(epoch))
         return lambda: next(coming)[0].to(place, non_blocking=True)
 
+    def of_resident(place: torch.device) -> Callable[[], Any]:
+        batches, held = Batches(images, case.batch, 0), ResidentImages(images, place)
+        coming = (index for epoch in range(10**9) for index in batches.positions(epoch))
+        return lambda: held.take(send(next(coming), place))
+
     made = pixels.numel() * (1 + 4 * len(views.views))  # bytes read and written
     yield Beside(f"views {views.name}, {where}", case.batch, of_views, 1e3 * made / BANDWIDTH)
+    yield Beside(f"their parameters, sampled ahead, {where}", case.batch, of_sampling, 0.0)
     yield Beside(
         f"batches from memory, {where}", case.batch, of_batches, 1e3 * pixels.numel() / 63e9
     )
+    read_and_written = 2e3 * pixels.numel() / BANDWIDTH
+    yield Beside(f"batches of resident images, {where}", case.batch, of_resident, read_and_written)
 
 
 def all_beside(scale: Scale) -> Iterator[Beside]:

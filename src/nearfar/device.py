@@ -377,6 +377,13 @@ def seeded(device: torch.device | str, seed: int) -> Iterator[None]:
         yield
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Return the free bytes of a device's memory; None for the CPU and where it does not say."""
+    module = None if device.type == "cpu" else torch.get_device_module(device)
+    ask = getattr(module, "mem_get_info", None)
+    return None if ask is None else int(ask(device)[0])
+
+
 def synchronize() -> None:
     """Wait for the GPU, if there is one."""
     if count_gpus():

@@ -104,3 +104,15 @@ def test_errors_while_gathering_reach_the_loop(images, monkeypatch):
         for _ in Batches(images, 2, seed=0).epoch(0):
             seen += 1
     assert seen == 2 and threads() == []
+
+
+@pytest.mark.parametrize("rank, world_size, start", [(0, 1, 0), (1, 2, 2)])
+def test_positions_are_those_of_the_batches(images, rank, world_size, start):
+    """For images that lie elsewhere: the same steps, and the same work beside them."""
+    batches = Batches(images, 8, 3, rank, world_size)
+    seen = []
+    batches.beside = seen.append
+    gathered = [index.tolist() for _, index in batches.epoch(2, start)]
+    assert [index.tolist() for index in batches.positions(2, start)] == gathered
+    steps = list(range(2 * len(batches) + start, 3 * len(batches)))
+    assert seen == steps * 2

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from nearfar.views.sampling import BOX_NUMBERS, sample_boxes
 Range = tuple[float, float]
 Crop = tuple[int, Range, Range]
 Pixels = Shaped[Tensor, "batch channels size size"]
+Made = TypeVar("Made")
 
 
 def rank_rows(total: int, rank: int, world_size: int) -> slice:
@@ -104,20 +105,10 @@ class Batches:
 
         With crops one tensor for each view, uint8 or float in 0..1.
         """
-        order = torch.from_numpy(
-            np.random.default_rng([self.seed, epoch]).permutation(len(self.images))
-        )
-        steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)[
-            start:, self.own
-        ]
-        first = epoch * len(self) + start
         if self.dataset is None:
-            with contextlib.closing(
-                in_order(([numbered] for numbered in enumerate(steps, first)), self._gathered, 1)
-            ) as ahead:
-                for [batch] in ahead:
-                    yield batch
+            yield from self._ahead(epoch, start, self._gathered)
             return
+        steps = self._steps(epoch, start)
         for views, index, failed in loaded(self.dataset, epoch, steps, self.workers, self.pin):
             for row, why in failed.items():
                 name = self.images.names[row]
@@ -126,12 +117,36 @@ class Batches:
                 )
             yield views, index
 
-    def _gathered(
-        self, numbered: tuple[int, Int64[Tensor, " batch"]]
-    ) -> tuple[Pixels, Int64[Tensor, " batch"]]:
-        step, index = numbered
-        if self.beside is not None:
-            self.beside(step)
+    def positions(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " batch"]]:
+        """The positions of the images of every step from `start` on, for images that lie elsewhere
+        already.
+        """
+        return self._ahead(epoch, start, lambda index: index.pin_memory() if self.pin else index)
+
+    def _steps(self, epoch: int, start: int) -> Int64[Tensor, "steps own"]:
+        order = torch.from_numpy(
+            np.random.default_rng([self.seed, epoch]).permutation(len(self.images))
+        )
+        steps = order[: len(self) * self.batch_size].view(len(self), self.batch_size)
+        return steps[start:, self.own]
+
+    def _ahead(
+        self, epoch: int, start: int, make: Callable[[Int64[Tensor, " batch"]], Made]
+    ) -> Iterator[Made]:
+        """What a thread makes of the positions of every step, a few steps ahead."""
+
+        def made(numbered: tuple[int, Int64[Tensor, " batch"]]) -> Made:
+            step, index = numbered
+            if self.beside is not None:
+                self.beside(step)
+            return make(index)
+
+        steps = enumerate(self._steps(epoch, start), epoch * len(self) + start)
+        with contextlib.closing(in_order(([numbered] for numbered in steps), made, 1)) as ahead:
+            for [batch] in ahead:
+                yield batch
+
+    def _gathered(self, index: Int64[Tensor, " batch"]) -> tuple[Pixels, Int64[Tensor, " batch"]]:
         pixels = self.images.gather(index)
         return pixels.pin_memory() if self.pin else pixels, index
 

@@ -26,6 +26,7 @@ from nearfar.training.optimizers import GroupRules, build_optimizer, rate_factor
 from nearfar.training.processes import Process
 from nearfar.training.progress import StepBudget, TrainingProgress
 from nearfar.training.readout import saved_encoder
+from nearfar.training.resident import ResidentImages, keep_resident
 from nearfar.training.run_folder import OnMetrics
 from nearfar.training.seeding import derive_seed, stream
 from nearfar.training.settings import Settings
@@ -85,7 +86,8 @@ def fit(
     """
     folder, checkpoint = Path(settings.out), Path(settings.out) / run_folder.CHECKPOINT
     batches = _batches(process, images, plan, settings)
-    ahead = _views_ahead(process, batches, images, plan, settings)
+    ahead = sample_ahead(process, batches, images, plan, settings)
+    resident = keep_resident(images, process.device) if isinstance(images, Images) else None
     per_epoch = len(batches)
     pace = StepBudget(max(1, round(settings.epochs * per_epoch)), seconds, MOST_EPOCHS * per_epoch)
     warmup_steps = round(settings.warmup_epochs * per_epoch)
@@ -179,10 +181,10 @@ def fit(
             log_health(at_an_end=True)
         last_saved = since = time.perf_counter()
         waited, seen = 0.0, 0
-        coming = _batches_from(batches, step)
+        coming = batches_from(batches, step, process.device, resident)
         while step < pace.steps:
             waiting_since = time.perf_counter()
-            pixels, index = _sent(next(coming), process.device)
+            pixels, index = next(coming)
             waited += time.perf_counter() - waiting_since
 
             # The learning rate moves with every step, and so do the method's own scheduled numbers.
@@ -195,7 +197,7 @@ def fit(
             model.set_schedules(epoch, settings.epochs)
 
             model.train()
-            views_of = _view_maker(process, pixels, images, plan, settings, step, ahead)
+            views_of = view_maker(process, pixels, images, plan, settings, step, ahead)
             seed = derive_seed(settings.seed, "step", step)
             loss = take_step(views_of, index, seed, epoch, settings.epochs)
             step, seen = step + 1, seen + settings.batch_size
@@ -306,7 +308,7 @@ def _batches(
     )
 
 
-def _views_ahead(
+def sample_ahead(
     process: Process,
     batches: Batches | StreamBatches,
     images: Images | Stream,
@@ -353,21 +355,28 @@ def to_device(process: Process, model: Model, precision: Any, compiled: bool) ->
     return device_setup
 
 
-def _batches_from(batches: Batches | StreamBatches, step: int) -> Iterator[tuple[Pixels, Tensor]]:
+def batches_from(
+    batches: Batches | StreamBatches,
+    step: int,
+    device: torch.device,
+    resident: ResidentImages | None,
+) -> Iterator[tuple[Pixels, Tensor]]:
+    """Images and their positions, on the device, of every step from one on."""
     for epoch in count(step // len(batches)):
-        yield from batches.epoch(
-            epoch, start=step % len(batches) if epoch == step // len(batches) else 0
-        )
+        start = step % len(batches) if epoch == step // len(batches) else 0
+        if resident is not None and isinstance(batches, Batches):
+            for index in batches.positions(epoch, start):
+                there = send(index, device)
+                yield resident.take(there), there
+            continue
+        for pixels, index in batches.epoch(epoch, start):
+            if isinstance(pixels, list):
+                yield [send(view, device) for view in pixels], send(index, device)
+            else:
+                yield send(pixels, device), send(index, device)
 
 
-def _sent(batch: tuple[Pixels, Tensor], device: torch.device) -> tuple[Pixels, Tensor]:
-    pixels, index = batch
-    if isinstance(pixels, list):
-        return [send(view, device) for view in pixels], send(index, device)
-    return send(pixels, device), send(index, device)
-
-
-def _view_maker(
+def view_maker(
     process: Process,
     pixels: Pixels,
     images: Images | Stream,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from nearfar.views.view import Range, View, ViewPlan
@@ -27,6 +28,7 @@ _COLOUR = (
     BOX_NUMBERS + 17,
 )  # decide on jitter; on grayscale and a dropped channel
 _NEVER = 2.0  # above every probability
+_THREADS = 4  # that make uniform numbers of several batches, which takes half of the sampling
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,12 @@ def sample_views(
     A batch depends on its own generator alone, whatever is sampled along with it. sizes: height and
     width of the images that each view is cut from, or, if `is_cropped`, is already.
     """
-    tables = [uniform_table(plan, generator, total, rows) for generator in generators]
-    table = tables[0] if len(tables) == 1 else torch.cat(tables)
+    if len(generators) == 1:
+        table = uniform_table(plan, generators[0], total, rows)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            made = pool.map(lambda each: uniform_table(plan, each, total, rows), generators)
+            table = torch.cat(list(made))
     parameters = []
     for i, (view, (height, width)) in enumerate(zip(plan.views, sizes, strict=True)):
         of_view = sample_view(view, table[:, i], height, width)
@@ -163,20 +169,43 @@ def sample_boxes(
     """
     # many small operations, which NumPy does ten times faster than torch for a single image
     u = uniform.numpy()
-    rows = np.arange(len(u))
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, :_ATTEMPTS])
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = np.exp(low + (high - low) * u[:, _ATTEMPTS : 2 * _ATTEMPTS])
-    wide, tall = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
-    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
-    first, fitting = fits.argmax(1), fits.any(1)
-    nearest = min(max(width / height, ratio[0]), ratio[1])
-    wide = np.where(fitting, wide[rows, first], min(width, max(1, round(height * nearest))))
-    tall = np.where(fitting, tall[rows, first], min(height, max(1, round(width / nearest))))
+    bounds = height, width, scale, ratio
+    wide, tall, fits = _attempts(u[:, 0], u[:, _ATTEMPTS], *bounds)
+    lost = np.flatnonzero(~fits)
+    if lost.size:
+        again = u[lost]
+        wide_again, tall_again, fits = _attempts(
+            again[:, 1:_ATTEMPTS], again[:, _ATTEMPTS + 1 : 2 * _ATTEMPTS], *bounds
+        )
+        rows, first, fitting = np.arange(lost.size), fits.argmax(1), fits.any(1)
+        nearest = min(max(width / height, ratio[0]), ratio[1])
+        largest = min(width, max(1, round(height * nearest)))
+        wide[lost] = np.where(fitting, wide_again[rows, first], largest)
+        largest = min(height, max(1, round(width / nearest)))
+        tall[lost] = np.where(fitting, tall_again[rows, first], largest)
     down, right = u[:, 2 * _ATTEMPTS], u[:, 2 * _ATTEMPTS + 1]
-    top = np.where(fitting, np.floor(down * (height - tall + 1)), (height - tall) // 2)
-    left = np.where(fitting, np.floor(right * (width - wide + 1)), (width - wide) // 2)
+    top, left = np.floor(down * (height - tall + 1)), np.floor(right * (width - wide + 1))
+    if lost.size:
+        central = lost[~fitting]
+        top[central] = (height - tall[central]) // 2
+        left[central] = (width - wide[central]) // 2
     return torch.from_numpy(np.stack([top, left, tall, wide], 1).astype(np.int64))
+
+
+def _attempts(
+    area: Shaped[np.ndarray, ...],
+    aspect: Shaped[np.ndarray, ...],
+    height: int,
+    width: int,
+    scale: Range,
+    ratio: Range,
+) -> tuple[Shaped[np.ndarray, ...], Shaped[np.ndarray, ...], Bool[np.ndarray, ...]]:
+    """Return the width and height that uniform numbers ask for, and whether the image has them."""
+    pixels = height * width * (scale[0] + (scale[1] - scale[0]) * area)
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    wide_to_tall = np.exp(low + (high - low) * aspect)
+    wide, tall = np.rint(np.sqrt(pixels * wide_to_tall)), np.rint(np.sqrt(pixels / wide_to_tall))
+    return wide, tall, (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
 
 
 def sample_view(
@@ -186,11 +215,12 @@ def sample_view(
 
     Shifts are shares of the view's side. Probabilities are taken as `uniform < probability`.
     """
-    u = table[:, BOX_NUMBERS:].unbind(1)
+    columns = table[:, BOX_NUMBERS:].t().contiguous()
+    u = columns.unbind()
     jitter = u[8] < view.jitter
     reach = (view.brightness, view.contrast, view.saturation)
     factors = [_between(u[9 + i], (max(0.0, 1 - x), 1 + x)) for i, x in enumerate(reach)]
-    keys = torch.stack(u[13:17], 1)
+    keys = columns[13:17].t()
     shear = (_around(u[6], view.shear), _around(u[7], view.shear))
     shift = (_around(u[3], view.translate), _around(u[4], view.translate))
     motion = torch.stack(

@@ -133,7 +133,7 @@ class Batches:
     def _ahead(
         self, epoch: int, start: int, make: Callable[[Int64[Tensor, " batch"]], Made]
     ) -> Iterator[Made]:
-        """What a thread makes of the positions of every step, a few steps ahead."""
+        """Yield what a thread makes of the positions of every step, a few steps ahead."""
 
         def made(numbered: tuple[int, Int64[Tensor, " batch"]]) -> Made:
             step, index = numbered

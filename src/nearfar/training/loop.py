@@ -366,8 +366,8 @@ def batches_from(
         start = step % len(batches) if epoch == step // len(batches) else 0
         if resident is not None and isinstance(batches, Batches):
             for index in batches.positions(epoch, start):
-                there = send(index, device)
-                yield resident.take(there), there
+                sent = send(index, device)
+                yield resident.take(sent), sent
             continue
         for pixels, index in batches.epoch(epoch, start):
             if isinstance(pixels, list):

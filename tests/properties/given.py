@@ -8,9 +8,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.pictures import encoded
+
+FEW = settings(max_examples=8 if settings.default.derandomize else settings.default.max_examples)
+"""For properties that take a tenth of a second or more for each example."""
 
 IMAGE_ENDINGS = (".png", ".PNG", ".jpg", ".tif", ".v2.png", ".jpg_large", "")
 _USUAL = (

@@ -4,14 +4,12 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nearfar
 from tests.pictures import encoded
-from tests.properties.given import folder_of
-
-FEW = settings(max_examples=8 if settings.default.derandomize else settings.default.max_examples)
+from tests.properties.given import FEW, folder_of
 
 
 @FEW

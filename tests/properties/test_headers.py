@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import struct
+import zlib
 from datetime import datetime
 
 import numpy as np
@@ -14,8 +16,8 @@ from PIL import Image
 from PIL.ExifTags import GPS, IFD, Base
 
 from nearfar.data import open_images
-from tests.pictures import encoded, write_dicom
-from tests.properties.given import folder_of
+from tests.pictures import encoded, png16, write_dicom
+from tests.properties.given import FEW, folder_of
 
 TURNED = {  # EXIF 2.3, 4.6.4: where the 0th row and column are
     1: lambda image: image,
@@ -58,6 +60,87 @@ def test_an_image_is_upright_by_its_orientation(image, orientation, form):
     side = min(image.shape[:2])
     _, pixels = read({f"a.{form.lower()}": content}, image_size=side, channels=image.shape[-1])
     assert np.array_equal(pixels[0].transpose(1, 2, 0), square(image))
+
+
+def png_with_exif(stored, orientation, behind):
+    """A PNG of 16 bits with its orientation, before its pixels or behind them."""
+    exif = Image.Exif()
+    exif[Base.Orientation] = orientation
+    notes = exif.tobytes().removeprefix(b"Exif\0\0")
+    chunk = struct.pack(">I", len(notes)) + b"eXIf" + notes
+    chunk += struct.pack(">I", zlib.crc32(b"eXIf" + notes))
+    content = png16(stored[..., 0] if stored.shape[-1] == 1 else stored)
+    place = len(content) - 12 if behind else 33
+    return content[:place] + chunk + content[place:]
+
+
+def tiff_with_tag(stored, orientation, planar):
+    file = io.BytesIO()
+    gray = stored.shape[-1] == 1
+    tifffile.imwrite(
+        file,
+        stored[..., 0] if gray else stored.transpose(2, 0, 1) if planar else stored,
+        photometric="minisblack",
+        planarconfig=None if gray else "separate" if planar else "contig",
+        extratags=[(Base.Orientation, 3, 1, orientation, True)],
+        metadata=None,
+    )
+    return file.getvalue()
+
+
+@given(
+    st.sampled_from([("PNG", n) for n in (1, 2, 3, 4)] + [("TIFF", n) for n in (1, 2, 3, 5)]),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from(sorted(TURNED)),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_an_image_of_sixteen_bits_is_upright_by_its_orientation(kind, sides, orientation, other, n):
+    (form, samples), side = kind, min(sides)
+    image = np.random.default_rng(n).integers(0, 65536, (*sides, samples), dtype=np.uint16)
+    channels = samples
+    if form == "PNG" and samples in (2, 4):
+        image[..., -1] = 65535  # alpha
+        channels = samples - 1
+    stored = np.ascontiguousarray(TURNED[orientation](image))
+    made = png_with_exif if form == "PNG" else tiff_with_tag
+    files = {f"a.{form.lower()}": made(stored, orientation, other)}
+    images, pixels = read(files, image_size=side, channels=channels, value_range=(0, 65535))
+    assert (images.table["height"][0].as_py(), images.table["width"][0].as_py()) == sides
+    assert np.array_equal(pixels[0].transpose(1, 2, 0), square(image)[..., :channels])
+
+
+ENTRIES = {  # bits of a palette's entries, and the type in which they are stored
+    "8 bits": (8, np.uint8),
+    "8 bits in 16": (8, np.uint16),
+    "16 bits": (16, np.uint16),
+}
+
+
+@FEW
+@given(st.integers(1, 256), st.sampled_from(sorted(ENTRIES)), st.integers(0, 9), st.integers(0, 99))
+@example(3, "8 bits", 0, 0)
+@example(4, "8 bits in 16", 0, 0)
+def test_a_dicom_in_a_palette_has_the_colours_of_its_palette(count, kind, start, seed):
+    """Numbers below the first that is mapped, and above the last, have the colours of those."""
+    (bits, stored), drawn = ENTRIES[kind], np.random.default_rng(seed)
+    numbers = drawn.integers(0, 256, (6, 6), dtype=np.uint8)
+    colours = drawn.integers(0, 2**bits, (count, 3)).astype(stored)
+    tables = {}
+    for channel, name in enumerate(("Red", "Green", "Blue")):
+        tables[f"{name}PaletteColorLookupTableDescriptor"] = [count, start, bits]
+        content = colours[:, channel].tobytes()
+        tables[f"{name}PaletteColorLookupTableData"] = content + b"\0" * (len(content) % 2)
+    header = dict(BitsAllocated=8, BitsStored=8, HighBit=7)
+    with folder_of({}) as folder:
+        path = folder / "a.dcm"
+        write_dicom(path, numbers, PhotometricInterpretation="PALETTE COLOR", **header, **tables)
+        wide = {} if bits == 8 else {"value_range": (0, 65535)}
+        images = open_images(folder, image_size=6, **wide)
+        pixels = images.pixels[0].numpy().transpose(1, 2, 0)
+    assert images.channels == 3
+    mapped = np.clip(numbers.astype(int) - start, 0, count - 1)
+    assert np.array_equal(pixels, colours[mapped])
 
 
 @given(

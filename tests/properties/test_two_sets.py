@@ -8,18 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 import nearfar
-from tests.properties.given import folder_of, numbered_png
+from tests.properties.given import FEW, folder_of, numbered_png
 
 SETS = ("one", "two")
 CLASSES = st.sampled_from(["ant", "bee", "__cat__", "é"])
 NAMES = st.sampled_from(["a", "b", "scan.1", "scan.2", "x y", "Ä"])
 DAMAGED = st.sampled_from([b"", numbered_png(1)[:40]])
-FEW = settings(max_examples=8 if settings.default.derandomize else settings.default.max_examples)
 
 
 @st.composite

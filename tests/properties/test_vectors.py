@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 import nearfar
 from nearfar.data.labels import NO_NUMBER, whole_number
 from nearfar.evaluation import find_vectors
-from tests.properties.given import folder_of, numbered_png
+from tests.properties.given import FEW, folder_of, numbered_png, numbers_of
 
 FINITE = st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False)
 TEXT = st.text(
@@ -173,6 +173,45 @@ def test_vectors_belong_to_the_images_that_they_name(column, order, with_folder)
         numbers = both.images.pixels[:, 0, 0, 0].tolist()
         assert sorted(numbers) == list(range(5))
         assert both.features.argmax(1).tolist() == numbers
+
+
+BOXES = st.sampled_from(["bbox", "boxes", "face_landmarks", "keypoints", "object bbox", "Position"])
+FEATURES = st.sampled_from(["embedding", "features", "clip", "dinov2", "vector"])
+
+
+@FEW
+@given(
+    st.lists(BOXES, max_size=3, unique=True),
+    FEATURES,
+    st.sampled_from(["images", "vectors", "paths"]),
+    st.permutations(range(6)),
+    st.booleans(),
+)
+def test_lists_of_floats_beside_images_and_lists_of_boxes_are_no_vectors(
+    boxes, vectors, kind, order, with_vectors
+):
+    """Of images the pixels are used, of paths the files, whatever stands beside them."""
+    count = 4
+    files = {f"{n}.png": numbered_png(n) for n in range(count)}
+    numbers = np.random.default_rng(0).random((count, 12)).astype(np.float32)
+    columns = {
+        name: pa.array(numbers[:, 2 * n : 2 * n + 4].tolist(), pa.list_(pa.float32()))
+        for n, name in enumerate(boxes)
+    }
+    columns["name" if kind == "vectors" else "path"] = pa.array(list(files))
+    if kind == "images":
+        columns["image"] = pa.array(list(files.values()))
+    if kind == "vectors" or (kind == "images" and with_vectors):
+        columns[vectors] = pa.array(numbers.tolist(), pa.list_(pa.float32()))
+    names = [list(columns)[n] for n in order if n < len(columns)]
+    with folder_of(files) as folder:
+        pq.write_table(pa.table({name: columns[name] for name in names}), folder / "t.parquet")
+        found = find_vectors(folder / "t.parquet")
+        if kind == "vectors":
+            assert np.array_equal(found.features.numpy(), numbers) and found.names == list(files)
+            return
+        assert found is None
+        assert numbers_of(nearfar.embed(folder / "t.parquet").images) == list(range(count))
 
 
 def test_a_feature_that_is_never_active_leaves_the_csv_one_of_vectors(tmp_path):

@@ -319,12 +319,12 @@ def _dicom(data: bytes | str) -> Encoded:
     must_be_small(width, height, samples)
 
     def read(frame: int | None = 0) -> Planes:
-        from pydicom.pixels import apply_color_lut, pixel_array
+        from pydicom.pixels import pixel_array
 
         whole = pydicom.dcmread(opened(data))
         numbers = pixel_array(whole, index=frame)  # colour comes as red, green and blue
         if in_palette:
-            numbers = apply_color_lut(numbers, whole)[..., :3]  # without its alpha, if it has one
+            numbers = _in_colours(numbers, whole)
         if samples > 1:
             numbers = np.moveaxis(numbers, -1, -3)
         numbers = numbers.reshape(-1, height, width)
@@ -348,6 +348,23 @@ def _dicom(data: bytes | str) -> Encoded:
         wide = int(header.RedPaletteColorLookupTableDescriptor[2]) > 8
     known = Header(height, width, samples, 16 if wide else 8, pages=frames)
     return _in_numbers(known, read, "never", read_frames)
+
+
+def _in_colours(numbers: np.ndarray, dataset: Any) -> np.ndarray:
+    """Replace numbers in the palette of a DICOM file by their red, green and blue.
+
+    Entries of 8 bits may have 16 bits each, of which the high ones are 0, or an odd number of
+    them a byte behind that makes it even (PS3.3 C.7.6.3.1.5 and PS3.5 7.1).
+    """
+    from pydicom.pixels import apply_color_lut
+
+    count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
+    for colour in ("Red", "Green", "Blue", "Alpha"):
+        name = f"{colour}PaletteColorLookupTableData"
+        if bits == 8 and count > 1 and len(entries := dataset.get(name) or b"") == count + 1:
+            setattr(dataset, name, entries[:count])
+    colours = apply_color_lut(numbers, dataset)[..., :3]  # without its alpha, if it has one
+    return colours.astype(np.uint8) if bits == 8 else colours
 
 
 def _rescale(header: Any) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nearfar.data import list_splits, open_images, scan
 from nearfar.data.table import printable
-from tests.properties.given import folder_of, numbered_png, numbers_of, trees
+from tests.properties.given import NAMES, folder_of, numbered_png, numbers_of, trees
 
 
 def hidden(path):
@@ -77,6 +77,26 @@ def test_splits_share_no_image_and_lose_none(paths):
         assert len(set(read)) == len(read)
         assert len(read) + len(others) == len(visible)
         assert len(scan(folder, split="all")) == len(visible)
+
+
+TRAIN = st.sampled_from(["train", "Train", "training", "train_images", "train2017"])
+OTHER = st.sampled_from(["test", "Testing", "val", "validation", "dev", "val2017"])
+
+
+@given(TRAIN, OTHER, st.lists(NAMES, max_size=5, unique=True), st.booleans(), st.booleans())
+def test_stray_files_are_in_no_split_and_change_none(train, other, strays, beside, in_classes):
+    """At the root, and in one folder beside those of the splits."""
+    classes = ["ant/", "bee/"] if in_classes else ["a", "b"]
+    own = [f"{split}/{name}{n}.png" for split in (train, other) for name in classes for n in (0, 1)]
+    paths = own + [f"{name}.png" for name in strays] + ["extra/0.png"] * beside
+    with folder_of({path: numbered_png(n) for n, path in enumerate(paths)}) as folder:
+        assert len(list_splits(folder)) == 2
+        for split, first in ((None, 0), ("train", 0), (list_splits(folder)[1], 4)):
+            images = open_images(folder, split=split)
+            assert sorted(numbers_of(images)) == list(range(first, first + 4))
+            left = {printable(path) for path in paths[8:] if not hidden(path)}
+            assert {name for name, _ in images.skipped} == left
+            assert all("in none of the splits" in why for _, why in images.skipped)
 
 
 @given(trees())

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import nearfar
+from nearfar.data import open_images
 from nearfar.data.labels import NO_NUMBER, whole_number
 from nearfar.evaluation import find_vectors
-from tests.properties.given import FEW, folder_of, numbered_png, numbers_of
+from tests.properties.given import folder_of, numbered_png, numbers_of
 
 FINITE = st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False)
 TEXT = st.text(
@@ -179,7 +180,6 @@ BOXES = st.sampled_from(["bbox", "boxes", "face_landmarks", "keypoints", "object
 FEATURES = st.sampled_from(["embedding", "features", "clip", "dinov2", "vector"])
 
 
-@FEW
 @given(
     st.lists(BOXES, max_size=3, unique=True),
     FEATURES,
@@ -211,7 +211,7 @@ def test_lists_of_floats_beside_images_and_lists_of_boxes_are_no_vectors(
             assert np.array_equal(found.features.numpy(), numbers) and found.names == list(files)
             return
         assert found is None
-        assert numbers_of(nearfar.embed(folder / "t.parquet").images) == list(range(count))
+        assert numbers_of(open_images(folder / "t.parquet")) == list(range(count))
 
 
 def test_a_feature_that_is_never_active_leaves_the_csv_one_of_vectors(tmp_path):

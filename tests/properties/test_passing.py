@@ -1,4 +1,4 @@
-"""What the machine could not read once is read the next time: no such error is stored as damage."""
+"""Errors of the machine: an image that could not be read once is read the next time."""
 
 import builtins
 import errno

@@ -206,11 +206,11 @@ def test_lists_of_floats_beside_images_and_lists_of_boxes_are_no_vectors(
     names = [list(columns)[n] for n in order if n < len(columns)]
     with folder_of(files) as folder:
         pq.write_table(pa.table({name: columns[name] for name in names}), folder / "t.parquet")
-        found = find_vectors(folder / "t.parquet")
+        held = find_vectors(folder / "t.parquet")
         if kind == "vectors":
-            assert np.array_equal(found.features.numpy(), numbers) and found.names == list(files)
+            assert np.array_equal(held.features.numpy(), numbers) and held.names == list(files)
             return
-        assert found is None
+        assert held is None
         assert numbers_of(open_images(folder / "t.parquet")) == list(range(count))
 
 

@@ -1,4 +1,4 @@
-"""What all verbs share: each counts what it left out, takes the labels of the column that is asked
+"""Rules of all verbs: each counts what it left out, takes the labels of the column that is asked
 for, and knows an image by whatever path leads to it.
 """
 
@@ -117,12 +117,12 @@ def test_every_verb_has_the_labels_of_the_column_that_is_named(verb, column, ord
     )
     with inside(IMAGES | {"metadata.csv": table}) as folder:
         by_table = by_table or column is None
-        found = classes_by(verb, folder / "metadata.csv" if by_table else folder, column)
+        labels = classes_by(verb, folder / "metadata.csv" if by_table else folder, column)
     expected = {name: rows[name][column or "label"] for name in rows}
     if verb == "evaluate":
-        assert found == len({*expected.values()})
+        assert labels == len({*expected.values()})
     else:
-        assert found == (Counter(expected.values()) if verb == "check" else expected)
+        assert labels == (Counter(expected.values()) if verb == "check" else expected)
 
 
 @FEW
@@ -189,8 +189,8 @@ WAYS += ["link to the file", "link to a link"]
 def test_a_query_is_itself_by_whatever_path_it_comes(way, number, linked, as_text):
     """And so are images to start from, which are not chosen again."""
     files = {f"own/{name}": content for name, content in list(IMAGES.items())[:4]}
-    there = {f"{n}.png": IMAGES[f"{n}.png"] for n in range(4, COUNT)}
-    with inside(files) as top, folder_of(there) as other:
+    others = {f"{n}.png": IMAGES[f"{n}.png"] for n in range(4, COUNT)}
+    with inside(files) as top, folder_of(others) as other:
         (top / "linked").symlink_to(other)
         name = f"own/{number}.png" if number < 4 else f"linked/{number}.png"
         path = leading_to(way, top / name, top)

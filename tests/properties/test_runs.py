@@ -2,15 +2,19 @@
 is wrong.
 """
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nearfar
+from nearfar.pages.report import write_report
+from tests.torture.test_hostile_runs import is_safe
 
 FILES = (
     "config.yaml",
@@ -90,3 +94,60 @@ def test_a_damaged_run_gives_what_it_gave_or_says_what_is_wrong(data, whole, tmp
         except OURS as error:
             assert str(error) and "\n" not in str(error)
     shutil.rmtree(folder)
+
+
+PIECES = ["<script>", "</script>", "</style>", "<img src=x onerror=", "'", '"', "&", "&lt;", "-->"]
+PIECES += ["<!--", "<", ">", "]]>", "{{", "{%", "javascript:", "\u2028", "\n", "x", " ", "\\"]
+MARKUP = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join)
+OF_A_REPORT = ["config.yaml", "metrics.jsonl", "results.json", "neighbours.json"]
+OF_A_REPORT += ["environment.json", "views.json", "skipped.txt"]
+
+
+def places_in(value, above=()):
+    """The paths to all values and names of a nested value; those of names end in None."""
+    yield above
+    inner = value.items() if isinstance(value, dict) else ()
+    inner = enumerate(value[:3]) if isinstance(value, list) else inner
+    for key, part in inner:
+        yield from places_in(part, (*above, key))
+        if isinstance(value, dict):
+            yield (*above, key, None)
+
+
+def with_text(value, place, text):
+    """A copy of a nested value with a text at a place."""
+    if not place:
+        return text
+    key, *rest = place
+    if rest == [None]:
+        return {(text if name == key else name): part for name, part in value.items()}
+    inner = list(value) if isinstance(value, list) else dict(value)
+    inner[key] = with_text(value[key], rest, text)
+    return inner
+
+
+@given(name=st.sampled_from(OF_A_REPORT), text=MARKUP, data=st.data())
+def test_texts_in_a_run_folder_stay_texts_in_its_report(name, text, data, whole):
+    """In any value or name of its files: no tag, handler or address of theirs is in the page."""
+    path = whole.path / name
+    before = path.read_text(encoding="utf-8") if path.is_file() else None
+    lines = [json.loads(line) for line in before.splitlines()] if name == "metrics.jsonl" else []
+    read = yaml.safe_load if name.endswith(".yaml") else json.loads
+    known = lines or (before and read(before)) if name != "skipped.txt" else None
+    place = data.draw(st.sampled_from(sorted(set(places_in(known)), key=repr)))
+    changed = with_text(known, place, text)
+    try:
+        if name == "skipped.txt":
+            path.write_text(f"{text}\t{text}\n", encoding="utf-8")
+        elif name == "metrics.jsonl" and isinstance(changed, list):
+            path.write_text("".join(f"{json.dumps(line)}\n" for line in changed), encoding="utf-8")
+        elif name.endswith(".yaml"):
+            path.write_text(yaml.safe_dump(changed), encoding="utf-8")
+        else:
+            path.write_text(json.dumps(changed), encoding="utf-8")
+        is_safe(write_report(whole.path).read_text(encoding="utf-8"))
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_text(before, encoding="utf-8")

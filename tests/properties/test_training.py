@@ -24,7 +24,8 @@ from tests.steps import at_step, same_runs
 QUICK = dict(
     epochs=1, batch_size=16, held_out=16, encoder="tiny", precision="32-true", compile=False
 )
-VERY_FEW = settings(FEW, max_examples=2 if settings.default.derandomize else FEW.max_examples)
+ONE = settings(FEW, max_examples=1 if settings.default.derandomize else FEW.max_examples)
+"""For properties that train twice, or for many steps: others by `make properties`."""
 USES = {
     **{
         verb: lambda verb=verb, **options: getattr(nearfar, verb)("t.csv", **options)
@@ -81,7 +82,7 @@ def computing_with(threads):
         torch.set_num_threads(before)
 
 
-@VERY_FEW
+@ONE
 @given(
     threads=st.integers(1, 2),
     around=st.permutations([1, 2]),
@@ -108,7 +109,7 @@ def test_a_run_has_the_same_bits_whatever_threads_and_workers_are_around(
         same_runs(*runs)
 
 
-@VERY_FEW
+@ONE
 @given(
     each=st.floats(1, 3),
     log_every=st.sampled_from([1, 7, 1000, 10**6]),

@@ -126,6 +126,20 @@ class WhereCompiled(Plain):
         return 1.01 * value if torch.compiler.is_compiling() else value
 
 
+class Moving(Plain):
+    """Divides by its average before the step, which a compiler computes anew when it has moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, z1, z2):
+        before, similar = self.mean.log1p(), (z1 * z2).sum(1).sigmoid()
+        with torch.no_grad():
+            self.mean.copy_((0.5 * before + similar).mean())
+        return (similar / before).mean()
+
+
 WRONG = {
     "reference": (SimCLR(0.3), r"step 1: the value is \S+ instead of \S+"),
     "gradcheck": (Rounded(), r"along its own direction the gradient is \S+ and the slope"),
@@ -146,6 +160,12 @@ WRONG = {
     "unequal_parts": (SimCLR(), r"after 3 steps on rank 0 the weight 0.weight is off by"),
     "compiled": (WhereCompiled(), r"step 1: a value is"),
 }
+
+
+@pytest.mark.slow
+def test_a_state_that_the_compiler_reads_after_it_moved_is_found():
+    report = check_loss(Moving(), skip=only("compiled"))
+    assert [*report.failures] == ["compiled"], report
 
 
 def only(check):

@@ -56,6 +56,7 @@ def settings(texts):
     }
     drawn["recipe"] = st.sampled_from(["small", "cifar"])
     method = st.just({"method": "simclr"})  # whose hyperparameters the parser knows
+    drawn |= {"temperature": st.floats(0.01, 1), "large_views": st.integers(2, 4)}
     some = st.fixed_dictionaries({}, optional={k: v for k, v in drawn.items() if k != "method"})
     return st.tuples(some, method).map(lambda both: both[0] | both[1])
 
@@ -101,3 +102,23 @@ def test_options_of_the_command_line_arrive_as_they_are(given_settings):
     words = [*([] if data is None else [data]), *to_argv(given_settings)]
     expected = Settings.of(**given_settings, **({} if data is None else {"data": data}))
     assert parsed(words) == expected
+
+
+@given(st.integers(2, 9), st.integers(1, 12))
+@example(9, 9)
+def test_aliases_that_stand_for_more_than_a_file_holds_are_refused(width, depth):
+    """Each name stands for the one before it so many times, down to a word."""
+    names = [
+        "&a0 x",
+        *(f"&a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, depth + 1)),
+    ]
+    text = "".join(f"{key}: {value}\n" for key, value in zip("abcdefghijklm", names, strict=False))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(text)
+        try:
+            read_yaml(path)
+        except ValueError as error:
+            assert width**depth > 1000 and "\n" not in str(error)
+        else:
+            assert width**depth < 10**6

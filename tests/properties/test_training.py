@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import nearfar
@@ -139,17 +139,19 @@ def test_a_run_keeps_to_its_minutes_however_rarely_it_logs(each, log_every, minu
 @FEW
 @given(
     st.sampled_from([2, 3, 4, 5, 7, 8, 14, 16]),
-    st.integers(24, 300),
+    st.integers(28, 40) | st.integers(24, 300),
     st.integers(16, 300),
     st.none() | st.integers(1, 9),
-    st.booleans(),
+    st.sampled_from(["small", "cifar"]),
 )
-def test_sizes_that_are_chosen_are_multiples_of_the_patch(patch, side, wanted, epochs, small):
+@example(7, 32, 32, 5, "small")
+@example(16, 200, 200, None, "small")
+def test_sizes_that_are_chosen_are_multiples_of_the_patch(patch, side, wanted, epochs, recipe):
     """Of images and of crops, at every size of the data, with a time to fill or without."""
     encoder = f"vit_tiny_patch16_224(patch_size={patch}, depth=1, embed_dim=24, num_heads=2)"
     size = fitting_size(encoder, min(wanted, side), side)
     assert size <= side and size % patch == 0
-    given_settings = Settings("photos", encoder=encoder, epochs=epochs)
+    given_settings = Settings("photos", encoder=encoder, epochs=epochs, recipe=recipe)
     for candidate in model_candidates(given_settings, side):
         assert candidate.image_size <= side and candidate.crop_size <= candidate.image_size
         assert candidate.image_size % patch == candidate.crop_size % patch == 0

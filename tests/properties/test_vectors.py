@@ -1,13 +1,16 @@
 """Vectors in files, there and back: names, labels and numbers stay with their rows."""
 
+import io
 import tempfile
+import tracemalloc
 import unicodedata
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -227,3 +230,31 @@ def test_pixels_in_a_table_are_no_vectors(tmp_path):
     header = ",".join(["path", *(f"x{n}" for n in range(9))])
     (tmp_path / "v.csv").write_text("\n".join([header, *rows]))
     assert find_vectors(tmp_path / "v.csv") is None
+
+
+@given(
+    st.lists(st.integers(1, 10**6), min_size=1, max_size=3),
+    st.sampled_from(["<f4", "<f8", "<i8", "|u1", "<U9"]),
+    st.sampled_from(["embedding", "name", "label"]),
+    st.integers(0, 200),
+)
+@example([10**6, 10**4], "<f4", "embedding", 64)
+def test_an_array_that_claims_more_than_the_file_holds_takes_no_memory(shape, kind, key, held):
+    header = {"descr": kind, "fortran_order": False, "shape": tuple(shape)}
+    claiming = io.BytesIO()
+    np.lib.format.write_array_header_1_0(claiming, header)
+    arrays_in_it = {"embedding": np.ones((4, 8), np.float32), "name": np.array(list("abcd"))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "v.npz")
+        np.savez(path, **{name: array for name, array in arrays_in_it.items() if name != key})
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr(f"{key}.npy", claiming.getvalue() + bytes(held))
+        tracemalloc.start()
+        try:
+            find_vectors(path)
+        except ValueError as error:
+            assert len(str(error).splitlines()) == 1
+        finally:
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert most < 16 * 2**20

@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearfar.data import list_splits, open_images, scan
@@ -100,6 +100,7 @@ def test_stray_files_are_in_no_split_and_change_none(train, other, strays, besid
 
 
 @given(trees())
+@example(["e\u0301/a.png", "é/b.png", "x/c.png"])
 def test_labels_are_the_class_folders(paths):
     with folder_of({path: numbered_png(n) for n, path in enumerate(paths)}) as folder:
         images = opened(folder, paths, split="all")

@@ -28,7 +28,7 @@ VERBS = {
     "cluster": {"clusters": 2},
     "duplicates": {},
     "embed": {},
-    "evaluate": {"protocol": ["knn_1"], "baselines": False},
+    "evaluate": {"protocol": ["knn_1"], "baselines": False, "test_share": 0.5},
     "map": {"epochs": 1},
     "search": {"images": "0.png", "k": 1},
     "select": {"n": 2},
@@ -64,13 +64,15 @@ BESIDE = {"notes.txt": b"x", "labels.json": b"{}", "Thumbs.db": b"", ".hidden.pn
 )
 def test_every_verb_counts_what_was_left_out(caplog, verb, left_out, beside):
     files = IMAGES | {name: (LEFT_OUT | BESIDE)[name] for name in (*left_out, *beside)}
+    options = VERBS[verb]
     if verb == "evaluate":
-        table = written([(name, str(n % 2)) for n, name in enumerate(IMAGES)], ["path", "label"])
-        files["metadata.csv"] = table
+        rows = [(name, str(n % 2)) for n, name in enumerate(IMAGES)]
+        files["metadata.csv"] = written(rows, ["file_name", "label"])
+        options = options | {"label_column": "label"}
     caplog.set_level("INFO", "nearfar")
     with inside(files):
         caplog.clear()
-        made = getattr(nearfar, verb)("photos", **VERBS[verb])
+        made = getattr(nearfar, verb)("photos", **options)
     if verb == "embed":
         assert sorted(name for name, _ in made.images.skipped) == sorted(left_out)
     lines = [line for line in caplog.messages if re.match(r".*\d+ images? read", line)]

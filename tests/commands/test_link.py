@@ -293,6 +293,23 @@ def test_files_of_two_file_systems_stay(two):
     assert refused(*two, Mounted()) == OTHER_SYSTEM
 
 
+def test_copies_that_cannot_be_links_to_the_kept_file_are_links_to_each_other(tmp_path, capsys):
+    files = [tmp_path / name for name in ("kept", "private", "private too", "another")]
+    for path in files:
+        path.write_bytes(b"bytes of an image")
+    for path in files[1:3]:
+        path.chmod(0o600)
+    rows = {"path": [str(path) for path in files[1:]], "of": [str(files[0])] * 3}
+    table = tmp_path / "found.csv"
+    write_table(table, {**rows, "kind": ["same file"] * 3, "why": [""] * 3})
+    for linked in ([files[2], files[3]], []):
+        result = linked_by(capsys, table)
+        assert result["linked"] == list(map(str, linked))
+        assert result["left"] == {str(files[1]): OTHER_RIGHTS}
+        assert result["already"] == 2 - len(linked)
+    assert inode(files[0]) == inode(files[3]) != inode(files[1]) == inode(files[2])
+
+
 @pytest.mark.parametrize("name", ["copy.jpg", "kept.jpg"])
 def test_what_another_program_writes_meanwhile_stays(name, two):
     kept, copy = two

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -50,7 +50,8 @@ def link_copies(table: str | Path) -> dict[str, Any]:
     a hard link to it in one step, so that every name leads to the same bytes before and after,
     however it is interrupted. Copies in other folders, classes and splits are linked too, since no
     name is lost. Two linked names are one file: they have one time of modification, that of the
-    kept file, and whoever writes into one in place changes both. Left as they are: files on other
+    kept file, and whoever writes into one in place changes both. Copies on another file system, or
+    with other permissions, are linked to the first of these. Left as they are: files on other
     file systems, with other permissions, owner or extended attributes, images that show nothing
     (empty masks, to be drawn on), symbolic links, and the files of git-annex.
 
@@ -68,14 +69,18 @@ def link_copies(table: str | Path) -> dict[str, Any]:
     """
     pairs, left = _pairs(Path(table))
     linked, freed, already, shared = list[str](), 0, 0, 0
+    further: dict[str, list[str]] = {}  # copies beside a kept file, which others can be linked to
     for copy, kept in tracked(pairs, "linking copies"):
+        beside = further.setdefault(kept, [])
         try:
-            size = link_copy(copy, kept)
+            size = _link_to_first(copy, [kept, *beside])
         except NotLinked as reason:
             if str(reason) == ALREADY:
                 already += 1
             else:
                 left[copy] = str(reason)
+            if str(reason) in (OTHER_SYSTEM, OTHER_RIGHTS):
+                beside.append(copy)
             continue
         linked.append(copy)
         shared += size is None
@@ -123,6 +128,21 @@ def _pairs(table: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
     same = [(path, of, why) for path, of, kind, why in rows if kind == SAME]
     left = {path: BLANK for path, _, why in same if why == NOTHING}
     return [(path, of) for path, of, why in same if why != NOTHING], left
+
+
+def _link_to_first(copy: str, places: Sequence[str]) -> int | None:
+    """Link a copy to the first of several files that lies on its file system and has its
+    permissions; returns and raises as `link_copy` does, and the reason for the first file.
+    """
+    reasons = []
+    for place in places:
+        try:
+            return link_copy(copy, place)
+        except NotLinked as reason:
+            reasons.append(reason)
+            if str(reason) not in (OTHER_SYSTEM, OTHER_RIGHTS):
+                raise
+    raise reasons[0]
 
 
 def link_copy(copy: str, kept: str, system: Any = os) -> int | None:

@@ -501,23 +501,36 @@ def reason_of(
 
 
 def write_results(table: dict[str, Any]) -> None:
-    """Write docs/results/mutants.json and docs/mutants.md from all that was tried."""
+    """Write docs/results/mutants.json and docs/mutants.md from all that was tried.
+
+    A file that was not tried in this checkout keeps its last results.
+    """
     reasons = table.get("survivor", [])
-    summaries = [summary(entry, reasons) for entry in table["file"]]
-    files = [each for each in summaries if each]
-    untried = [
-        entry["name"] for entry, each in zip(table["file"], summaries, strict=True) if each is None
-    ]
+    last = {each["file"]: each for each in json.loads(RESULTS.read_text())["files"]}
+    summaries = {entry["name"]: summary(entry, reasons) for entry in table["file"]}
+    for name, tried in summaries.items():
+        if tried is None and name in last:
+            summaries[name] = with_reasons(last[name], reasons)
     about = {
         "command": "make mutants",
         "mutmut": version("mutmut"),
         "torch": version("torch"),
         "seed": SEED,
-        "files": files,
-        "not tried": untried,
+        "files": [each for each in summaries.values() if each],
+        "not tried": [name for name, each in summaries.items() if each is None],
     }
     RESULTS.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(page(about))
+
+
+def with_reasons(recorded: dict[str, Any], reasons: list[dict[str, str]]) -> dict[str, Any]:
+    """Return recorded results of a file with the reasons that the table gives now."""
+    survivors = []
+    for survivor in recorded["survived"]:
+        place = survivor["function"], survivor["was"], survivor["now"]
+        kind, why = reason_of(recorded["file"], *place, reasons)
+        survivors.append(survivor | {"kind": kind, "why": why})
+    return recorded | {"survived": survivors}
 
 
 WORDS = """# Mutants

@@ -429,6 +429,11 @@ def test_labels_of_any_kind_as_an_array(given, labels, known):
     assert array.dtype.kind == np.array(labels).dtype.kind and are_known.dtype == np.bool_
 
 
+def test_no_labels_at_all_are_whole_numbers():
+    array, known = plain_labels([], "it")
+    assert (array.shape, array.dtype, known.shape, known.dtype) == ((0,), np.int64, (0,), np.bool_)
+
+
 def test_parts_with_numbers_and_parts_with_texts_are_refused():
     check_alike({"a": ["1", "2", None], "b": ["3", "n/a"]}, "x")
     check_alike({"a": ["1", "cat"], "b": ["3"], "c": [None]}, "x")  # texts, numbers among them

@@ -6,7 +6,17 @@ import sys
 
 import pytest
 
-from tools.mutants import PAGE, RESULTS, TABLE, mutants_of, page, put_in, reason_of, tomllib
+from tools.mutants import (
+    PAGE,
+    RESULTS,
+    TABLE,
+    mutants_of,
+    page,
+    put_in,
+    reason_of,
+    tomllib,
+    with_reasons,
+)
 
 SOURCE = '''"""Texts stay."""
 LIMIT = 3
@@ -68,6 +78,18 @@ def test_a_reason_is_found_by_file_function_and_lines():
     assert reason_of("a.py", "f", "", "y = x + 1", reasons) == ("speed", "w")
     assert reason_of("a.py", "g", "", "y = x + 1", reasons) == ("open", "")
     assert reason_of("b.py", "f", "", "y = x + 1", reasons) == ("open", "")
+
+
+def test_recorded_results_have_the_reasons_of_the_table():
+    survivor = {"function": "f", "line": 3, "was": "x", "now": "x + 1", "kind": "open", "why": ""}
+    other = survivor | {"function": "g", "kind": "words", "why": "no longer in the table"}
+    recorded = {"file": "a.py", "killed": 5, "survived": [survivor, other]}
+    reasons = [{"file": "a.py", "function": "f", "kind": "speed", "why": "w"}]
+    assert with_reasons(recorded, reasons) == {
+        "file": "a.py",
+        "killed": 5,
+        "survived": [survivor | {"kind": "speed", "why": "w"}, other | {"kind": "open", "why": ""}],
+    }
 
 
 def test_the_page_has_the_results():

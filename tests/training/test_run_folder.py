@@ -56,6 +56,8 @@ def test_a_checkpoint_is_read_as_it_was_written_and_what_a_killed_process_left_g
     zero = state(step=0, loss_count=0, loss_sum=torch.tensor(0.0))
     save_checkpoint(path, zero)
     assert load_checkpoint(path)["step"] == 0
+    save_checkpoint(tmp_path / "a" / "b" / "c.ckpt", zero)  # makes its folders
+    assert load_checkpoint(tmp_path / "a" / "b" / "c.ckpt")["loss_count"] == 0
 
 
 WRONG = {

@@ -435,13 +435,13 @@ def test_reduced_versions_refuse_beyond_six_of_255_and_of_other_sizes_beyond_eig
     assert not differs(first, colours)
 
 
-def test_the_part_that_a_smaller_copy_shows_is_found_to_a_fifth_of_a_pixel():
+def test_the_part_that_a_smaller_copy_shows_is_found_to_a_fiftieth_of_a_pixel():
     noise = np.random.default_rng(0).normal(size=(120, 160))
     page = F.avg_pool2d(torch.tensor(noise)[None], 9, 1, 4).numpy()
     page = (128 + 500 * page).clip(0, 255).astype(np.uint8)
     for box in ((0, 0, 160, 120), (0.9, 0, 160, 119.2), (0.3, 1, 159.2, 119.6)):
         copy = Image.fromarray(page[0]).resize((80, 60), Image.Resampling.BICUBIC, box=box)
-        assert _box(page, planes(copy)) == pytest.approx(box, abs=0.2)
+        assert _box(page, planes(copy)) == pytest.approx(box, abs=0.02)
     other = np.zeros((1, 60, 80), np.uint8)
     left, top, right, bottom = _box(page, other)  # nothing to find, within reach
     assert 0 <= left <= 1.25 and 0 <= top <= 1.25

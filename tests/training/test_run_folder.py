@@ -4,10 +4,14 @@ import json
 import math
 import os
 import platform
+import subprocess
+import sys
+import threading
 from hashlib import blake2b
 
 import pytest
 import torch
+from filelock import FileLock
 
 from nearfar.atomic import NotWrittenError
 from nearfar.training.run_folder import (
@@ -106,6 +110,16 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
     for name in ("list", "old", "text"):
         with pytest.raises(ValueError, match="not a checkpoint of nearfar"):
             load_checkpoint(tmp_path / f"{name}.ckpt")
+
+
+def test_a_checkpoint_for_which_memory_is_lacking_is_not_called_damaged(tmp_path, monkeypatch):
+    def load(*given, **named):
+        raise MemoryError("no room")
+
+    save_checkpoint(tmp_path / "last.ckpt", state())
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(MemoryError, match="no room"):
+        load_checkpoint(tmp_path / "last.ckpt")
 
 
 def test_what_was_finite_must_stay_so(tmp_path):
@@ -305,6 +319,23 @@ def test_one_process_at_a_time_writes_a_folder_and_is_named(tmp_path):
         pass
 
 
+def test_the_workers_of_a_killed_process_of_this_machine_are_waited_for(tmp_path):
+    """They hold its lock for a moment longer; no other owner is waited for."""
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    (tmp_path / LOCK).touch()
+    workers = FileLock(tmp_path / LOCK, thread_local=False)
+    workers.acquire()
+    for owner in (f"{os.getpid()} {platform.node()}", f"{ended.pid} another.host", "0 here"):
+        (tmp_path / LOCK).write_text(owner)
+        with pytest.raises(ValueError, match="is being written"), lock_run_folder(tmp_path):
+            raise AssertionError("two have the lock")
+    (tmp_path / LOCK).write_text(f"{ended.pid} {platform.node()}")
+    threading.Timer(0.2, workers.release).start()
+    with lock_run_folder(tmp_path):
+        assert not workers.is_locked
+
+
 def test_a_run_that_has_not_begun_leaves_nothing(tmp_path):
     folder = tmp_path / "a" / "run"
     with pytest.raises(KeyError), create_run_folder(folder):
@@ -333,6 +364,15 @@ def test_a_run_that_has_begun_stays_and_is_written_again_only_without_a_checkpoi
         (folder / CHECKPOINT).write_text("")
     with pytest.raises(ValueError, match=r"exists already; .* resume"), create_run_folder(folder):
         pass
+
+
+def test_the_settings_of_a_run_go_first(tmp_path):
+    """Without them there is no run, wherever the removal stops."""
+    (tmp_path / CONFIG).write_text("epochs: 1")
+    (tmp_path / ".table.1a.partial").mkdir()  # cannot be removed as a file
+    with pytest.raises(OSError):
+        clear(tmp_path)
+    assert not (tmp_path / CONFIG).exists()
 
 
 @pytest.mark.parametrize("locked", [False, True])

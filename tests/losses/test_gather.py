@@ -3,6 +3,8 @@
 The ranks run one after another in this process; test_contract.py has processes of their own.
 """
 
+import inspect
+
 import pytest
 import torch
 
@@ -10,6 +12,8 @@ import nearfar.losses as L
 from nearfar import testing
 from nearfar.losses import gather_rows
 from nearfar.pairs import attention, blocks
+from nearfar.pairs.joined import on_joined_batch
+from nearfar.pairs.shares import active_shares
 from tests.losses.replayed import ranks_of
 from tests.losses.test_contract import CASES, GROUPED, IMAGES, KINDS, make
 
@@ -59,6 +63,54 @@ def test_two_ranks_are_one_process_with_the_joined_batch(name, small_tiles):
     torch.testing.assert_close([each for each, _ in ranks], [value, value], rtol=1e-12, atol=0)
     parts = [torch.cat(both, -2) / 2 for both in zip(*(each for _, each in ranks), strict=True)]
     torch.testing.assert_close(parts, list(gradients), rtol=1e-10, atol=1e-14)
+
+
+GATHERING = [
+    loss
+    for name in L.__all__
+    if isinstance(loss := getattr(L, name), type) and "gather" in inspect.signature(loss).parameters
+]
+
+
+@pytest.mark.parametrize("loss", GATHERING, ids=lambda loss: loss.__name__)
+def test_a_loss_gathers_where_it_is_asked_to(loss):
+    parameters = inspect.signature(loss).parameters.values()
+    needed = [12 for each in parameters if each.default is each.empty]
+    assert loss(*needed).gather is False and loss(*needed, gather=True).gather is True
+
+
+class Sum:
+    """The sum of the rows by a factor, and the shares in force."""
+
+    def __init__(self, gather):
+        self.gather = gather
+
+    @on_joined_batch("rows", "others")
+    def forward(self, rows, others=None, *, factor=1.0):
+        self.shares = active_shares(len(rows))
+        return factor * (rows.sum() if others is None else (rows * others).sum())
+
+
+def test_the_work_on_the_joined_batch_is_shared_and_without_gathering_each_has_its_own():
+    """Rows of 1 to 6, of which the ranks have 2 and 4: 42 is twice their sum, and 6 of the first."""
+    rows, own = torch.arange(1.0, 7)[:, None], [slice(0, 2), slice(2, 6)]
+
+    def of(gather):
+        def work(rank):
+            total = Sum(gather)
+            return total.forward(rows[own[rank]], factor=2.0).item(), total.shares
+
+        return work
+
+    messages = []
+    (first, of_first), (second, of_second) = ranks_of(2, of(True), messages)
+    assert (first, second) == (42, 42)
+    assert (of_first.rank, of_second.rank) == (0, 1)
+    assert of_first.rows == of_second.rows == tuple(own) and not of_first.seeded_alike
+    assert [len(sent) for sent in messages] == [2, 2]  # the numbers of rows, and the rows
+    alone = []
+    assert ranks_of(2, of(False), alone) == [(6, None), (36, None)]
+    assert alone == [[], []]
 
 
 def test_every_loss_is_here():

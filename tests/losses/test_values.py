@@ -363,11 +363,12 @@ def test_wmse_whitens_so_scale_and_offset_do_not_matter_and_nan_comes_through():
     [
         lambda group: L.SimCLR(group_size=group),
         lambda group: L.SimCLR(group_size=group, learn_temperature=True),
+        lambda group: L.DCL(group_size=group),
         lambda group: L.SigCLR(group_size=group),
         lambda group: L.SogCLR(BATCH, group_size=group),
         lambda group: L.SACLR(BATCH, "row", "all", group_size=group),
     ],
-    ids=["SimCLR", "SimCLR, learned", "SigCLR", "SogCLR", "SACLR"],
+    ids=["SimCLR", "SimCLR, learned", "DCL", "SigCLR", "SogCLR", "SACLR"],
 )
 def test_groups_of_negatives_are_batches_of_their_own(make):
     """The mean of the loss on each group alone, which a loss of all negatives is not."""

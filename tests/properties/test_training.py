@@ -115,6 +115,7 @@ def test_a_run_has_the_same_bits_whatever_threads_and_workers_are_around(
     log_every=st.sampled_from([1, 7, 1000, 10**6]),
     minutes=st.floats(0.5, 1.5),
 )
+@example(each=1.5, log_every=10**6, minutes=0.5)
 def test_a_run_keeps_to_its_minutes_however_rarely_it_logs(each, log_every, minutes, images_file):
     """By a clock that moves at each step alone: at most a few steps too long."""
     now = [0.0]

@@ -96,12 +96,18 @@ def test_a_saved_file_is_the_same_on_the_command_line(given_settings):
         assert parsed(["--config", str(path)]) == before
 
 
-@given(settings(WORDS.filter(lambda text: not text.startswith("-"))))
-def test_options_of_the_command_line_arrive_as_they_are(given_settings):
+@given(settings(WORDS.filter(lambda text: not text.startswith("-"))), st.integers(0, 9))
+@example({"method": "simclr", "data": "photos", "adapt": True}, 1)
+def test_options_of_the_command_line_arrive_as_they_are(given_settings, behind):
+    """With the data before them, or behind one that takes no word."""
     data = given_settings.pop("data", None)
-    words = [*([] if data is None else [data]), *to_argv(given_settings)]
+    options = [to_argv({name: value}) for name, value in given_settings.items()]
+    if data is not None:
+        flags = [n for n, words in enumerate(options, 1) if len(words) == 1]
+        places = [0, *flags]
+        options.insert(places[behind % len(places)], [data])
     expected = Settings.of(**given_settings, **({} if data is None else {"data": data}))
-    assert parsed(words) == expected
+    assert parsed([word for words in options for word in words]) == expected
 
 
 @given(st.integers(2, 9), st.integers(1, 12))

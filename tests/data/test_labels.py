@@ -19,6 +19,7 @@ from nearfar.data.labels import (
     joined_labels,
     label_columns,
     label_of,
+    labels_of,
     negative_is_class,
     numbered,
     plain_labels,
@@ -323,6 +324,8 @@ def test_anything_else_is_none_and_the_message_has_it(value):
 def test_labels_of_one_hot_rows_have_one_length_and_no_texts_beside_them():
     rows = [OneHot(2, 3), None, OneHot(0, 3)]
     assert texts_of(rows, "it") == ["2", None, "0"]
+    with pytest.raises(ValueError, match="column 'x' holds lists"):
+        labels_of([[0, 1], [1, 0, 0]], "column 'x'")
     for other in (OneHot(2, 4), "2"):
         with pytest.raises(ValueError, match="column 'x' holds lists"):
             texts_of([*rows, other], "column 'x'")
@@ -406,6 +409,9 @@ def test_the_columns_that_may_hold_labels():
     assert sorted(usual) == ["Label", "class"]
     assert label_columns(schema, ["class"]) == ["class", "Label"]
     assert sorted(label_columns(schema, ["target"])) == ["Label", "class", "target"]
+    for kind in (pa.list_(numbers), pa.large_list(pa.float32()), pa.list_(numbers, 3)):
+        assert label_columns(pa.schema([("label", kind)])) == ["label"]  # one-hot rows
+    assert label_columns(pa.schema([("label", pa.list_(texts))])) == []
     others = pa.schema([("kind", numbers), ("x", numbers)])
     assert label_columns(others) == label_columns(others, ["kind", "x"]) == []
     assert label_columns(others, ["kind"]) == ["kind"]

@@ -5,12 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from fuzz.__main__ import MARK, PAGE, RESULTS, table_of
+from fuzz.targets import LARGEST_IMAGE, TARGETS
 from tools.house import SOURCE
 
 ROOT = SOURCE.parents[1]
-KEPT = ROOT / "fuzz" / "findings"
+KEPT = sorted(path for path in (ROOT / "fuzz" / "findings").glob("*/*") if path.is_file())
 
 
 def fuzzed(*words):
@@ -19,12 +21,30 @@ def fuzzed(*words):
     )
 
 
-def test_every_input_that_failed_once_is_taken_now():
-    kept = [path for path in KEPT.glob("*/*") if path.is_file()]
-    assert sum(path.stat().st_size for path in kept) < 100_000
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_input_that_failed_once_is_taken_now(path, tmp_path, monkeypatch):
+    """It gives what it holds, or an error of one line that names the file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", LARGEST_IMAGE // 2)
+    target, inside = TARGETS[path.parent.name], tmp_path / "in"
+    inside.mkdir()
+    try:
+        lines = list(target.use(path.read_bytes(), inside) or ())
+    except (ValueError, OSError) as error:
+        lines = [str(error)]
+        assert target.name in lines[0]
+    assert all(line.strip() and len(line.splitlines()) == 1 for line in lines), lines
+    assert list(tmp_path.iterdir()) == [inside]
+
+
+@pytest.mark.slow
+def test_every_input_that_failed_once_is_judged():
+    """In a process of its own, which sees memory, processes and files outside too."""
+    assert sum(path.stat().st_size for path in KEPT) < 100_000
     done = fuzzed("--replay")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == f"{len(kept)} inputs, 0 findings"
+    assert done.stdout.splitlines()[-1] == f"{len(KEPT)} inputs, 0 findings"
 
 
 @pytest.mark.slow
@@ -72,6 +92,7 @@ for name, use in uses.items():
 """
 
 
+@pytest.mark.slow
 def test_each_kind_of_failure_is_noticed(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FAILING, str(tmp_path)], cwd=ROOT, capture_output=True, text=True

@@ -15,6 +15,8 @@ from PIL import Image
 import nearfar
 from nearfar.cli import main
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

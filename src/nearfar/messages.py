@@ -405,10 +405,12 @@ def load_yaml(path: Path) -> Any:
                 )
         return known[id(node)]
 
-    node = yaml.compose(text, yaml.SafeLoader)
-    if node is not None:
-        size(node)
-    return yaml.safe_load(text)
+    loader = yaml.SafeLoader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    size(node)
+    return loader.construct_document(node)
 
 
 def dump_yaml(values: Any) -> str:
@@ -417,5 +419,5 @@ def dump_yaml(values: Any) -> str:
 
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     # PyYAML does not read back all that it writes of texts with U+0085 or U+2028
-    same = yaml.safe_load(text) == values
+    same = text.isascii() or yaml.safe_load(text) == values
     return text if same else yaml.safe_dump(values, sort_keys=False)

@@ -18,8 +18,11 @@ from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 pytestmark = pytest.mark.usefixtures("known_speed")
 
 
+DIGITS = load_digits()
+
+
 def digit(number, side=48):
-    pixels = load_digits().images[number] * 200 / 16 + 30
+    pixels = DIGITS.images[number] * 200 / 16 + 30
     return Image.fromarray(pixels.astype(np.uint8)).resize((side, side), Image.Resampling.NEAREST)
 
 
@@ -28,7 +31,7 @@ def digits(tmp_path_factory):
     """Digits 0 to 3 in splits: leaks of three kinds, three wrong labels, a copy under another, bad
     images.
     """
-    folder, labels = tmp_path_factory.mktemp("check") / "digits", load_digits().target
+    folder, labels = tmp_path_factory.mktemp("check") / "digits", DIGITS.target
     of = {label: np.flatnonzero(labels == label) for label in range(4)}
     for label, rows in of.items():
         for split, some in (("train", rows[:40]), ("test", rows[40:52])):
@@ -185,10 +188,10 @@ def squashed(tmp_path_factory):
     their own proportions.
     """
     folder = tmp_path_factory.mktemp("squashed") / "images"
-    chance = np.random.default_rng(0)
+    chance, pictures = np.random.default_rng(0), load_sample_images().images
     for number in range(64):
         y, x = chance.integers(0, 300, 2)
-        pixels = load_sample_images().images[number % 2][y : y + 90, x : x + 120]
+        pixels = pictures[number % 2][y : y + 90, x : x + 120]
         image, label = Image.fromarray(pixels), "ab"[number % 2]
         for split in ("train", "test"):
             (folder / split / label).mkdir(parents=True, exist_ok=True)

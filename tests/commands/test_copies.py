@@ -23,12 +23,10 @@ pytestmark = pytest.mark.usefixtures("known_speed")
 
 def photographs(count, width=96, height=72):
     """Parts of two photographs, as wide and high as that."""
-    chance = np.random.default_rng(0)
+    chance, pictures = np.random.default_rng(0), load_sample_images().images
     for number in range(count):
         y, x = chance.integers(0, 300, 2)
-        yield Image.fromarray(
-            load_sample_images().images[number % 2][y : y + height, x : x + width]
-        )
+        yield Image.fromarray(pictures[number % 2][y : y + height, x : x + width])
 
 
 def digits(count):

@@ -115,9 +115,9 @@ def test_large_numbers_are_classes_of_their_own(here):
 
 
 def write_photos(folder):
-    for number in range(COUNT - 2):
+    digits = (load_digits().images * 255 / 16).astype(np.uint8)
+    for number, pixels in enumerate(digits[: COUNT - 2]):
         (folder / LABELS[number]).mkdir(parents=True, exist_ok=True)
-        pixels = (load_digits().images[number] * 255 / 16).astype(np.uint8)
         Image.fromarray(pixels).resize((64, 64)).save(folder / LABELS[number] / NAMES[number])
     Image.open(folder / "left/p10.png").save(folder / "left/p11.png", compress_level=0)
     return folder

@@ -26,6 +26,8 @@ from nearfar.rendering import shown_on
 from nearfar.views import View, ViewPlan
 from tests.pictures import noise
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 
 @pytest.fixture(scope="module")
 def run(trained, tmp_path_factory):

@@ -1,6 +1,7 @@
 """A run used as a library: a hook on its metrics, a run that trains longer, encoders on the way."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -30,41 +31,56 @@ SETTINGS = dict(
 )
 
 
-@pytest.fixture
-def photos(tmp_path, monkeypatch):
+def photographed(folder):
     """Forty small pictures in two classes, sorted by class."""
-    monkeypatch.chdir(tmp_path)
     for number in range(40):
-        place = tmp_path / "photos" / ("cats" if number < 25 else "dogs")
+        place = folder / ("cats" if number < 25 else "dogs")
         place.mkdir(parents=True, exist_ok=True)
         (place / f"{number:02d}.png").write_bytes(png(number))
-    return tmp_path / "photos"
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return photographed(tmp_path / "photos")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run from its start to its end, and the lines that its hook saw."""
+    folder, seen = tmp_path_factory.mktemp("whole"), []
+    photos = photographed(folder / "photos")
+    run = nearfar.pretrain(photos, out=folder / "run", on_metrics=seen.append, **SETTINGS)
+    return run, seen
+
+
+def copied(whole, name="run"):
+    """A copy of the whole run in the folder of the test."""
+    return nearfar.Run(shutil.copytree(whole[0].path, name))
 
 
 def lines_of(run):
     return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_hook_sees_every_line_of_metrics(photos):
-    seen = []
-    run = nearfar.pretrain(photos, out="run", on_metrics=seen.append, **SETTINGS)
+def test_a_hook_sees_every_line_of_metrics(whole):
+    run, seen = whole
     assert seen == lines_of(run) and seen[0]["step"] == 0 and seen[-1]["step"] == 16
     assert {"loss", "health"} <= {name for line in seen for name in line}
 
 
-def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(photos, log):
+def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(photos, whole, log):
     run = nearfar.pretrain(
         photos, out="run", on_metrics=lambda line: line["step"] >= 6 and "loss" in line, **SETTINGS
     )
     assert lines_of(run)[-1]["step"] == 6 and "after step 6 of 16" in log.text
     assert (run.path / "report.html").is_file() and run.verdict is not None
     assert len(nearfar.embed(run).features) == 40
-    whole = nearfar.resume(run)
-    plain = nearfar.pretrain(photos, out="plain", **SETTINGS)
-    same_runs(whole, plain)
+    same_runs(nearfar.resume(run), whole[0])
 
 
-def test_a_hook_that_raises_loses_nothing(photos):
+def test_a_hook_that_raises_loses_nothing(photos, whole):
     class Pruned(Exception):
         pass
 
@@ -74,18 +90,17 @@ def test_a_hook_that_raises_loses_nothing(photos):
 
     with pytest.raises(Pruned, match="too bad"):
         nearfar.pretrain(photos, out="run", on_metrics=prune, **SETTINGS)
-    whole = nearfar.resume("run")
-    same_runs(whole, nearfar.pretrain(photos, out="plain", **SETTINGS))
+    same_runs(nearfar.resume("run"), whole[0])
 
 
-def test_an_error_in_the_last_step_is_raised_and_the_run_is_whole(photos):
+def test_an_error_in_the_last_step_is_raised_and_the_run_is_whole(photos, whole):
     def fail(line):
         if line["step"] == 16:
             raise KeyError("tracker")
 
     with pytest.raises(KeyError, match="tracker"):
         nearfar.pretrain(photos, out="run", on_metrics=fail, **SETTINGS)
-    same_runs(nearfar.resume("run"), nearfar.pretrain(photos, out="plain", **SETTINGS))
+    same_runs(nearfar.resume("run"), whole[0])
 
 
 @pytest.mark.slow
@@ -117,8 +132,8 @@ def test_a_hook_stops_all_processes_and_torchrun_ends_well(photos):
     assert nearfar.Run("other").metrics[-1]["step"] == 6
 
 
-def test_a_model_is_read_and_nothing_is_written(photos):
-    run = nearfar.pretrain(photos, out="run", **SETTINGS)
+def test_a_model_is_read_and_nothing_is_written(whole):
+    run, _ = whole
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     assert not run.model().training
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
@@ -134,38 +149,39 @@ def test_the_encoder_of_a_run_that_was_stopped_by_a_signal_loads(photos):
     assert nearfar.embed("run").features.isfinite().all()
 
 
-def test_a_run_trains_longer_with_its_whole_state(photos, log):
-    short = nearfar.pretrain(photos, out="run", **SETTINGS)
+def test_a_run_trains_longer_with_its_whole_state(photos, whole, log):
+    short = copied(whole)
     before = torch.load("run/checkpoints/last.ckpt", weights_only=True)
     first = lines_of(short)
-    longer = nearfar.resume(short, epochs=8)
+    longer = nearfar.resume(short, epochs=6)
     after = torch.load("run/checkpoints/last.ckpt", weights_only=True)
-    assert (before["step"], after["step"]) == (16, 32) and longer.settings.epochs == 8
-    assert "going on to 8 epochs" in log.text
+    assert (before["step"], after["step"]) == (16, 24) and longer.settings.epochs == 6
+    assert "going on to 6 epochs" in log.text
     lines = lines_of(longer)
     assert lines[: len(first)] == first
     rates = {line["step"]: line["lr"] for line in lines if "lr" in line}
-    reference = nearfar.pretrain(photos, out="long", **SETTINGS | {"epochs": 8})
+    reference = nearfar.pretrain(photos, out="long", **SETTINGS | {"epochs": 6})
     expected = {line["step"]: line["lr"] for line in lines_of(reference) if "lr" in line}
     assert [rates[step] for step in rates if step > 16] == [
         expected[step] for step in rates if step > 16
     ]
-    assert nearfar.resume(longer).settings.epochs == 8  # nothing is left to do
+    assert nearfar.resume(longer).settings.epochs == 6  # nothing is left to do
     assert lines_of(longer) == lines
 
 
-def test_a_longer_run_that_is_killed_goes_on_to_its_end(photos):
-    nearfar.pretrain(photos, out="run", **SETTINGS)
+def test_a_longer_run_that_is_killed_goes_on_to_its_end(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copied(whole)
     with at_step(20), pytest.raises(nearfar.TrainingStopped):
-        nearfar.resume("run", epochs=8)
-    nearfar.pretrain(photos, out="other", **SETTINGS)
-    same_runs(nearfar.resume("run"), nearfar.resume("other", epochs=8))
+        nearfar.resume("run", epochs=6)
+    copied(whole, "other")
+    same_runs(nearfar.resume("run"), nearfar.resume("other", epochs=6))
 
 
 def test_fewer_epochs_than_trained_are_refused_and_the_command_line_trains_longer(
-    photos, complaint, capsys
+    whole, complaint, capsys
 ):
-    nearfar.pretrain(photos, out="run", **SETTINGS)
+    copied(whole)
     assert "--epochs 2: " in complaint("pretrain", "--resume", "run", "--epochs", "2")
     assert nearfar.Run("run").settings.epochs == 4
     assert main(["pretrain", "--resume", "run", "--epochs", "5"]) == 0

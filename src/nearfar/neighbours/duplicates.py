@@ -75,6 +75,7 @@ CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates
 CHANCE, PART = 20_000, 0.1
+AT_ONCE = 512  # such pairs whose features are in memory
 
 Comparison = Callable[[int, int], int]
 """Of the positions of two images, each in its set: their relation, a position in KINDS."""
@@ -160,11 +161,12 @@ def near_duplicate_threshold(
     in common.
     """
     first, second = torch.randint(len(features), (2, CHANCE), generator=generator)
-    first, second = first[first != second], second[first != second]
-    apart = (normalize(features[first], dim=1) - normalize(features[second], dim=1)).square().sum(
-        1
-    ) / 2
-    return PART * float(apart.median())
+    pairs = torch.stack([first, second], 1)[first != second]
+    apart = [
+        (normalize(features[one], dim=1) - normalize(features[other], dim=1)).square().sum(1) / 2
+        for one, other in (part.unbind(1) for part in pairs.split(AT_ONCE))
+    ]
+    return PART * float(torch.cat(apart).median())
 
 
 def find_links(

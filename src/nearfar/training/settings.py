@@ -315,7 +315,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = _hints(type(self))
         for entry in settings_fields():
             if entry.name not in OBJECTS:
                 check_value(entry, hints[entry.name], getattr(self, entry.name))
@@ -395,6 +395,12 @@ class Settings:
         return [name for name in chosen if getattr(self, name) is None]
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Types of the fields of a class, which take longer to resolve than to check."""
+    return get_type_hints(kind)
+
+
 def settings_fields() -> list[Field[Any]]:
     """List the settings in order but for `hyperparameters`, each with its documentation in
     `metadata["meaning"]`.
@@ -464,7 +470,7 @@ def check_hyperparameters(kind: type, given: Mapping[str, Any]) -> None:
     """Raise ValueError for a hyperparameter that is not of the type that the method's class
     declares.
     """
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for entry in fields(kind):
         if entry.name in given and hints[entry.name] is not Any:
             check_value(entry, hints[entry.name], given[entry.name])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nearfar.data import open_images
+from nearfar.training import trial
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -77,6 +78,7 @@ def test_a_trained_contender_has_its_epochs_and_its_encoder_in_the_line(
         load=lambda data, split: open_images("digits", split=split).subset(range(120)),
     )
     monkeypatch.setitem(benchmark.SETS, "digits", small)
+    monkeypatch.setattr(trial, "training_speed", lambda *given, **named: 200.0)
     out = tmp_path / "lines.jsonl"
     words = ["no-data", "--sets", "digits", "--out", str(out), "--on", "test"]
     benchmark.main([*words, "--contenders", "pretrain 0.1 minutes", "histogram"])

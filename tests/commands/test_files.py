@@ -4,10 +4,13 @@ test_contract.py has the tools.
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from nearfar.cli import main
 from tests.pictures import noise
+
+pytestmark = pytest.mark.usefixtures("known_speed")
 
 LINES = {
     "pretrain photos --out run --encoder tiny --epochs 1 --batch-size 16 --image-size 16 "

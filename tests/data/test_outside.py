@@ -13,6 +13,8 @@ from PIL import Image
 import nearfar
 from nearfar.data import describe, difference, list_splits, open_images, scan
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
 COUNT = 48
 
 

@@ -62,9 +62,9 @@ def test_rates_of_head_and_encoder_fall_at_60_and_80_per_cent(halves, encoder, m
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
     finetune_accuracies(
-        encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=32)
+        encoder, *halves, np.arange(64), Tuning("a test", 0.01, 2.5, epochs=5, batch_size=64)
     )
-    expected = [[0.01 * f, 2.5 * f] for f in [1] * 6 + [0.2] * 2 + [0.04] * 2]
+    expected = [[0.01 * f, 2.5 * f] for f in [1] * 3 + [0.2] + [0.04]]
     np.testing.assert_allclose(rates, expected)
 
 

@@ -24,9 +24,9 @@ def coordinates_of(view_features, features=None, **options):
 
 @pytest.fixture(scope="module")
 def digits():
-    """700 images of 10 classes, [images, 8, 8] in 0..1, and their labels."""
+    """400 images of 10 classes, [images, 8, 8] in 0..1, and their labels."""
     data = load_digits()
-    return torch.tensor(data.images[:700] / 16, dtype=torch.float32), data.target[:700]
+    return torch.tensor(data.images[:400] / 16, dtype=torch.float32), data.target[:400]
 
 
 def features(images):

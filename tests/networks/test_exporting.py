@@ -32,6 +32,7 @@ def encoder_of(name: str, size: int, channels: int) -> tuple[Encoder, torch.Tens
     return encoder.eval(), images
 
 
+@pytest.mark.slow
 def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     encoder, images = encoder_of("test_vit", 64, 1)  # the small net: tests/commands

@@ -159,9 +159,9 @@ def pooled(net: nn.Module, images: Tensor) -> Tensor:
     ("name", "arguments"),
     [
         ("resnet10t", {}),
-        ("convnext_atto", {}),
-        ("vit_tiny_patch16_224", {"img_size": 64}),
-        ("vit_tiny_patch16_224", {"img_size": 64, "global_pool": "avg", "class_token": False}),
+        ("test_convnext", {}),
+        ("test_vit", {"img_size": 64}),
+        ("test_vit", {"img_size": 64, "global_pool": "avg", "class_token": False}),
     ],
 )
 def test_features_are_those_of_timms_own_net(tmp_path: Path, name: str, arguments: dict) -> None:

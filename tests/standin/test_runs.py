@@ -209,7 +209,10 @@ def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
     assert REAL or images == others
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(layout, marks=[pytest.mark.slow] * (layout == "finetune")) for layout in LAYOUTS],
+)
 def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkeypatch):
     for stage in ("LEAST_STEPS", "FINETUNE_LEAST_STEPS"):
         monkeypatch.setattr(projector, stage, 20)

@@ -85,7 +85,7 @@ def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     losses.
     """
     options = dict(
-        encoder="convnext_atto",
+        encoder="test_vit",
         optimizer="adamw",
         lr=1e-4,
         epochs=1,

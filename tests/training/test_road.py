@@ -77,13 +77,13 @@ def carries(value):
 
 
 @pytest.mark.usefixtures("known_speed")
-def test_from_settings_to_the_first_step_there_are_at_most_30_stays(tmp_path):
+def test_from_settings_to_the_first_step_there_are_at_most_30_stays(images_file, tmp_path):
     """A stay is a consecutive time in one file; the plan is entered once."""
     road = Road()
     sys.setprofile(road)
     try:
         with pytest.raises(KeyboardInterrupt):
-            nearfar.pretrain("digits", out=tmp_path / "run", minutes=0.2, threads=1)
+            nearfar.pretrain(images_file, out=tmp_path / "run", minutes=0.2, threads=1)
     finally:
         sys.setprofile(None)
     stays = [file for file in road.stays() if file is not None]

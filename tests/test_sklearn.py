@@ -16,9 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import nearfar
-from nearfar.pages import report, views
 from nearfar.sklearn import ContrastiveEncoder, ContrastiveMap
 from nearfar.training import run_header
+
+pytestmark = pytest.mark.usefixtures("no_pages")
 
 QUICK = dict(held_out=0, optimizer="sgd", lr=0.01)
 OF_ROWS = ContrastiveEncoder(
@@ -48,14 +49,8 @@ def fitted(digits):
 
 @pytest.fixture
 def lean(unchecked, monkeypatch):
-    """Fifty runs: leave out what they write for people to look at."""
-    for room, name in (
-        (views, "write_views"),
-        (report, "write_neighbours"),
-        (report, "write_report"),
-        (run_header, "write_environment"),
-    ):
-        monkeypatch.setattr(room, name, lambda *_: None)
+    """Fifty runs."""
+    monkeypatch.setattr(run_header, "write_environment", lambda *_: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -19,6 +19,8 @@ from nearfar.training.run_folder import LOCK, lock_run_folder
 from tests.pictures import png
 from tests.steps import at_step, same_runs
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 SETTINGS = dict(
     epochs=2,
     batch_size=8,

@@ -18,7 +18,7 @@ from nearfar.training.run_folder import TEACHER
 from tests.pictures import png
 from tests.steps import at_step, same_runs
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = pytest.mark.usefixtures("known_speed", "no_pages")
 
 COUNT = 40
 SETTINGS = dict(

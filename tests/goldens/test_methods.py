@@ -20,6 +20,8 @@ import nearfar
 from nearfar.methods import Model, method_class, method_names
 from nearfar.networks import build_backbone
 
+pytestmark = pytest.mark.usefixtures("no_pages")
+
 KEPT = Path(__file__).with_name("methods.json")
 
 

@@ -13,7 +13,7 @@ from nearfar.training.run_folder import CHECKPOINT
 from nearfar_papers import measures
 from nearfar_papers.measures import IMAGES, MEASURES, main
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = pytest.mark.usefixtures("known_speed", "no_pages")
 
 
 @pytest.fixture(scope="module")

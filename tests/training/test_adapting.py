@@ -16,7 +16,7 @@ import nearfar
 from nearfar.networks import size_step
 from tests.steps import at_step, same_runs
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = pytest.mark.usefixtures("known_speed", "no_pages")
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

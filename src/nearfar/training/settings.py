@@ -315,7 +315,8 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        kind: type = type(self)
+        hints = _hints(kind)
         for entry in settings_fields():
             if entry.name not in OBJECTS:
                 check_value(entry, hints[entry.name], getattr(self, entry.name))

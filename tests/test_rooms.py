@@ -234,8 +234,8 @@ def test_nothing_knows_the_papers_next_door():
         r"|[\"'`.](?:reproduce|transfer|detection|low[-_]shot\w*)\b"
     )
     files = [path for path in SOURCE.rglob("*") if path.suffix in {".py", ".html", ".js", ".md"}]
-    found = {id_of(path): words.findall(path.read_text()) for path in files}
-    assert not {name: known for name, known in found.items() if known}
+    known = {id_of(path): words.findall(path.read_text()) for path in files}
+    assert not {name: places for name, places in known.items() if places}
 
 
 def test_no_grab_bags():

@@ -163,8 +163,8 @@ def near_duplicate_threshold(
     first, second = torch.randint(len(features), (2, CHANCE), generator=generator)
     pairs = torch.stack([first, second], 1)[first != second]
     apart = [
-        (normalize(features[one], dim=1) - normalize(features[other], dim=1)).square().sum(1) / 2
-        for one, other in (part.unbind(1) for part in pairs.split(AT_ONCE))
+        (normalize(features[first], dim=1) - normalize(features[second], dim=1)).square().sum(1) / 2
+        for first, second in (part.unbind(1) for part in pairs.split(AT_ONCE))
     ]
     return PART * float(torch.cat(apart).median())
 

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 from sklearn.datasets import load_sample_images
 
 cv2 = pytest.importorskip("cv2", reason="edited copies need OpenCV: pip install 'nearfar[edits]'")
@@ -168,6 +168,28 @@ def test_two_shots_of_a_burst_are_no_copies():
     ]
     assert edit_of(*shots) is None
     assert edit_of(shots[0], shots[0].crop((4, 3, 290, 230))) is not None
+
+
+@pytest.mark.parametrize("shift", [(7, 0), (0, -9), (40, 25)])
+def test_parts_of_one_scale_that_are_only_moved_are_no_copies(shift):
+    """Two parts of a page or of a panorama, whose common pixels are equal; each is a crop of the
+    whole.
+    """
+    x, y = 60, 60
+    first, second = (
+        FLOWER.crop((x + right, y + down, x + right + 300, y + down + 240))
+        for right, down in ((0, 0), shift)
+    )
+    assert edit_of(first, second) is None
+    assert edit_of(first, ImageOps.autocontrast(second, cutoff=10)) is None
+    whole = FLOWER.crop((30, 30, 430, 350))
+    assert edit_of(whole, first) is not None and edit_of(whole, second) is not None
+
+
+def test_an_image_in_its_place_is_a_copy_by_its_colours_or_its_blur_alone():
+    """Whether the same image, encoded again, is a copy is judged without edits."""
+    assert edit_of(PHOTO, saved(PHOTO)) is None
+    assert words_of(PHOTO, PHOTO.filter(ImageFilter.GaussianBlur(2))) == "blurred"
 
 
 def test_a_text_on_an_image_is_no_edited_copy():

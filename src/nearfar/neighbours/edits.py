@@ -44,6 +44,8 @@ DETAIL, QUIET, DARK, LIGHT, SHOTS = 1.0, 0.01, 15, 240, 0.78
 PLAIN = 12.0  # of 255: standard deviation of the common area below which it shows too little
 GRID = 200  # places of a side by which shares are counted
 WHOLE = 0.97  # share of an image that counts as all of it
+# of the sides: a map that turns and scales less only moves the image; one that moves it less, not
+STILL, UNMOVED = 0.01, 0.005
 ANGLE, STRETCH = 1.0, 0.03  # degrees and log ratio that are said
 DARKEST, BRIGHTEST = 4, 251  # of 255: beyond, a colour may have been cut
 CURVE = 32  # steps of a curve of brightness
@@ -206,6 +208,7 @@ def find_edit(
     variance within 8 pixels (of both, plus that of noise), and up to 200 times the usual one. In
     plain places, where noise is most of the detail, the difference may have 0.78 times its
     variance: two shots of a burst do not have the same noise, and theirs has up to twice that.
+    Images of one scale that are only moved are other shots, frames, or parts of a page: None.
     """
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
     pixels = _to_pixels(rough, (width, height), (wide, high))
@@ -229,7 +232,20 @@ def find_edit(
     if compared is None:
         return None
     matrix = _from_pixels(exact, (width, height), (wide, high))
-    return Edit(tuple(matrix.ravel().tolist()), *compared)
+    edit = Edit(tuple(matrix.ravel().tolist()), *compared)
+    squeezed = abs(math.log(width * high / (height * wide))) > STRETCH
+    return edit if squeezed or _changes(edit) else None
+
+
+def _changes(edit: Edit) -> bool:
+    """Return whether an edit turns or scales an image, or leaves it in its place and changes its
+    colours or its sharpness; without either, the pixels have been compared already.
+    """
+    matrix = np.reshape(edit.matrix, (2, 3))
+    if np.abs(matrix[:, :2] - np.eye(2)).max() > STILL:
+        return True
+    in_its_place = bool(np.abs(matrix[:, 2]).max() <= UNMOVED)
+    return in_its_place and (edit.recoloured or edit.blur != 0)
 
 
 def _inverse(matrix: Map) -> Map:

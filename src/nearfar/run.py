@@ -17,7 +17,7 @@ import nearfar
 from nearfar.atomic import write_file
 from nearfar.data.table import digest_of_file
 from nearfar.evaluation.results import ENCODERS, Measurement
-from nearfar.messages import first_line, read_json
+from nearfar.messages import first_line, raise_as_value_error, read_json
 from nearfar.networks import Encoder, join_encoders, load_encoder
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.progress import quietly
@@ -114,7 +114,9 @@ class Run:
 
         state = load_checkpoint(self.path / CHECKPOINT)["model"]
         with quietly():
-            model = resume_plan(self.settings, {}).model()
+            job = resume_plan(self.settings, {})
+            with raise_as_value_error(f"the settings of {self.path}", ValueError):
+                model = job.model()
         model.load_state_dict(state)
         return model.eval()
 

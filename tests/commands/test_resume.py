@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import threading
 import time
@@ -9,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+import yaml
 from filelock import FileLock
 from safetensors.torch import load_file
 
@@ -257,3 +259,21 @@ def test_a_finished_run_without_its_checkpoint_is_left_alone(photos, whole):
     ):
         with pytest.raises(ValueError, match=r"finished run|exists already"):
             go_on()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("views", "g0/yscale"),
+        ("recipe", "sma 2"),
+        ("frozen", 7),
+        ("hyperparameters", {"max_p(": 1}),
+    ],
+)
+def test_a_setting_that_was_damaged_is_said_with_its_run(setting, value, trained, tmp_path):
+    run = nearfar.Run(shutil.copytree(trained.path, tmp_path / "run"))
+    config = run.path / "config.yaml"
+    settings = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(settings | {setting: value}))
+    with pytest.raises(ValueError, match=re.escape(str(run.path))):
+        nearfar.Run(run.path).model()

@@ -4,6 +4,7 @@ earlier one.
 
 import os
 import shutil
+from contextlib import suppress
 
 import numpy as np
 import pyarrow.feather
@@ -299,3 +300,19 @@ def test_arrays_and_objects_are_known_by_their_pixels(tmp_path):
     saved = open_images(pictures).table
     assert difference(saved, open_images(list(pictures)).table) == ""
     assert difference(saved, open_images(pictures[::-1]).table) == "4 images changed: first 000000"
+
+
+def test_a_damaged_table_takes_no_memory_that_its_bytes_ask_for(tmp_path):
+    """Lengths in the file are 8 bytes anywhere, and none is believed beyond the file itself."""
+    path = tmp_path / "data.arrow"
+    names = [f"a long name of an image, number {number}" for number in range(40)]
+    save_table(pyarrow.table({"name": names, "digest": names}), path)
+    whole = path.read_bytes()
+    assert whole.count(names[-1].encode()) == 2  # as they are, not compressed
+    pyarrow.default_memory_pool().release_unused()
+    most = pyarrow.default_memory_pool().max_memory() + 2**24
+    for place in range(0, len(whole) - 8, 5):
+        path.write_bytes(whole[:place] + b"\xff\xff\xff\x01" + whole[place + 4 :])
+        with suppress(ValueError):
+            load_table(path)
+    assert pyarrow.default_memory_pool().max_memory() <= most

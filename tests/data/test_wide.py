@@ -358,3 +358,22 @@ def test_pages_of_a_tiff_that_go_round_in_a_circle_are_left_out(tmp_path, pages)
     images = open_images(tmp_path)
     assert images.names == ["whole.tif"]
     assert images.skipped == [("circle.tif", "its pages go round in a circle")]
+
+
+@pytest.mark.parametrize("pages", [2, 3])
+def test_pages_of_a_tiff_that_are_cut_off_are_left_out(tmp_path, pages):
+    """The last page is described at the end of the file, without the number that follows."""
+    numbers = np.zeros((pages, 4, 5), np.float32)
+    path = tmp_path / "cut.tif"
+    tifffile.imwrite(path, numbers, photometric="minisblack", metadata=None, contiguous=False)
+    whole = path.read_bytes()
+    with tifffile.TiffFile(path) as file:
+        ends = [page.offset + 2 + 12 * len(page.tags) for page in file.pages]
+        last = whole[file.pages[-1].offset : ends[-1]]
+    leads = ends[-2]  # the place of the number that leads to the last page
+    path.write_bytes(whole[:leads] + struct.pack("<I", len(whole)) + whole[leads + 4 :] + last)
+    tifffile.imwrite(tmp_path / "whole.tif", numbers[0] + 1)
+    images = open_images(tmp_path)
+    assert images.names == ["whole.tif"]
+    [(name, reason)] = images.skipped
+    assert name == "cut.tif" and "cut off" in reason

@@ -25,7 +25,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow
-import pyarrow.feather
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -35,7 +34,7 @@ from nearfar.data.decoding import decode, reason
 from nearfar.data.left_out import is_passing
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
-from nearfar.data.table import digest, read_small
+from nearfar.data.table import digest, read_feather, read_small, write_feather
 from nearfar.data.value_range import PixelFormat
 from nearfar.progress import progress
 
@@ -269,7 +268,7 @@ def _build(
         if not wanted:
             file.unlink()
         marks = [mark for row, mark in enumerate(digests) if row not in written.problems]
-        pyarrow.feather.write_feather(
+        write_feather(
             pyarrow.table({"digest": pyarrow.array(marks, pyarrow.string())}), part / DIGESTS
         )
         (part / ENTRY).write_text(json.dumps(asdict(entry)), encoding="utf-8")
@@ -356,9 +355,7 @@ def _decoded_before(folder: Path, lineage: str) -> Mapping[str, np.ndarray]:
     for home in _states(folder, lineage)[::-1]:
         _, pixels = _loaded(home) or (None, None)
         with contextlib.suppress(OSError, KeyError, ValueError, pyarrow.ArrowException):
-            marks = pyarrow.feather.read_table(home / DIGESTS, memory_map=False)[
-                "digest"
-            ].to_pylist()
+            marks = read_feather(home / DIGESTS)["digest"].to_pylist()
             if pixels is not None:
                 return {
                     mark: image for mark, image in zip(marks, pixels.numpy(), strict=True) if mark

@@ -235,8 +235,8 @@ def _loses_numbers(mode: str, tags: Any) -> bool:
 
 
 def _must_end(file: Any) -> None:
-    """Raise ValueError where a page of a TIFF leads to an earlier one: tifffile would follow the
-    circle for ever.
+    """Raise ValueError where a page of a TIFF leads to an earlier one, or is cut off before it says
+    where the next one is: tifffile would look for pages for ever.
     """
     form, handle, place = file.tiff, file.filehandle, file.pages.first.offset
     seen: set[int] = set()
@@ -249,7 +249,7 @@ def _must_end(file: Any) -> None:
         handle.seek(struct.unpack(form.tagnoformat, tags)[0] * form.tagsize, os.SEEK_CUR)
         following = handle.read(form.offsetsize)
         if len(following) < form.offsetsize:
-            return
+            raise ValueError("its list of pages is cut off")
         (place,) = struct.unpack(form.offsetformat, following)
     if place:
         raise ValueError("its pages go round in a circle")

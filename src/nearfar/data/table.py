@@ -208,19 +208,34 @@ def difference(before: pyarrow.Table, now: pyarrow.Table) -> str:
     return f"{', '.join(counts)}: first {first}"
 
 
+def write_feather(table: pyarrow.Table, path: Path) -> None:
+    """Write a table to a new file, without compression: a damaged length of what is compressed may
+    ask for any memory.
+    """
+    pyarrow.feather.write_feather(table, path, compression="uncompressed")
+
+
+def read_feather(path: Path) -> pyarrow.Table:
+    """Read what `write_feather` wrote; a damaged file raises OSError, ValueError or an
+    ArrowException, and takes no more memory than it is long.
+    """
+    if not path.is_file():  # a pipe may never end
+        raise ValueError("it is not a regular file")
+    table = pyarrow.feather.read_table(pyarrow.BufferReader(path.read_bytes()))
+    table.validate(full=True)  # in a damaged file texts may lie anywhere in memory
+    return table
+
+
 def save_table(table: pyarrow.Table, path: Path) -> None:
     """Write the table of a data set, for `difference` with a later one."""
     with replacing(path) as unfinished:
-        pyarrow.feather.write_feather(table, unfinished)
+        write_feather(table, unfinished)
 
 
 def load_table(path: Path) -> pyarrow.Table:
     """Read what `save_table` wrote; ValueError, one line, for anything else."""
     try:
-        if not path.is_file():  # a pipe may never end
-            raise ValueError("it is not a regular file")
-        table = pyarrow.feather.read_table(path, memory_map=False)
-        table.validate(full=True)  # in a damaged file texts may lie anywhere in memory
+        table = read_feather(path)
         texts = table["name"].type == table["digest"].type == pyarrow.string()
         if texts and not table["name"].null_count:
             return table

@@ -16,6 +16,7 @@ from nearfar.data import Images, Stream, difference, scan
 from nearfar.data.opening import scanned
 from nearfar.data.table import load_table, save_table
 from nearfar.data.value_range import FormatRequest, describe_range
+from nearfar.messages import raise_as_value_error
 from nearfar.methods import Method, Model
 from nearfar.networks import Encoder, save_encoder
 from nearfar.networks.encoder import WEIGHTS
@@ -130,14 +131,15 @@ def resume_plan(
         raise ValueError(
             f"{folder} is a finished run without its checkpoint: there is nothing to resume"
         )
-    check_beside(settings)  # before hours of training, and not where they end
     whole = _going_on(settings, objects, accelerator, devices, threads)
     own = isinstance(method := whole.given("method"), Method)  # it has its hyperparameters
-    method, recipe = resolve_method(
-        replace(whole, method=method, hyperparameters={}) if own else whole
-    )
-    views = resolve_views(whole.given("views"), settings)
-    check_num_views(views, method)
+    with raise_as_value_error(f"the settings of {folder}", ValueError):
+        check_beside(settings)  # before hours of training, and not where they end
+        method, recipe = resolve_method(
+            replace(whole, method=method, hyperparameters={}) if own else whole
+        )
+        views = resolve_views(whole.given("views"), settings)
+        check_num_views(views, method)
     images = _same_data(folder, whole, method, data_changed)
     total = min(settings.limit or len(images), len(images))
     if settings.batch_size > total - settings.held_out:

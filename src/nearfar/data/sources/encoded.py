@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
-import pyarrow.feather
 
 from nearfar.atomic import replacing
 from nearfar.data.decoding import header, reason
@@ -26,7 +25,15 @@ from nearfar.data.left_out import EMPTY, NO_DATA, is_passing
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order
 from nearfar.data.sources.source import Picture, Source, labels_as_column, numbered_names
-from nearfar.data.table import cache_folder, digest, digest_of_file, printable, read_small
+from nearfar.data.table import (
+    cache_folder,
+    digest,
+    digest_of_file,
+    printable,
+    read_feather,
+    read_small,
+    write_feather,
+)
 from nearfar.progress import progress, tracked
 
 FORMAT = 8  # raise it when a column means something else
@@ -377,7 +384,7 @@ def _save(
     with contextlib.suppress(OSError):
         home.parent.mkdir(parents=True, exist_ok=True)
         with replacing(home) as unfinished:
-            pyarrow.feather.write_feather(table.set_column(place, "mtime", settled), unfinished)
+            write_feather(table.set_column(place, "mtime", settled), unfinished)
 
 
 def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.ndarray:
@@ -391,7 +398,7 @@ def _of_files_with(passing: np.ndarray, runs: Sequence[Sequence[int]]) -> np.nda
 def _saved(home: Path) -> pyarrow.Table:
     """Read the table that an earlier scan saved; an empty one if it is missing or damaged."""
     try:
-        table = pyarrow.feather.read_table(home, memory_map=False)
+        table = read_feather(home)
         with contextlib.suppress(OSError):
             os.utime(home)  # when it was used last
         return table.cast(SCANNED)

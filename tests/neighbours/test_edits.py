@@ -187,7 +187,7 @@ def test_parts_of_one_scale_that_are_only_moved_are_no_copies(shift):
 
 
 def test_an_image_in_its_place_is_a_copy_by_its_colours_or_its_blur_alone():
-    """Whether the same image, encoded again, is a copy is judged without edits."""
+    """The same image, encoded again, is judged without edits."""
     assert edit_of(PHOTO, saved(PHOTO)) is None
     assert words_of(PHOTO, PHOTO.filter(ImageFilter.GaussianBlur(2))) == "blurred"
 

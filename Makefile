@@ -3,8 +3,9 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
+APART = $(EXAMPLES) tests/papers tests/properties  # with targets of their own
 
-.PHONY: demo demo-photos test slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
+.PHONY: demo demo-photos test papers drawn slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -15,10 +16,16 @@ demo-photos: .venv/installed
 	rm -rf runs/demo-photos
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
-test slow examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
+test papers drawn slow examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
 
 test: .venv/tested
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(EXAMPLES:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(APART:%=--ignore=%) tests
+
+papers: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile tests/papers
+
+drawn: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto tests/properties
 
 slow: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow $(TESTS)

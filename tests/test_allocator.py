@@ -29,6 +29,7 @@ with open("/proc/self/smaps") as maps:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here"
 )
@@ -67,6 +68,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of glibc")
 @pytest.mark.parametrize(("setting", "kept"), [(None, True), ("65536", False)])
 def test_freed_memory_is_used_again(setting, kept, monkeypatch):

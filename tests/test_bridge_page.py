@@ -62,6 +62,7 @@ def test_the_fields_are_the_columns(place):
     assert "group" not in against and "of" not in against
 
 
+@pytest.mark.slow
 def test_the_groups_are_read_as_the_page_says(place, capsys):
     exec(block("python", "groupby"), {})
     printed = capsys.readouterr().out
@@ -69,6 +70,7 @@ def test_the_groups_are_read_as_the_page_says(place, capsys):
     assert printed.count("first") == printed.count("same file") == 2
 
 
+@pytest.mark.slow
 def test_lists_links_and_the_way_back(place):
     """Every name reads the same after each command."""
     pictures = sorted((place / "photos").rglob("*.png"))
@@ -87,6 +89,7 @@ def test_lists_links_and_the_way_back(place):
     assert sorted((place / "photos").rglob("*.png")) == pictures
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git-annex") is None, reason="git-annex is not installed")
 def test_an_annex_takes_copies_and_moves_what_was_chosen(place, monkeypatch):
     for name in ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME", "EMAIL"):

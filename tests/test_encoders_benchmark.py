@@ -70,6 +70,7 @@ def test_a_run_is_a_line_and_is_not_measured_twice(benchmark, tmp_path, capsys):
     assert "## digits, held-out images" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_trained_contender_has_its_epochs_and_its_encoder_in_the_line(
     benchmark, tmp_path, monkeypatch
 ):

@@ -24,6 +24,7 @@ def test_it_is_short():
     assert len(FILE.read_text().splitlines()) <= 350
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [24, 96])
 def test_loss_gradient_and_step_are_those_of_the_package(size):
     torch.manual_seed(0)
@@ -100,6 +101,7 @@ def test_knn_is_that_of_the_package():
     assert accuracy == pytest.approx(knn_accuracy(train, labels.numpy(), test, truth.numpy()))
 
 
+@pytest.mark.slow
 def test_a_folder_of_two_kinds_of_images_is_told_apart(tmp_path):
     chance = np.random.default_rng(0)
     for split, count in (("train", 24), ("test", 8)):

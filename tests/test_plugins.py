@@ -53,6 +53,7 @@ def install(tmp_path, monkeypatch):
     return installed
 
 
+@pytest.mark.slow
 def test_a_command_of_another_package_is_listed_explained_and_run(install, capsys, complaint):
     assert "shade" not in plugins.commands()
     install("[nearfar.commands]\nshade = shades:shade\n")

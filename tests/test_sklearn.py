@@ -82,6 +82,7 @@ def test_the_map_passes_those_that_concern_more_than_its_encoder(lean):
     assert passed == OF_MAPS
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_under_a_grid_search(digits):
     images, labels = digits
     rows = images.reshape(len(images), -1)
@@ -95,6 +96,7 @@ def test_in_a_pipeline_under_a_grid_search(digits):
     assert search.predict(rows[:5]).shape == (5,)
 
 
+@pytest.mark.slow
 def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tmp_path):
     images = np.rint(digits[0][:6] * 255 / 16)
     for number, image in enumerate(images):
@@ -131,6 +133,7 @@ def test_a_pickle_gives_the_same_features(fitted, digits):
     assert again.get_params() == fitted.get_params()
 
 
+@pytest.mark.slow
 def test_a_map_places_new_images_and_comes_back_from_a_pickle(digits):
     images = digits[0]
     estimator = ContrastiveMap(ContrastiveEncoder(epochs=2, batch_size=64), num_views=2, epochs=20)

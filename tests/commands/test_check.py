@@ -112,6 +112,7 @@ def test_wrong_labels_come_first_among_the_doubtful_ones(checked):
     assert "train/1/twice.png" in set(mislabelled.name)  # a three among the ones
 
 
+@pytest.mark.slow
 def test_bad_images_are_named_by_what_is_wrong_with_them(checked):
     defects = {
         problem: [name.rpartition("/")[2] for name in named(checked, problem).name]

@@ -66,6 +66,7 @@ def test_the_temperature_of_knn_reaches_the_votes(run, monkeypatch):
     assert seen == [0.07, 0.1]
 
 
+@pytest.mark.slow
 def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run):
     before = nearfar.evaluate(run, protocol=("knn",))
     results = nearfar.evaluate(run, protocol=("finetune-10", "finetune"))
@@ -127,6 +128,7 @@ def test_predictions_are_kept_and_give_the_accuracies(run):
                 assert right.mean(1).std() == pytest.approx(results["trained"]["five_labels_std"])
 
 
+@pytest.mark.slow
 def test_settings_can_be_chosen_on_training_images_that_no_run_saw(tmp_path):
     options = dict(
         epochs=1,

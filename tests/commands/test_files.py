@@ -35,6 +35,7 @@ def files():
     return {str(path) for path in Path().rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_verb_writes_its_files_and_no_others(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
     for kind in "ab":

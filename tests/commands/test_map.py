@@ -74,6 +74,7 @@ def classes(data, name):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
 def test_each_layout_says_how_true_it_is_and_takes_new_images(
     layout, run, other, images_file, tmp_path
@@ -188,6 +189,7 @@ def test_hugging_face_datasets_reads_the_images_coordinates_and_neighbours_of_a_
     torch.testing.assert_close(again, features[:5], atol=1e-3, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_finetuned_map_of_an_encoder_of_ones_own_places_other_images(images_file, tmp_path):
     """The layout moves the encoder: coordinates come from the encoder of the map, which needs the
     module.
@@ -243,6 +245,7 @@ def test_options_that_do_not_go_together(given, says, run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_new_images_need_the_encoder_and_the_images_of_the_map(images_file, other, tmp_path):
     with np.load(images_file) as file:
         few = {name: file[name][:40] for name in ("images", "labels")}

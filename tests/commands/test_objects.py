@@ -59,6 +59,7 @@ def written(run):
     return yaml.safe_load((run.path / "config.yaml").read_text())
 
 
+@pytest.mark.slow
 def test_an_array_trains_and_is_given_again(array, tmp_path):
     run = nearfar.pretrain(array, out=str(tmp_path / "run"), encoder="small", **SMALL)
     assert written(run)["data"] == {"object": "array [48, 8, 8] uint8"}

@@ -128,6 +128,7 @@ def test_labelled_images_are_evaluated_without_a_run(installed, shapes, tmp_path
     assert "nearfar, which has not seen" in log.text and "at_hand" in named
 
 
+@pytest.mark.slow
 def test_the_nearest_images_are_of_the_same_kind(installed, shapes, tmp_path, log):
     nearest = nearfar.search(shapes, "disc/0.png", k=3)
     assert [name.partition("/")[0] for name in nearest["name"]] == ["disc"] * 3

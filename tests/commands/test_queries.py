@@ -64,6 +64,7 @@ def test_lists_in_any_encoding(encoding, ending, photos):
     assert nearest["query"] == names
 
 
+@pytest.mark.slow
 def test_defaults_take_as_many_as_there_are(photos):
     assert len(nearfar.search("photos", "own/1.png")["name"]) == 6
     for by in ("diverse", "typical", "outlier"):

@@ -99,6 +99,7 @@ def test_a_run_goes_on_in_the_folder_that_is_given(photos, whole, tmp_path, monk
     assert contents(tmp_path / "run") == before
 
 
+@pytest.mark.slow
 def test_data_and_run_that_have_moved_go_on(photos, tmp_path, capsys):
     begin("photos", "run")
     photos.rename(tmp_path / "pictures")
@@ -113,6 +114,7 @@ def test_data_and_run_that_have_moved_go_on(photos, tmp_path, capsys):
     assert nearfar.Run("renamed").settings.data == str(tmp_path / "pictures")
 
 
+@pytest.mark.slow
 def test_data_that_has_changed_is_refused(photos, tmp_path, capsys):
     begin("photos", "run")
     before = contents(tmp_path / "run")
@@ -139,6 +141,7 @@ def test_numbers_of_an_image_never_land_on_another(photos):
             nearfar.resume("run", data_changed=changed)
 
 
+@pytest.mark.slow
 def test_objects_are_compared_too(tmp_path):
     given = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     other = given[::-1].copy()

@@ -57,6 +57,7 @@ def places(tmp_path, monkeypatch):
     return ["a", "b", "c.csv"]
 
 
+@pytest.mark.slow
 def test_a_run_on_several_sources(places, tmp_path, capsys):
     with at_step(3):
         assert main(["pretrain", *places, "--out", "run", *FAST]) == 130

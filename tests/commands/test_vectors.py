@@ -244,6 +244,7 @@ def test_copies_are_sought_by_colours_and_edges_alone(channels, more):
     assert beside - alone == more
 
 
+@pytest.mark.slow
 def test_maps_are_drawn_of_vectors_and_of_data_without_a_run(photos, here):
     np.savez("named.npz", name=NAMES, embedding=rows(), label=LABELS)
     assert str(nearfar.map("named.npz").path) == "named-map.html"

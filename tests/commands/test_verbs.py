@@ -261,6 +261,7 @@ def test_views_and_images_of_other_data_are_normalised_alike(images_file, tmp_pa
     assert torch.nn.functional.cosine_similarity(*seen).min() > 0.9999
 
 
+@pytest.mark.slow
 def test_a_saved_encoder_may_take_larger_images_than_the_run_was_trained_on(tmp_path):
     """A run at 8 px whose encoder is replaced by one that takes 24: all that reads images for it
     opens them at 24 px, and its features are those of images opened so.

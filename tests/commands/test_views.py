@@ -58,6 +58,7 @@ def test_the_title_says_what_the_page_shows(photos, tmp_path):
         assert f"<title>{title}</title>" in page and f"<h1>{title}</h1>" in page, options
 
 
+@pytest.mark.slow
 def test_every_page_names_the_splits(photos, tmp_path):
     for number, image in enumerate(sorted(photos.iterdir())):
         place = photos / ("test" if number < 6 else "train")
@@ -144,6 +145,7 @@ def test_a_function_of_ones_own_is_shown(tmp_path):
     np.testing.assert_array_equal(pictures["000003, view 2, sample 4"][..., 0], 255 - images[3])
 
 
+@pytest.mark.slow
 def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, monkeypatch):
     seen = {}
 
@@ -200,6 +202,7 @@ def test_a_run_has_a_page_and_a_report_before_training(images_file, tmp_path, mo
     assert "grayscale<small>views 1, 2</small>" in text
 
 
+@pytest.mark.slow
 def test_a_preset_is_saved_by_the_names_of_its_views(images_file, tmp_path):
     options = dict(epochs=1, batch_size=16, held_out=16, encoder="small", method="sce")
     run = nearfar.pretrain(images_file, out=tmp_path / "run", views="documents", **options)

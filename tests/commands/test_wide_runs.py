@@ -68,6 +68,7 @@ def test_other_images_are_seen_in_the_range_of_the_run(tmp_path, log):
     assert len(rows["name"]) == 1
 
 
+@pytest.mark.slow
 def test_thirteen_channels_from_files_to_every_page(tmp_path, log):
     (tmp_path / "bands").mkdir()
     for i in range(40):

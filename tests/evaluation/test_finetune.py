@@ -35,6 +35,7 @@ def encoder(halves):
     return Encoder(net, 16, 1, halves[0].mean, halves[0].std).eval()
 
 
+@pytest.mark.slow
 def test_everything_is_trained_and_the_encoder_that_is_given_stays(
     halves, encoder, monkeypatch, bars
 ):

@@ -207,6 +207,7 @@ class Printed:
         return loss / 2
 
 
+@pytest.mark.slow
 def test_the_printed_matrix_form_collapses_and_ours_does_not():
     assert spread_after_training(Printed(512)) < 0.05
     assert spread_after_training(SACLR(512, "matrix", "all")) > 0.5

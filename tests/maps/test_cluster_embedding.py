@@ -67,6 +67,7 @@ def test_forces_are_the_gradient_of_the_divergence(alpha, perplexity):
     )
 
 
+@pytest.mark.slow
 def test_the_map_is_a_minimum_of_the_divergence_of_t_sne():
     rows = load_digits().data[:300].astype(np.float32)
     made = ClusterEmbedding(max_iter=1000, random_state=1).fit(rows)

@@ -52,6 +52,7 @@ def neighbour_accuracy(coordinates, labels):
     return cross_val_score(KNeighborsClassifier(10), np.asarray(coordinates), labels, cv=5).mean()
 
 
+@pytest.mark.slow
 def test_map_of_digits_keeps_classes_together_better_than_two_principal_components(digits):
     images, labels = digits
     seen = torch.stack([features(view) for view in views(images, 4)])

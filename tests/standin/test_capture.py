@@ -138,6 +138,7 @@ def test_captured_steps_with_state_and_random_numbers_are_the_plain_steps(case, 
     assert (because, replayed) == ("", STEPS - WARM_UP - 2 * (case == "a queue that fills"))
 
 
+@pytest.mark.slow
 def test_another_shape_drops_the_graph_and_makes_a_new_one(compared):
     because, replayed = compared(
         lambda: model_of("simclr"), steps=12, size_of=lambda step: SIZE if step < 6 else 2 * SIZE

@@ -135,6 +135,7 @@ def test_half_precision_trains_as_on_the_cpu(precision, images_file, tmp_path):
     assert ("scale" in saved["precision"]) == (precision == "16-mixed")
 
 
+@pytest.mark.slow
 def test_images_that_workers_decode_and_views_of_ones_own(tmp_path, tolerance):
     made = np.random.default_rng(0).integers(0, 256, (24, 20, 20, 3), dtype=np.uint8)
     (tmp_path / "images").mkdir()
@@ -160,6 +161,7 @@ def trained(images_file, tmp_path_factory):
     return begin(images_file, tmp_path_factory.mktemp("gpu") / "run", "gpu", method="sce")
 
 
+@pytest.mark.slow
 def test_the_encoder_gives_the_features_of_the_cpu(trained, images_file, device, tolerance):
     """`embed` with and without a GPU, and `load` there as a module of one's own."""
     on_device = np.load(trained.embed(out=trained.path / "there.npz").path)

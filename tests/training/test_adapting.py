@@ -38,6 +38,7 @@ def run(images_file, out, **options):
     return nearfar.pretrain(images_file, out=str(out), **(usual | options))
 
 
+@pytest.mark.slow
 def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(
     weights, images_file, tmp_path
 ):
@@ -65,6 +66,7 @@ def test_adapting_keeps_the_first_stages_and_the_weights_normalisation(
     assert torch.equal(before["layer4.0.conv1.weight"], given["layer4.0.conv1.weight"])
 
 
+@pytest.mark.slow
 def test_each_layer_has_its_rate_under_the_schedule(weights, images_file, tmp_path, monkeypatch):
     rates = []
     step = torch.optim.SGD.step
@@ -143,6 +145,7 @@ def test_adapting_needs_weights_and_a_net_that_has_some(images_file, complaint):
     assert "hf download timm/resnet18.a1_in1k --local-dir FOLDER" in error
 
 
+@pytest.mark.slow
 def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_file, tmp_path):
     done = run(
         images_file,
@@ -163,6 +166,7 @@ def test_normalisation_and_frozen_stages_can_be_given_without_weights(images_fil
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_sizes_that_are_chosen_fit_the_patches(tmp_path, images_file):
     assert [size_step(name) for name in ("small", "resnet18", "vit_tiny_patch16_224")] == [1, 1, 16]
     assert size_step("vit_small_patch14_dinov2.lvd142m") == 14

@@ -70,6 +70,7 @@ def test_a_hook_sees_every_line_of_metrics(whole):
     assert {"loss", "health"} <= {name for line in seen for name in line}
 
 
+@pytest.mark.slow
 def test_a_hook_that_returns_true_stops_the_run_which_can_be_used_and_resumed(photos, whole, log):
     run = nearfar.pretrain(
         photos, out="run", on_metrics=lambda line: line["step"] >= 6 and "loss" in line, **SETTINGS
@@ -152,6 +153,7 @@ def test_the_encoder_of_a_run_that_was_stopped_by_a_signal_loads(photos):
     assert nearfar.embed("run").features.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pages")
 def test_a_run_trains_longer_with_its_whole_state(photos, whole, log):
     short = copied(whole)
@@ -193,6 +195,7 @@ def test_fewer_epochs_than_trained_are_refused_and_the_command_line_trains_longe
     assert nearfar.Run("run").settings.epochs == 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pages")
 def test_encoders_are_kept_on_the_way(photos):
     run = nearfar.pretrain(photos, out="run", save_every=2, **SETTINGS)
@@ -222,6 +225,7 @@ def test_a_run_that_was_killed_keeps_the_encoders_that_it_has(photos):
     assert kept == {f"epoch-000{number}" for number in range(1, 5)}
 
 
+@pytest.mark.slow
 def test_held_out_images_with_labels_have_a_knn_accuracy_while_training(photos):
     options = SETTINGS | {"held_out": 20}
     run = nearfar.pretrain(photos, out="run", **options)

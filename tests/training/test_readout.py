@@ -85,6 +85,7 @@ def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
     torch.testing.assert_close(start["conv.weight"], before[f"{first}conv.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pages")
 def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_path):
     labels = np.arange(40) % 2

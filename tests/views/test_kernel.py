@@ -26,6 +26,7 @@ def check(reported):
         assert launches > 0, f"{name} did not use the kernel"
 
 
+@pytest.mark.slow
 @needs_triton
 def test_views_equal_those_of_operations_in_the_interpreter():
     reported = lines_of(HERE / "interpreted.py", "few")

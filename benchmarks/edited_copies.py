@@ -18,7 +18,6 @@ import datetime
 import io
 import itertools
 import json
-import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,6 +42,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from pyarrow.dataset import dataset
 
 import nearfar
+from nearfar.device import hardware
 from nearfar.neighbours.edits import find_edit, local_features, matched_map, mirrored
 
 BICUBIC = Image.Resampling.BICUBIC
@@ -310,7 +310,7 @@ def main() -> None:
         "date": str(datetime.date.today()),
         "seed": args.seed,
         "split": args.split,
-        "processor": processor(),
+        "processor": f"{hardware()['processor']}, one thread, shared",
         "versions": {"nearfar": nearfar.__version__, "opencv": cv2.__version__},
         **{part: known[part] for part in measures if part in known},
     }
@@ -319,13 +319,6 @@ def main() -> None:
         print(part, json.dumps(result[part], indent=1), flush=True)
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def processor() -> str:
-    """The name of the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, one thread, shared"
 
 
 if __name__ == "__main__":

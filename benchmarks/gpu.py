@@ -502,7 +502,7 @@ class Beside(NamedTuple):
     title: str
     items: int
     make: Make  # from a device to a step
-    floor_ms: float
+    floor_ms: float | None  # None: of the CPU's work
     on_cpu: bool = True
 
 
@@ -519,9 +519,8 @@ def views_and_batches(case: Case) -> Iterator[Beside]:
 
     def of_sampling(place: torch.device) -> Callable[[], Any]:
         rows, sizes = slice(0, case.batch), [(case.size, case.size)] * len(views)
-        ahead = ViewsAhead(
-            views, 0, case.batch, rows, sizes, place, is_cropped=False, pin=place.type != "cpu"
-        )
+        pin = setup_of(place, "32-true").pinned.value
+        ahead = ViewsAhead(views, 0, case.batch, rows, sizes, place, is_cropped=False, pin=pin)
         steps = itertools.count()
         return lambda: ahead.take(next(steps))
 
@@ -537,7 +536,7 @@ def views_and_batches(case: Case) -> Iterator[Beside]:
 
     made = pixels.numel() * (1 + 4 * len(views.views))  # bytes read and written
     yield Beside(f"views {views.name}, {where}", case.batch, of_views, 1e3 * made / BANDWIDTH)
-    yield Beside(f"their parameters, sampled ahead, {where}", case.batch, of_sampling, 0.0)
+    yield Beside(f"their parameters, sampled ahead, {where}", case.batch, of_sampling, None)
     yield Beside(
         f"batches from memory, {where}", case.batch, of_batches, 1e3 * pixels.numel() / 63e9
     )

@@ -38,9 +38,7 @@ from nearfar.progress import Bar, drawn_by  # noqa: E402  # behind the hook
 
 
 def pytest_collection_finish():
-    """Leave the million objects of libraries and tests, which stay, out of garbage collections,
-    which took a tenth of the time.
-    """
+    """Leave the objects of libraries and tests, which stay, out of garbage collections."""
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
@@ -212,7 +210,7 @@ def known_speed():
 
 @pytest.fixture
 def no_pages(monkeypatch):
-    """Runs write nothing for people to look at, which takes a quarter of the time of a short one."""
+    """Runs write nothing for people to look at, which takes a good part of a short one's time."""
     from nearfar.pages import report, views
 
     for room, name in (

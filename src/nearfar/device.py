@@ -381,7 +381,10 @@ def free_memory(device: torch.device) -> int | None:
     """Return the free bytes of a device's memory; None for the CPU and where it does not say."""
     module = None if device.type == "cpu" else torch.get_device_module(device)
     ask = getattr(module, "mem_get_info", None)
-    return None if ask is None else int(ask(device)[0])
+    try:
+        return None if ask is None else int(ask(device)[0])
+    except RuntimeError:  # some of Intel's have no such count
+        return None
 
 
 def synchronize() -> None:

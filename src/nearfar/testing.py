@@ -341,7 +341,7 @@ def step_of(
     so that what is drawn is the same each time.
     """
     rows = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]
-    torch.default_generator.manual_seed(seed)  # for GPUs too it takes longer than a small loss
+    torch.default_generator.manual_seed(seed)  # all is on the CPU
     value = loss(*rows)
     learned = [x for x in rows if x.requires_grad]
     gradients = iter(torch.autograd.grad(value, learned, allow_unused=True))
@@ -576,12 +576,13 @@ def check_bad_batch(case: Case) -> str | None:
     strict, the state is what it was.
     """
     embeddings = [n for n, kind in enumerate(case.kinds) if kind not in ("queue", "index")]
+    which = [embeddings, embeddings[:1]] if len(embeddings) > 1 else [embeddings]
     loss, step = case.copy(), 5
     for early in range(step):  # a queue may be full then
         step_of(loss, case.inputs(torch.float32, early))
     for bad in (math.nan, math.inf):
         for rows in (slice(4, 5), slice(None)):
-            for spoiled in (embeddings, embeddings[:1])[: len(embeddings)]:
+            for spoiled in which:
                 if words := _after_a_bad_batch(case, loss, step, bad, rows, spoiled):
                     part = "a row" if rows.start else "a batch"
                     return f"after {part} of {bad} {words}"

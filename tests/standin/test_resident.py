@@ -7,20 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-import nearfar
 from nearfar.data import open_images
 from nearfar.training.resident import keep_resident
+from tests.standin.test_runs import begin
 from tests.steps import same_runs
-
-SETTINGS = dict(
-    epochs=1,
-    batch_size=16,
-    held_out=16,
-    log_every=1,
-    encoder="tiny",
-    precision="32-true",
-    seed=3,
-)
 
 
 def with_free_memory(monkeypatch, device, free):
@@ -63,11 +53,12 @@ def test_images_that_are_decoded_anew_are_sent(device, tmp_path):
 def test_a_run_is_the_same_whether_images_stay_or_are_sent(
     device, images_file, tmp_path, monkeypatch
 ):
-    torch.use_deterministic_algorithms(True)
     runs = []
-    for free in (2**30, 0):
-        with_free_memory(monkeypatch, device, free)
-        out = tmp_path / str(free)
-        runs.append(nearfar.pretrain(images_file, out=out, accelerator="gpu", **SETTINGS))
-    torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for free in (2**30, 0):
+            with_free_memory(monkeypatch, device, free)
+            runs.append(begin(images_file, tmp_path / str(free), "gpu", epochs=1))
+    finally:
+        torch.use_deterministic_algorithms(False)
     same_runs(*runs)

@@ -217,7 +217,8 @@ def write_feather(table: pyarrow.Table, path: Path) -> None:
 
 def read_feather(path: Path) -> pyarrow.Table:
     """Read what `write_feather` wrote; a damaged file raises OSError, ValueError or an
-    ArrowException, and takes no more memory than it is long.
+    ArrowException, and takes no more memory than it is long. A table that others compressed is read
+    too, and may ask for any.
     """
     if not path.is_file():  # a pipe may never end
         raise ValueError("it is not a regular file")

@@ -20,7 +20,7 @@ class ResidentImages:
     """Copies of all images, stored ones, in the memory of a device."""
 
     def __init__(self, images: Images, device: torch.device) -> None:
-        first = images.gather(torch.arange(1))
+        first = images.gather(torch.arange(1))  # tells the shape and the type of all
         rows = max(1, PART // first.nbytes)
         self.pixels = torch.empty(len(images), *first.shape[1:], dtype=first.dtype, device=device)
         with progress("sending images to the device", len(images)) as bar:

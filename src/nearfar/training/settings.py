@@ -398,7 +398,7 @@ class Settings:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a class, which take longer to resolve than to check."""
+    """Types of the fields of a class, resolved once."""
     return get_type_hints(kind)
 
 

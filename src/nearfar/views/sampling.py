@@ -28,7 +28,7 @@ _COLOUR = (
     BOX_NUMBERS + 17,
 )  # decide on jitter; on grayscale and a dropped channel
 _NEVER = 2.0  # above every probability
-_THREADS = 4  # that make uniform numbers of several batches, which takes half of the sampling
+_THREADS = 4  # that make uniform numbers of several batches
 
 
 @dataclass(frozen=True)

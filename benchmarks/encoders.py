@@ -3,14 +3,18 @@
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --sets flowers --contenders "keep 0" "no colour" \
         --seeds 0 1 --out runs/encoders.jsonl
     python benchmarks/encoders.py ../shared/data --contenders "colours and edges" frozen weights "keep 0.5" ...
-    python benchmarks/encoders.py ../shared/data --on test --seeds 0 1 2 --out runs/kinds.jsonl \
+    python benchmarks/encoders.py ../shared/data --on test --out runs/kinds.jsonl \
         --contenders "pretrain 10 minutes" "raw pixels" histogram hog pretrained "at once"
+    OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --on test --seeds 1 2 --out runs/kinds.jsonl \
+        --contenders "pretrain 10 minutes" --as-long-as-seed 0
     python benchmarks/encoders.py runs/encoders.jsonl                                # the tables, means over seeds
     python benchmarks/encoders.py runs/kinds.jsonl --default "pretrain 10 minutes"   # against the best baseline
 
 `--on held-out`, for choices, tests the classifiers on every fifth training image, so no test image influences a choice;
 `--on test`, for reports, trains on all training images and tests on the test images.
-"pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`.
+"pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`; with
+`--as-long-as-seed 0` it has the net and the epochs that seed 0 had time for, so that another seed can be measured on a
+busy machine.
 The other trained contenders train the small net with SimCLR for the same epochs; "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
 from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, "colours and edges" simple
 features alone; "pretrained" are the weights of the installed package alone, and "pretrained, edges" and the like these
@@ -152,12 +156,15 @@ PRETRAIN = re.compile(r"pretrain (\d+(?:\.\d+)?) minutes?")
 class Task:
     """Data of a contender: the images to train on, their kind, the seed, the starting weights
     of "frozen" and "weights".
+
+    length: encoder and epochs in place of the minutes of "pretrain N minutes", if any.
     """
 
     train: Images
     kind: Kind
     seed: int
     weights: str
+    length: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _joined(weights: Mapping[str, float], task: Task) -> Encoder:
@@ -213,7 +220,8 @@ UNTRAINED: dict[str, Callable[[Task], Any]] = {
 def train(contender: str, task: Task, out: str) -> nearfar.Run:
     """Train a contender into a folder."""
     if default := PRETRAIN.fullmatch(contender):
-        return nearfar.pretrain(task.train, minutes=float(default[1]), seed=task.seed, out=out)
+        length = task.length or {"minutes": float(default[1])}
+        return nearfar.pretrain(task.train, **length, seed=task.seed, out=out)
     chosen = CONTENDERS[contender]
     same: dict[str, Any] = dict(
         out=out,
@@ -347,6 +355,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="starting weights, for the contenders frozen and weights",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--as-long-as-seed",
+        type=int,
+        metavar="SEED",
+        help="train the same net for as many epochs as this seed, by its line in --out",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     parser.add_argument(
         "--default", help="of a file of lines: print this contender against the best baseline"
@@ -374,10 +388,22 @@ def tables(path: Path) -> str:
     )
 
 
+def length_of(case: Sequence[Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return encoder and epochs of a case that was measured.
+
+    Ends the program where it was not, or failed.
+    """
+    for line in lines:
+        if [line[key] for key in CASE] == list(case) and "encoder" in line:
+            return {"encoder": line["encoder"], "epochs": line["epochs"]}
+    raise SystemExit(f"--as-long-as-seed: --out has no run of {', '.join(map(str, case))}")
+
+
 def run(given: argparse.Namespace) -> None:
     """Measure what is asked and not in the file yet."""
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    done = {tuple(line[key] for key in CASE) for line in read(given.out)}
+    lines = read(given.out)
+    done = {tuple(line[key] for key in CASE) for line in lines}
     cpu = hardware()["processor"]
     for seed, name in product(given.seeds, given.sets):
         left = [
@@ -398,8 +424,13 @@ def run(given: argparse.Namespace) -> None:
                 "images": len(images),
                 "tested": len(tested),
             }
+            length: dict[str, Any] = {}
+            if given.as_long_as_seed is not None:
+                case = (name, contender, given.as_long_as_seed, given.on)
+                length, line["as_long_as_seed"] = length_of(case, lines), given.as_long_as_seed
+            task = Task(images, SETS[name], seed, given.weights, length)
             try:
-                line |= measure(contender, Task(images, SETS[name], seed, given.weights), tested)
+                line |= measure(contender, task, tested)
                 cells = [f"{100 * line[key]:.1f}" for key in METRICS]
             except Exception as error:  # a failure is a result
                 line["error"] = f"{type(error).__name__}: {error}"

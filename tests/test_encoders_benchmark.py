@@ -87,6 +87,18 @@ def test_a_trained_contender_has_its_epochs_and_its_encoder_in_the_line(
     assert (trained["contender"], trained["images"]) == ("pretrain 0.1 minutes", 120)
     assert trained["epochs"] > 0 == untrained["epochs"] and trained["encoder"]
     assert trained["knn"] > untrained["knn"]
+    other = [*words, "--contenders", "pretrain 0.1 minutes", "--seeds", "1"]
+    benchmark.main([*other, "--as-long-as-seed", "0"])
+    again = json.loads(out.read_text().splitlines()[-1])
+    same = ("encoder", "epochs", "images", "largest")
+    assert [again[key] for key in same] == [trained[key] for key in same]
+    assert (again["seed"], again["as_long_as_seed"]) == (1, 0) and again["knn"] != trained["knn"]
+
+
+def test_a_seed_that_was_not_measured_gives_no_length(benchmark, tmp_path):
+    words = ["no-data", "--sets", "digits", "--out", str(tmp_path / "lines.jsonl"), "--seeds", "1"]
+    with pytest.raises(SystemExit, match="digits, pretrain 1 minute, 0, held-out"):
+        benchmark.main([*words, "--contenders", "pretrain 1 minute", "--as-long-as-seed", "0"])
 
 
 def test_a_failure_is_a_line_and_the_others_go_on(benchmark, tmp_path, monkeypatch, capsys):
@@ -120,6 +132,9 @@ def test_the_default_of_the_product_is_given_minutes_and_nothing_else(benchmark,
     task = benchmark.Task(["images"], benchmark.SETS["digits"], 3, "nearfar")
     benchmark.train("pretrain 2.5 minutes", task, "folder")
     assert options == {"minutes": 2.5, "seed": 3, "out": "folder"}
+    options.clear()
+    benchmark.train("pretrain 2.5 minutes", replace(task, length={"epochs": 7}), "folder")
+    assert options == {"epochs": 7, "seed": 3, "out": "folder"}
 
 
 def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_point(report):

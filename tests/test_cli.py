@@ -80,6 +80,7 @@ class Nothing(dict):
             ["pretrain", "DATA", "--out", "x\udcff"],
             "x\\udcff is not text",
         ),
+        (["embed", "DATA", "--out", "x\udcff.parquet"], "x\\udcff.parquet is not text"),
         (
             ["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"],
             "nothing.safetensors",

@@ -151,8 +151,8 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def check_text(path: str | os.PathLike[str]) -> None:
-    """Raise ValueError for a path that is not text in UTF-8, which safetensors and ONNX cannot
-    write.
+    """Raise ValueError for a path that is not text in UTF-8, which safetensors, ONNX and
+    Parquet cannot write.
     """
     try:
         os.fspath(path).encode()

@@ -197,3 +197,12 @@ def test_objects_and_the_vectors_of_a_teacher_reach_other_processes(array, tmp_p
     losses = [[line["loss"] for line in run.metrics if "loss" in line] for run in (single, two)]
     assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert torch.equal(*(load_file(run.path / TEACHER)["rows"] for run in (single, two)))
+
+
+def test_a_module_embeds_images_with_a_channel_that_is_constant():
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    images[..., 2] = 255
+    features = nearfar.embed(images, encoder=Net(3)).features
+    assert len(np.unique(features.numpy().round(4), axis=0)) == 12
+    white = nearfar.embed(np.full_like(images, 255), encoder=Net(3)).features
+    assert torch.equal(white, white[:1].expand_as(white)) and white.isfinite().all()

@@ -384,7 +384,7 @@ def test_a_step_that_torch_compiles_is_without_an_operation_that_its_compiler_ca
 def test_any_whole_numbers_below_the_number_of_images_are_an_index(name):
     first, second, index = inputs(name)
     wanted = make(name)(first, second, index)
-    for kind in (torch.int32, torch.int16):
+    for kind in (torch.int32, torch.int16, torch.uint16):
         loss = make(name)
         assert torch.equal(loss(first, second, index.to(kind)), wanted)
     wrong = {"0 to 39, got -1": -1, "0 to 39, got 40": IMAGES}

@@ -19,6 +19,7 @@ from nearfar.networks import Encoder, build_backbone
 from nearfar.tools.evaluate.rows import encoders_by_row
 from nearfar.training import job as job_module
 from nearfar.training import prepare as prepare_module
+from nearfar.training import trial
 from nearfar.training.facts import Facts
 from nearfar.training.model_size import ModelChoice, model_candidates
 from nearfar.training.plan import epochs_in, plan_run
@@ -408,3 +409,13 @@ def test_small_crops_train_a_net_that_takes_few_sizes(encoder, image_size, tmp_p
         **options,
     )
     assert run.encoder(torch.from_numpy(images[:2]).permute(0, 3, 1, 2)).isfinite().all()
+
+
+@pytest.mark.parametrize("sizes", [{"batch_size": 37}, {"held_out": 40}, {"limit": 1}])
+def test_sizes_that_cannot_be_are_told_before_anything_is_measured(sizes, monkeypatch, tmp_path):
+    def measured(*given, **named):
+        raise AssertionError("the speed was measured first")
+
+    monkeypatch.setattr(trial, "training_speed", measured)
+    with pytest.raises(ValueError, match=r"images?"):
+        nearfar.pretrain(some(40), minutes=1, out=str(tmp_path / "run"), **sizes)

@@ -458,6 +458,13 @@ def sample(total: int, count: int | None, seed: int) -> Int64[np.ndarray, " chos
     return np.sort(np.random.default_rng(seed).permutation(total)[:count])
 
 
+def divisors(std: Sequence[float]) -> list[float]:
+    """Standard deviations to divide by: 1 in place of the 0 of a channel that is constant over all
+    images.
+    """
+    return [deviation or 1.0 for deviation in std]
+
+
 def say_sample(count: int, total: int, seed: int) -> None:
     """Log that `count` of the images, a random sample, stand for all."""
     log.info("`limit`: %d of %d images, a random sample (seed %d)", count, total, seed)

@@ -13,7 +13,7 @@ import pyarrow.parquet
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.atomic import check_output, replacing
+from nearfar.atomic import check_output, check_text, replacing
 from nearfar.data import Images
 from nearfar.data.exif import LONGEST
 from nearfar.data.sources.rows import marked_as_images
@@ -25,8 +25,12 @@ _LONGEST_LABEL = 1000  # characters
 
 
 def check_format(out: str | Path, formats: Sequence[str] = FORMATS) -> None:
-    """Raise ValueError for a file that exists or has another ending."""
+    """Raise ValueError for a file that exists or has another ending, and for a .parquet file whose
+    name is not text.
+    """
     check_output(Path(out), formats)
+    if Path(out).suffix == ".parquet":
+        check_text(out)
 
 
 def save_embeddings(

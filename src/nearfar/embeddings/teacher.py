@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.data import Images
+from nearfar.data.images import divisors
 from nearfar.data.names import match
 from nearfar.data.sources.files import TEXT_TABLES
 from nearfar.embeddings.embeddings import compute_features
@@ -60,7 +61,8 @@ class FoundTeacher:
         if name is None:
             raise ValueError(f"`teacher={self.given!r}` does not say which net its weights are of")
         size = fitting_size(name, SIDE, 2 * SIDE)
-        encoder = named_encoder(self.given, size, images.channels, (images.mean, images.std))
+        moments = (images.mean, divisors(images.std))
+        encoder = named_encoder(self.given, size, images.channels, moments)
         encoder.value_range = images.value_range
         return encoder
 

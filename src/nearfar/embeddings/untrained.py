@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from nearfar.data import Images, scan
+from nearfar.data.images import divisors
 from nearfar.data.table import most_common_side
 from nearfar.networks import Encoder, join_encoders, named_encoder
 from nearfar.networks.backbone import own_backbone
@@ -32,7 +33,11 @@ def encoder_for(images: Images, encoder: nn.Module | str | None) -> Encoder:
 
     encoder: weights by name, a user's module, or None for the best features at hand.
     """
-    size, channels, moments = images.image_size, images.channels, (images.mean, images.std)
+    size, channels, moments = (
+        images.image_size,
+        images.channels,
+        (images.mean, divisors(images.std)),
+    )
     if encoder is None:
         net = untrained_encoder(size, channels)
     elif isinstance(encoder, str):

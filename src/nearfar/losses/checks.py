@@ -96,9 +96,10 @@ def index_of(batch: int, index: Tensor | None, num_images: int, otherwise: str) 
         raise ValueError(f"index must be [{batch}] like the batch, got shape {list(index.shape)}")
     if index.dtype == torch.bool or index.is_floating_point() or index.is_complex():
         raise ValueError(f"index must hold whole numbers, got {index.dtype}")
+    index = index.long()  # torch compares no unsigned numbers of more than 8 bits
     if batch and index.device.type == "cpu" and not torch.compiler.is_compiling():
         least, most = int(index.min()), int(index.max())
         if least < 0 or most >= num_images:
             wrong = least if least < 0 else most
             raise ValueError(f"index must hold numbers of 0 to {num_images - 1}, got {wrong}")
-    return index.long()
+    return index

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor, nn
 
 Self = TypeVar("Self", bound="FullPrecision")
@@ -62,7 +62,7 @@ _read.register_fake(
 
 
 def read(
-    buffer: Shaped[Tensor, "*shape"], index: Int[Tensor, " batch"] | None = None
+    buffer: Shaped[Tensor, "*shape"], index: Integer[Tensor, " batch"] | None = None
 ) -> Shaped[Tensor, "*shape_read"]:
     """A copy of a buffer, or of its rows at `index`, that stays as it is when the buffer moves; no
     gradient.
@@ -76,7 +76,7 @@ def move(
     buffer: Float[Tensor, "*shape"],
     new: Float[Tensor, "*shape_new"],
     loss: Float[Tensor, ""],
-    index: Int[Tensor, " batch"] | None = None,
+    index: Integer[Tensor, " batch"] | None = None,
 ) -> Bool[Tensor, "*shape_new"]:
     """Set a buffer, or its rows at `index`, to new values where these and the loss of the step are
     finite.

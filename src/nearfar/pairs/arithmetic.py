@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 Scalar = Float[Tensor, ""]
 Rows = Float[Tensor, "batch dim"]  # embeddings of a batch
 Views = Float[Tensor, "views batch dim"]
 Queue = Float[Tensor, "keys dim"]
-Index = Int[Tensor, " batch"]  # the numbers of the images
+Index = Integer[Tensor, " batch"]  # the numbers of the images
 PerImage = Float[Tensor, " batch"]
 PerRow = Float[Tensor, "2 batch"]  # of both views
 EPSILON = 1e-12  # smallest norm divided by

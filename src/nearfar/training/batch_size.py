@@ -25,6 +25,15 @@ def check_enough_images(images: int) -> None:
         raise ValueError(f"{images} image to train on is too few: images are compared with others")
 
 
+def check_batch_size(given: Settings, images: int) -> None:
+    """Raise ValueError for a batch of more than the images to train on, and fewer than two."""
+    check_enough_images(images)
+    if given.batch_size is not None and given.batch_size > images:
+        raise ValueError(
+            f"`batch_size={given.batch_size}` is larger than the {images} images to train on"
+        )
+
+
 def choose_batch(
     given: Settings, method: Method, recipe: Recipe, images: int
 ) -> tuple[Method, int, list[str]]:
@@ -35,11 +44,7 @@ def choose_batch(
     needs more; then the projector's output becomes narrower. Neither changes where the user gave
     it. Raises ValueError, with the complaint of the loss, where nothing works.
     """
-    check_enough_images(images)
-    if given.batch_size is not None and given.batch_size > images:
-        raise ValueError(
-            f"`batch_size={given.batch_size}` is larger than the {images} images to train on"
-        )
+    check_batch_size(given, images)
     whole = min(recipe.batch_size, images)
     half = (
         recipe.batch_size

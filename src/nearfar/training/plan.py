@@ -10,11 +10,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nearfar.data import Images, Stream
+from nearfar.data.images import divisors
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.methods import Method, Recipe, method_name
 from nearfar.networks import OWN_NETS
 from nearfar.progress import duration
-from nearfar.training.batch_size import choose_batch
+from nearfar.training.batch_size import check_batch_size, choose_batch
 from nearfar.training.facts import Facts
 from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.model_size import ModelChoice
@@ -55,9 +56,7 @@ class Plan:
 def plan_run(request: Request, facts: Facts, model: ModelChoice) -> Plan:
     """Plan a run; raises ValueError for what cannot be run as requested."""
     given, recipe = request.settings, request.recipe
-    total = min(given_or(given.limit, facts.images), facts.images)
-    held_out, few = _validation_size(given, total)
-    train = total - held_out
+    train, held_out, few = split_sizes(given, facts)
     method, batch_size, changed = choose_batch(given, request.method, recipe, train)
     check_processes(facts.processes, batch_size, given.micro_batch, bool(given.sync_batch_norm))
     seconds, epochs = None, given.epochs
@@ -97,6 +96,18 @@ def plan_run(request: Request, facts: Facts, model: ModelChoice) -> Plan:
         settings, scaled = _with_pixels(settings, facts.opened, moments)
         notes = [*scaled, *notes]
     return Plan(settings, method, recipe, model.encoder, made, seconds, tuple(notes))
+
+
+def split_sizes(given: Settings, facts: Facts) -> tuple[int, int, list[str]]:
+    """Return the sizes of training and validation set, and a note where there is none.
+
+    Raises ValueError for a validation set that leaves nothing, and a batch of more images than
+    there are. They need no measurement, so that a mistake is told before one.
+    """
+    total = min(given_or(given.limit, facts.images), facts.images)
+    held_out, notes = _validation_size(given, total)
+    check_batch_size(given, total - held_out)
+    return total - held_out, held_out, notes
 
 
 def default_validation(total: int) -> int:
@@ -209,9 +220,9 @@ def _with_pixels(
         raise ValueError(
             f"the {len(images)} images are all of one colour: there is nothing to learn from them"
         )
-    elif min(images.std) == 0:  # which cannot be divided by
+    elif min(images.std) == 0:
         notes = ["a channel is constant over all images: it is not scaled"]
-        mean, std = images.mean, [deviation or 1.0 for deviation in images.std]
+        mean, std = images.mean, divisors(images.std)
     return replace(
         settings,
         image_size=images.image_size,

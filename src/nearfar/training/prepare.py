@@ -12,7 +12,7 @@ from nearfar.training.batch_size import buildable, check_enough_images
 from nearfar.training.facts import gather_facts, seconds_left
 from nearfar.training.job import Job
 from nearfar.training.model_size import choose_model
-from nearfar.training.plan import plan_run
+from nearfar.training.plan import plan_run, split_sizes
 from nearfar.training.request import resolve
 from nearfar.training.run_data import find_data, open_data
 from nearfar.training.settings import Settings
@@ -31,6 +31,7 @@ def prepare(given: Settings, began: float) -> tuple[Job, Model]:
     facts = gather_facts(given, data, began)
     if facts.images < 2:  # before anything is measured; says why, if none can be read
         check_enough_images(len(open_data(given, data)))
+    split_sizes(given, facts)
 
     model = choose_model(given, facts, Trials(given, request.method))
     images = open_data(replace(given, image_size=model.image_size), data)

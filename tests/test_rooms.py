@@ -128,7 +128,7 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
 
 IN_DATA = (
     ("table", "bits", "value_range", "left_out", "resources", "text", "column_names"),
-    ("exif", "pictures", "readers", "names", "labels", "layouts", "decoding"),
+    ("exif", "pictures", "readers", "names", "labels", "layouts", "decoding", "measures"),
     ("sources",),
     ("scanning", "cache"),
     ("images",),
@@ -250,7 +250,7 @@ def test_no_grab_bags():
 
 def test_public_names():
     names = (
-        "check cluster doctor duplicates embed evaluate export Embeddings "
+        "check cluster doctor duplicates embed evaluate explore export Embeddings "
         "join list_methods load pretrain "
     )
     names += "push resume run_demo search select show_views ProcessLost Run "
@@ -381,6 +381,7 @@ MANY = {
     ("data/opening.py", "open_images"): PUBLIC,
     ("evaluation/evaluate.py", "evaluate_features"): PUBLIC,
     ("maps/layouts.py", "fit_layout"): PUBLIC,
+    ("neighbours/duplicates.py", "find_links"): PUBLIC,
     ("pairs/fused_kernel.py", "visit"): "a kernel takes pointers and sizes by themselves",
     ("views/fused_kernel.py", "make_view"): "a kernel takes pointers and sizes by themselves",
     ("views/fused_kernel.py", "_blur_view"): "a part of the kernel",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nearfar.commands.demo import run_demo as run_demo
     from nearfar.commands.doctor import doctor as doctor
     from nearfar.commands.embed import embed as embed
+    from nearfar.commands.explore import explore as explore
     from nearfar.commands.export import export as export
     from nearfar.commands.export import push as push
     from nearfar.commands.methods import list_methods as list_methods
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "commands.doctor": ["doctor"],
     "commands.embed": ["embed"],
+    "commands.explore": ["explore"],
     "commands.export": ["export", "push"],
     "commands.pretrain": ["pretrain", "resume"],
     "commands.completion": ["completion_script"],

@@ -27,6 +27,7 @@ from nearfar.tools import find_tool
 CORE = {  # the functions behind the commands that are no tools
     "pretrain": "nearfar:pretrain",
     "embed": "nearfar:embed",
+    "explore": "nearfar:explore",
     "link": "nearfar.commands.link:link_copies",
     "export": "nearfar:export",
     "push": "nearfar:push",
@@ -38,7 +39,7 @@ CORE = {  # the functions behind the commands that are no tools
     "completion": "nearfar:completion_script",
 }
 FIRST = ("pretrain", "evaluate", "embed")  # in the overview, before the tools
-OPENING = ("embed", "views")  # commands besides `pretrain` and the tools with images
+OPENING = ("embed", "explore", "views")  # commands besides `pretrain` and the tools with images
 GROUPS = {
     "Data": (
         "data limit split image_size",

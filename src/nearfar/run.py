@@ -64,6 +64,7 @@ class Run:
         object.__setattr__(self, "path", Path(path))
 
     embed = Verb("embed")
+    explore = Verb("explore")
     export = Verb("export")
     push = Verb("push")
     views = Verb("show_views")

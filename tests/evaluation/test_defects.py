@@ -5,7 +5,8 @@ import pytest
 from PIL import Image, ImageFilter
 
 from nearfar.data import open_images
-from nearfar.tools.check.image_issues import find_image_issues, measures
+from nearfar.data.measures import measures
+from nearfar.tools.check.image_issues import find_image_issues
 from tests.pictures import write_dicom
 
 

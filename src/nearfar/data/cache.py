@@ -54,13 +54,14 @@ used: set[Path] = set()  # the data sets that this process has opened
 class Store(NamedTuple):
     """Storage of pixels: the folder, whether they are stored, and the most bytes of one data set.
 
-    workers: None: one per core.
+    workers: None: one per core. later: nothing is decoded before it is asked for.
     """
 
     folder: Path
     limit: int
     cache: bool = True
     workers: int | None = None
+    later: bool = False
 
 
 @dataclass

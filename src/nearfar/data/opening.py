@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nearfar.atomic import write_file
 from nearfar.data import cache as pixel_cache
-from nearfar.data.cache import Store
+from nearfar.data.cache import Store, moments_of, statistics
 from nearfar.data.decoding import (
     PICTURE,
     decode,
@@ -66,6 +66,7 @@ from nearfar.data.value_range import (
 )
 from nearfar.messages import say_once
 
+MEASURED = 256  # images that give the statistics where all are decoded later
 _MIXED = (
     "holds images of 8 bits and of more: all become 8 bits; `value_range` "
     "keeps the others as they are"
@@ -87,6 +88,7 @@ def open_images(
     workers: int | None = None,
     few: int | None = None,
     max_pixels: int | None = None,
+    later: bool = False,
 ) -> Images:
     """Open images from files, the Hub, or objects; files the second time from nearfar's own cache.
 
@@ -133,6 +135,8 @@ def open_images(
         channels and value range are chosen from these alone, and nothing is cached.
     max_pixels: raises, for this process, how many pixels an image may have; None: 178 956 970, as
     Pillow allows.
+    later: decode files only when their pixels are asked for, and store none: what turns out to be
+        damaged then raises. `mean` and `std` are those of at most 256 images.
 
     What is found and cannot be read is left out and listed in `.skipped`; `.line` counts it.
     ValueError or FileNotFoundError, one line, for a wrong path or object, a source without readable
@@ -163,7 +167,7 @@ def open_images(
         raise ValueError(
             f"'{scanned_source.name}' has no label in a column '{scanned_source.label_column}'"
         )
-    store = Store(scanned_source.folder, cache_limit, cache, workers)
+    store = Store(scanned_source.folder, cache_limit, cache, workers, later)
     images = open_rows(chosen, lead, request, store, scanned_source.name, cached=few is None)
     images.splits = scanned_source.every_split
     images.shown = shown_positions(show_channels, images.channels)
@@ -297,6 +301,8 @@ def _read(
     if not cached or wanted["digest"].null_count == len(wanted):
         pixels, wrong = _in_memory(part.source.read(wanted), len(wanted), form, store, part.name)
         return lambda kept: Stored(pixels, len(kept)), {int(rows[n]): w for n, w in wrong.items()}
+    if store.later:
+        return functools.partial(_unread, part, form, store), {}
     address = [type(part.source).__name__, str(Path(part.name).resolve()), part.splits, form]
     home, entry, mapped = pixel_cache.decoded(
         functools.partial(part.source.read, wanted),
@@ -317,6 +323,19 @@ def _read(
         )
 
     return made, {int(rows[row]): why for row, why in entry.problems.items()}
+
+
+def _unread(part: Part, form: PixelFormat, store: Store, kept: pyarrow.Table) -> Stored:
+    """Images that are decoded when they are asked for; statistics of some of them."""
+    originals = functools.partial(part.source.originals, kept, store.folder / "datasets")
+    encoded, moments = originals(), list[np.ndarray]()
+    with quietly():
+        for row in spread(len(kept), MEASURED) if encoded is not None else ():
+            with contextlib.suppress(Exception):  # whoever asks for it hears of the damage
+                moments.append(moments_of(decode(encoded[row], form)[None]))  # type: ignore[index]
+    total = sum(moments, np.zeros((2, form.channels), np.int64))
+    of_all = statistics(total, len(moments) * form.size**2, form.white)
+    return Stored(None, len(kept), originals, None, of_all)
 
 
 def _in_memory(

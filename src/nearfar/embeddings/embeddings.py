@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torchvision.transforms.v2 import RandomHorizontalFlip
 
 import nearfar
@@ -22,10 +24,28 @@ from nearfar.embeddings.store import FeatureStore
 from nearfar.embeddings.untrained import encoder_for
 from nearfar.evaluation import extract
 from nearfar.isolation import isolated
-from nearfar.neighbours import duplicate_threshold, paths_of
+from nearfar.neighbours import (
+    Link,
+    Nearest,
+    duplicate_threshold,
+    find_links,
+    near_duplicate_threshold,
+    paths_of,
+)
 from nearfar.networks import Encoder
 from nearfar.run import Run
 from nearfar.training.seeding import stream
+
+BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared
+
+
+class Repeats(NamedTuple):
+    """Pairs of copies and near-duplicates, nearest first; near: the distance up to which the latter
+    count.
+    """
+
+    near: float
+    links: list[Link]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +68,9 @@ class Embeddings:
     - `has_pixels`: whether the images can be looked at
     - `path`: the file that `nearfar.embed` wrote; None without one
     - `for_copies`: whether the features are those that find copies, where others tell kinds better
+    - `near`: the nearest others of each image, where they are known
+    - `repeats`: copies and near-duplicates among them, where they are known
+    - `measures`: `nearfar.data.measures` of each image [images, 4], where they are known
     - `scanned`: the files of a run's images with their table, to open them in another size without
       another walk; None for others
 
@@ -69,6 +92,9 @@ class Embeddings:
     has_pixels: bool = True
     for_copies: bool = False
     path: Path | None = None
+    near: Nearest | None = None
+    repeats: Repeats | None = None
+    measures: Float[np.ndarray, "images 4"] | None = None
     scanned: Scanned | None = None
 
     def __repr__(self) -> str:
@@ -123,7 +149,11 @@ class Embeddings:
         chosen = [int(row) for row in rows]
         known = self.__dict__.get("features", self.vectors)  # computed by now, or given
         vectors = None if known is None else known[chosen]
-        return replace(self, images=self.images.subset(chosen), vectors=vectors)
+        measures = None if self.measures is None else self.measures[chosen]
+        images = self.images.subset(chosen)
+        return replace(
+            self, images=images, vectors=vectors, near=None, repeats=None, measures=measures
+        )
 
     def sampled(self, count: int, seed: int) -> Embeddings:
         """Return at most `count` random images; a line says so where it is a sample."""
@@ -136,7 +166,7 @@ class Embeddings:
         """Return the same images with the features that tell their kinds best."""
         if not self.for_copies:
             return self
-        return replace(self, encoder=encoder_for(self.images, None), for_copies=False)
+        return replace(self, encoder=encoder_for(self.images, None), for_copies=False, near=None)
 
     @isolated()
     def mirrored(self) -> Embeddings:
@@ -147,7 +177,7 @@ class Embeddings:
             raise ValueError(f"`mirrored` needs an encoder, and {self.name} holds vectors")
         turned = nn.Sequential(RandomHorizontalFlip(1.0), self.encoder)
         other = compute_features(turned, self.images, "features of mirror images")
-        return replace(self, vectors=(self.features + other) / 2, run=None)
+        return replace(self, vectors=(self.features + other) / 2, run=None, near=None, repeats=None)
 
     def duplicate_threshold(self) -> float:
         """Return the distance within which copies lie, see `nearfar.neighbours`; 0 where no encoder
@@ -157,6 +187,25 @@ class Embeddings:
             return 0.0
         compute = partial(extract, self.encoder)
         return duplicate_threshold(compute, self.images, self.features, stream(0, "altered"))
+
+    def find_repeats(self, approximate: bool = False) -> Repeats:
+        """Find copies, confirmed by their pixels, and near-duplicates; `find_links` says how.
+
+        approximate: as for `find_nearest`.
+        """
+        if self.repeats is not None:
+            return self.repeats
+        features = normalize(self.features, dim=1)
+        near = near_duplicate_threshold(features, stream(0, "pairs"))
+        links = find_links(
+            self.images,
+            features,
+            max(self.duplicate_threshold(), BEYOND * near),
+            approximate=approximate,
+            has_pixels=self.has_pixels,
+            nearest=self.near,
+        )
+        return Repeats(near, links)
 
     def save(self, out: str | Path) -> Path:
         """Write one row for each image, its name, label, columns and embedding, to a .parquet, .csv

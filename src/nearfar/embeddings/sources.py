@@ -25,7 +25,13 @@ from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, printable
 from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.embeddings.embeddings import Embeddings
-from nearfar.embeddings.untrained import encoder_for, encoder_for_copies, size_untrained
+from nearfar.embeddings.untrained import (
+    MANY,
+    encoder_for,
+    encoder_for_copies,
+    encoder_for_many,
+    size_untrained,
+)
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.messages import check_column, listed_names
 from nearfar.networks.encoder import WEIGHTS
@@ -42,7 +48,9 @@ class Opening:
     the run, the training split of other data. Several are opened together where the data has all of
     them, else the training split or everything. encoder: weights by name for
     data without a run, or a module. label_column: of the data. copies: take the features that find
-    the most copies where there is no run. fewest: images that are needed, else ValueError.
+    the most copies where there is no run. fewest: images that are needed, else ValueError. later:
+    decode no image of files before it is asked for; above 20 000 images without a run, features at
+    hand are then those of `encoder_for_many`.
 
     >>> len(resolve("runs/photos").open(Opening("photos", split="all")))
     25
@@ -55,6 +63,7 @@ class Opening:
     usual: str | tuple[str, ...] | None = None
     copies: bool = False
     fewest: int = 2
+    later: bool = False
 
     @property
     def part(self) -> str | tuple[str, ...] | None:
@@ -109,7 +118,7 @@ class OfRun:
             scanned_source = scanned(source, opening.label_column, request=request)
             split = of_source(split, scanned_source)
             reading = settings.reading_for(trained.image_size)
-            images = read_images(scanned_source, split=split, **reading)
+            images = read_images(scanned_source, split=split, **reading, later=opening.later)
         except FileNotFoundError as error:
             if opening.data is not None:
                 raise
@@ -161,11 +170,17 @@ class OfData(WithoutRun):
         """Open the images; further data joins them."""
         source = joined_sources(self.source, opening.data)
         scanned_source = scanned(source, opening.label_column)
-        size = size_untrained(scanned_source) if opening.encoder is None else USUAL
+        at_hand, later = opening.encoder is None, opening.later
+        size = size_untrained(scanned_source, later) if at_hand else USUAL
         split = of_source(opening.part, scanned_source)
-        images = read_images(scanned_source, split=split, image_size=size)
-        for_copies = opening.copies and opening.encoder is None
-        net = encoder_for_copies(images) if for_copies else encoder_for(images, opening.encoder)
+        images = read_images(scanned_source, split=split, image_size=size, later=later)
+        for_copies = opening.copies and at_hand
+        if for_copies:
+            net = encoder_for_copies(images)
+        elif at_hand and later and len(images) > MANY:
+            net = encoder_for_many(images)
+        else:
+            net = encoder_for(images, opening.encoder)
         photos = Embeddings(
             images, net, self.name, source, split, opening.label_column, for_copies=for_copies
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +41,9 @@ COUNTS = (
 LAID_OUT = 20_000  # rows that are laid out on the plane; the others are placed among them
 JUDGED = 3000  # rows over which the silhouette is computed
 BATCH, STARTS = 2048, 5
+LAYERS = ((13, 60), (2, 12))  # numbers of clusters of the layers above the finest, the next first
+FINEST = 300  # clusters of the finest layer, at most
+PART = 2**15  # rows whose distances are computed at a time
 SAME = 1e-4  # unit rows with smaller differences in all dimensions are of the same image
 
 
@@ -85,13 +89,99 @@ def clusters_of(
         labels = np.zeros(len(unit), dtype=np.int64)
     elif different > (count or 2):
         labels, scores = _grouped(unit, same, count, seed)
+    return _described(unit, labels, scores)
+
+
+def _described(
+    unit: Float[Tensor, "rows dim"], labels: np.ndarray, scores: dict[int, float]
+) -> Clusters:
+    """Clusters in the order of their sizes, with the distances to their centres."""
     sizes = np.bincount(labels)
     rank = np.argsort(np.argsort(-sizes, kind="stable"), kind="stable")
     number = torch.from_numpy(rank[labels].astype(np.int64))
     centres = unit_rows(
         unit.new_zeros(len(sizes), unit.shape[1]).index_add_(0, number, unit), torch.float32
     )
-    return Clusters(number, (1 - (unit * centres[number]).sum(1)).clamp_min(0), scores)
+    near = [
+        (part * centres[own]).sum(1)
+        for part, own in zip(unit.split(PART), number.split(PART), strict=True)
+    ]
+    return Clusters(number, (1 - torch.cat(near)).clamp_min(0), scores)
+
+
+def layered_clusters(
+    rows: Float[Tensor, "rows dim"],
+    coordinates: Float[Tensor, "rows 2"],
+    seed: int = 0,
+) -> list[Clusters]:
+    """Group rows that lie on a plane which keeps their neighbours in up to three granularities,
+    coarse to fine: each cluster lies in one of the next coarser.
+
+    The finest are those of k-means, as many as the square root of half the rows and at most 300.
+    Their centres are joined by Ward's criterion, weighted by their sizes; of the numbers up to 12
+    and from 13 to 60 those with the largest silhouette (Rousseeuw 1987) over 3000 rows are taken,
+    each at most half of the next finer. ValueError for fewer than three rows.
+    """
+    from sklearn.cluster import MiniBatchKMeans  # here: it takes a second to import
+    from sklearn.metrics import silhouette_score
+
+    if len(rows) < 3:
+        raise ValueError(f"{len(rows)} images cannot be put into two or more clusters")
+    unit, places = unit_rows(rows, torch.float32), coordinates.numpy()
+    finest = int(min(FINEST, max(2, (len(rows) / 2) ** 0.5), len(np.unique(places, axis=0))))
+    means = MiniBatchKMeans(
+        finest, batch_size=min(BATCH, len(rows)), n_init=STARTS, random_state=seed
+    ).fit(places)
+    of_finest = _renumbered(means.labels_)
+    merges = _merged(places, of_finest)
+    sample = np.random.default_rng(seed).permutation(len(rows))[:JUDGED]
+    layers = [_described(unit, of_finest, {})]
+    for least, most in LAYERS:
+        most = min(most, (int(layers[0].number.max()) + 1) // 2)
+        scores: dict[int, float] = {}
+        cuts = {count: _cut(merges, count) for count in COUNTS if least <= count <= most}
+        for count, cut in cuts.items():
+            labels = cut[of_finest[sample]]
+            several = 1 < len(np.unique(labels)) < len(sample)
+            scores[count] = float(silhouette_score(places[sample], labels)) if several else -1.0
+        if scores:
+            best = max(scores, key=lambda count: scores[count])
+            layers.insert(0, _described(unit, cuts[best][of_finest], scores))
+    return layers
+
+
+def _renumbered(labels: np.ndarray) -> np.ndarray:
+    """Labels 0, 1, ... without gaps."""
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _merged(places: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
+    """The pairs of clusters that Ward's criterion joins in turn, nearest first; a joined one keeps
+    the first of the two numbers.
+    """
+    sizes = np.bincount(labels).astype(float)
+    centres = np.stack([np.bincount(labels, axis) for axis in places.T], 1) / sizes[:, None]
+    gone: np.ndarray = np.zeros(len(sizes), bool)
+    merges = []
+    for _ in range(len(sizes) - 1):
+        apart = np.square(centres[:, None] - centres).sum(2)
+        cost = apart * sizes[:, None] * sizes / (sizes[:, None] + sizes)
+        cost[gone], cost[:, gone] = np.inf, np.inf
+        np.fill_diagonal(cost, np.inf)
+        first, second = sorted(int(end) for end in np.unravel_index(cost.argmin(), cost.shape))
+        both = sizes[first] + sizes[second]
+        centres[first] = (sizes[first] * centres[first] + sizes[second] * centres[second]) / both
+        sizes[first], gone[second] = both, True
+        merges.append((first, second))
+    return merges
+
+
+def _cut(merges: Sequence[tuple[int, int]], count: int) -> np.ndarray:
+    """The cluster of each of the finest when so many are left."""
+    owner = np.arange(len(merges) + 1)
+    for first, second in merges[: len(merges) + 1 - count]:
+        owner[owner == second] = first
+    return _renumbered(owner)
 
 
 def _same(unit: Float[Tensor, "rows dim"]) -> np.ndarray:

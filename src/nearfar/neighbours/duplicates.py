@@ -44,6 +44,7 @@ from nearfar.neighbours.copies import (
 )
 from nearfar.neighbours.edited_copies import find_edited
 from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn
+from nearfar.neighbours.nearest import Nearest
 from nearfar.progress import progress, tracked
 from nearfar.views import eight_bits
 
@@ -179,6 +180,7 @@ def find_links(
     has_pixels: bool = True,
     approximate: bool = False,
     edits: bool = False,
+    nearest: Nearest | None = None,
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
@@ -192,7 +194,8 @@ def find_links(
     with these, and linked to the one that is its closest copy, or else the nearest. orientations:
     find turned and mirrored copies too, whatever their features, by the small versions in all
     eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
-    approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`).
+    approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`). nearest: the
+    nearest others of each image, more than eight, where they are known and there is no archive.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -211,7 +214,10 @@ def find_links(
         return sorted(links)
     count = min(NEIGHBOURS, len(known) - (not archive))
     query_features = features[queries] if archive else None
-    near_rows = find_nearest(features[known], query_features, count, approximate=approximate)
+    if nearest is None or archive:
+        near_rows = find_nearest(features[known], query_features, count, approximate=approximate)
+    else:
+        near_rows = nearest.among(rows, count)
     near, column = torch.where(near_rows.distance <= most)
     first, second = queries[near], known[near_rows.index[near, column]]
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)

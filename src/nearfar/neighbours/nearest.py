@@ -31,6 +31,17 @@ class Nearest(NamedTuple):
     distance: Float[Tensor, "queries k"]
     index: Int64[Tensor, "queries k"]  # type: ignore[assignment]  # hides tuple.index
 
+    def among(self, rows: Int64[Tensor, " rows"], k: int) -> Nearest:
+        """Return the k nearest among some rows, of these rows as queries, where all rows are the
+        queries: positions are among them. Where fewer are known, the rest is at distance infinity.
+        """
+        place = torch.full((len(self.index),), -1)
+        place[rows] = torch.arange(len(rows))
+        index, distance = place[self.index[rows]], self.distance[rows]
+        order = (index < 0).to(torch.uint8).argsort(dim=1, stable=True)[:, :k]
+        index, distance = index.gather(1, order), distance.gather(1, order)
+        return Nearest(distance.masked_fill(index < 0, torch.inf), index.clamp_min(0))
+
 
 def nearest_rows(
     rows: Float[Tensor, "rows dim"],

@@ -8,18 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
-from PIL import Image
-from scipy.ndimage import uniform_filter1d
+from jaxtyping import Float
 
 from nearfar.data import Images
-from nearfar.data.decoding import PICTURE, whole_planes
+from nearfar.data.measures import MEASURES, are_rough, grayscale, measures
 from nearfar.data.resources import usable_cores
 from nearfar.progress import progress
 
-SIDE = 256  # pixels of the shorter side at which images are measured, at most
-BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
-WHITE = 250  # of 255: values from here on are clipped, or nearly
 # robust standard deviations from the median of the set beyond which an image is an outlier
 DEVIATIONS = 5.0
 # what a measure must exceed as well, whatever the set: chosen on training images (docs/check.md)
@@ -39,30 +34,9 @@ USUAL = 1 / 6  # of the images: a defect that more of them have is how the set l
 PART = 256  # images that are measured at a time
 
 
-def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, float, float]:
-    """Measure a grayscale image.
-
-    Its standard deviation and its 98th percentile, of 255; the share of its pixels from 250 on; and
-    its blur, 0..1: how little of the differences between neighbouring pixels is lost when it is
-    blurred once more, in the direction in which that is least. Source of the last: Crété et al.
-    2007, "The blur effect".
-    """
-    shares = np.bincount(pixels.reshape(-1), minlength=256).cumsum() / pixels.size
-    values, blur = pixels.astype(np.float32), 0.0
-    for axis in (0, 1):
-        before = np.abs(np.diff(values, axis=axis))
-        after = np.abs(np.diff(uniform_filter1d(values, BLURRED_BY, axis=axis), axis=axis))
-        if total := float(before.sum()):
-            blur = max(blur, 1 - float(np.maximum(0, before - after).sum()) / total)
-    return (
-        float(values.std()),
-        float(np.searchsorted(shares, 0.98)),
-        float(1 - shares[WHITE - 1]),
-        blur,
-    )
-
-
-def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
+def find_image_issues(
+    images: Images, measured: np.ndarray | None = None
+) -> dict[str, list[tuple[int, float]]]:
     """Find the images of a set that have a defect: by its name in `LIMITS` their positions and
     measures, worst first.
 
@@ -71,34 +45,36 @@ def find_image_issues(images: Images) -> dict[str, list[tuple[int, float]]]:
     that are dark; what is nearly uniform shows nothing in any set. Encoded pictures of 8 bits are
     measured at a shorter side of at most 256 pixels, others as they are opened. The size is that of
     the shorter side, and proportions are those of the longer to the shorter side; both only of
-    encoded images.
+    encoded images. measured: the measures of each image [images, 4], where they are known.
     """
+    columns = dict(
+        zip(MEASURES, (_measured(images) if measured is None else measured).T, strict=True)
+    )
+    if images.originals is not None:
+        sides = images.native_sizes(range(len(images)))
+        short, long = np.log(sides.min(1)), np.log(sides.max(1))
+        columns |= dict(zip(SHAPES, (np.abs(short - np.median(short)), long - short), strict=True))
+    return outlying(columns)
+
+
+def _measured(images: Images) -> Float[np.ndarray, "images 4"]:
     originals = images.originals
-    rough = originals is not None and images.value_range is None and images.channels in PICTURE
-    measured: list[tuple[float, ...]] = []
+    rough = are_rough(originals, images.form)
+    found: list[tuple[float, ...]] = []
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
         progress("measuring images", len(images)) as bar,
     ):
         for rows in torch.arange(len(images)).split(PART):
             if originals is not None and rough:
-                measured += pool.map(
-                    lambda row: measures(_grayscale(originals[row])), rows.tolist()
-                )
+                found += pool.map(lambda row: measures(grayscale(originals[row])), rows.tolist())
             else:
-                measured += [
+                found += [
                     measures(picture.float().mean(0).byte().numpy())
                     for picture in images.pictures(rows)
                 ]
-            bar.update(len(measured))
-        columns = dict(zip(LIMITS, np.array(measured).T, strict=False))
-        if originals is not None:
-            sides = images.native_sizes(range(len(images)))
-            short, long = np.log(sides.min(1)), np.log(sides.max(1))
-            columns |= dict(
-                zip(SHAPES, (np.abs(short - np.median(short)), long - short), strict=True)
-            )
-    return outlying(columns)
+            bar.update(len(found))
+    return np.array(found)
 
 
 def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]]]:
@@ -124,13 +100,3 @@ def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]
             for row in rows
         ]
     return out
-
-
-def _grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:
-    image = Image.fromarray(whole_planes(data, 1, None, SIDE)[0].numpy())
-    share = SIDE / min(image.size)
-    if share < 1:
-        image = image.resize(
-            (max(1, round(image.width * share)), max(1, round(image.height * share)))
-        )
-    return np.asarray(image)

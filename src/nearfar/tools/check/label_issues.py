@@ -15,7 +15,7 @@ from sklearn.model_selection import StratifiedKFold
 from nearfar.evaluation.knn import TEMPERATURE
 from nearfar.evaluation.labelled import Features, balanced_accuracy, features
 from nearfar.evaluation.linear import choose_strength, fit, standardise
-from nearfar.neighbours import find_nearest
+from nearfar.neighbours import Nearest, find_nearest
 from nearfar.progress import tracked
 
 FOLDS = 5  # and the fewest images of a class whose labels are examined
@@ -70,6 +70,7 @@ def find_label_issues(
     seed: int = 0,
     *,
     approximate: bool = False,
+    near: Nearest | None = None,
 ) -> LabelIssues:
     """Find the labels that are more likely wrong than right; x [images, dim], each image with its
     label.
@@ -85,7 +86,10 @@ def find_label_issues(
     classes, number = np.unique(labels[known], return_inverse=True)
     if len(classes) < 2:
         return LabelIssues(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
-    chance = label_probabilities(features(x, "all")[known], number, seed, approximate=approximate)
+    if near is not None:
+        near = near.among(torch.from_numpy(known), min(NEIGHBOURS, len(known) - 1))
+    rows = features(x, "all")[known]
+    chance = label_probabilities(rows, number, seed, approximate=approximate, near=near)
     issues = likely_wrong(chance, number)
     return issues._replace(row=known[issues.row], suggested=classes[issues.suggested])
 
@@ -155,6 +159,7 @@ def label_probabilities(
     seed: int = 0,
     *,
     approximate: bool = False,
+    near: Nearest | None = None,
 ) -> Float[np.ndarray, "images classes"]:
     """Probability of each class for each image by the labels of others: the mean of two
     classifiers.
@@ -162,9 +167,11 @@ def label_probabilities(
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
     cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
     000 images. number: classes 0..n-1, each of at least five images. approximate: of the search.
+    near: the 20 nearest others, where they are known.
     """
     classes = int(number.max()) + 1
-    near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
+    if near is None:
+        near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
     weights = torch.softmax((1 - near.distance) / TEMPERATURE, 1)
     votes = (
         torch.zeros(len(x), classes)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
-from nearfar.neighbours import Link, group_links, same_proportions
+from nearfar.neighbours import Link, Nearest, group_links, same_proportions
 from nearfar.tools.check.image_issues import USUAL, find_image_issues
 from nearfar.tools.check.label_issues import WEAK, Predicted, find_label_issues
 
@@ -146,18 +146,25 @@ def label_problems(
     labels: Sequence[str],
     seed: int,
     approximate: bool,
+    near: Nearest | None = None,
 ) -> tuple[list[Issue], Predicted | None]:
     """Problems of labels that are likely wrong, the least probable labels first, and how well
     labels can be predicted.
 
-    Neither without labels.
+    Neither without labels. near: the nearest others of each image, where they are known.
     """
     if images.labels is None:
         return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
+    if near is not None:
+        near = near.among(torch.from_numpy(rows), near.index.shape[1])
     issues = find_label_issues(
-        features[torch.from_numpy(rows)], images.labels[rows], seed, approximate=approximate
+        features[torch.from_numpy(rows)],
+        images.labels[rows],
+        seed,
+        approximate=approximate,
+        near=near,
     )
     problems = []
     for place, own, other, chance in zip(*(values.tolist() for values in issues[:4]), strict=True):
@@ -192,19 +199,21 @@ def remedy(run: bool) -> str:
     return f"check a run of nearfar pretrain on these images, or try {timm}"
 
 
-def image_problems(images: Images) -> tuple[list[Issue], list[str]]:
+def image_problems(
+    images: Images, measured: Float[np.ndarray, "images 4"] | None = None
+) -> tuple[list[Issue], list[str]]:
     """Problems of images that are blurred, dark, plain or of an odd shape, and of those that cannot
     be read.
 
     What more than a sixth of the images have is no anomaly: a line says so, and none of them is
-    listed.
+    listed. measured: the measures of the images, where they are known.
     """
     problems = [
         Issue("unreadable" if is_damage(why) else "left out", -1, name, why)
         for name, why in images.skipped
     ]
     usual = []
-    for problem, rows in find_image_issues(images).items():
+    for problem, rows in find_image_issues(images, measured).items():
         if len(rows) > USUAL * len(images):
             usual.append(
                 f"{problem}: {len(rows)} of {len(images)} images, which is usual here, so "

@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
-from nearfar.neighbours import find_links, near_duplicate_threshold
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import render_page
 from nearfar.progress import Table
@@ -27,9 +26,7 @@ from nearfar.tools.check.problems import (
     repeats_words,
 )
 from nearfar.tools.result import Columns, Result
-from nearfar.training.seeding import stream
 
-BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared
 SHOWN = 60  # images or pairs of one problem on the page
 
 
@@ -37,22 +34,16 @@ def check_images(photos: Embeddings, approximate: bool, seed: int) -> Checked:
     """Look for all kinds of problems; see `nearfar.check`."""
     images, features = photos.images, normalize(photos.features, dim=1)
     splits, labels = images.split_names, images.label_names
-    near = near_duplicate_threshold(features, stream(0, "pairs"))
-    links = find_links(
-        images,
-        features,
-        max(photos.duplicate_threshold(), BEYOND * near),
-        approximate=approximate,
-        has_pixels=photos.has_pixels,
-    )
+    near, links = photos.find_repeats(approximate)
     problems = duplicate_issues(links, near, features, images.names, splits, labels)
+    known = photos.near
     if photos.for_copies and images.labels is not None:
-        features = normalize(photos.for_labels().features, dim=1)
-    doubts, predicted = label_problems(images, features, labels, seed, approximate)
+        features, known = normalize(photos.for_labels().features, dim=1), None
+    doubts, predicted = label_problems(images, features, labels, seed, approximate, known)
     lines = []
     if predicted is not None:
         lines.append(predicted_words(predicted, len(doubts), remedy(photos.run is not None)))
-    defects, usual = image_problems(images) if photos.has_pixels else ([], [])
+    defects, usual = image_problems(images, photos.measures) if photos.has_pixels else ([], [])
     noted = repeats_words(links, near, len(images)) + usual
     problems += doubts + defects
     problems.sort(key=lambda problem: list(ADVICE).index(problem.problem))

@@ -80,22 +80,28 @@ def find_duplicates(
     if against is not None:
         photos, archive = with_archive(photos, against)
     images, features = photos.images, normalize(photos.features, dim=1)
+    known = photos.repeats if against is None and distance is None else None
+    if orientations or edits:
+        known = None
     near = near_duplicate_threshold(features, stream(0, "pairs")) if distance is None else distance
     if not photos.has_pixels:
         log.warning(
             "copies are confirmed by pixels: name the images of these vectors; without, all are "
             "near-duplicates"
         )
-    links = find_links(
-        images,
-        features,
-        max(photos.duplicate_threshold(), BEYOND * near),
-        approximate=approximate,
-        archive=archive,
-        orientations=orientations,
-        has_pixels=photos.has_pixels,
-        edits=edits,
-    )
+    if known is not None:
+        links = known.links
+    else:
+        links = find_links(
+            images,
+            features,
+            max(photos.duplicate_threshold(), BEYOND * near),
+            approximate=approximate,
+            archive=archive,
+            orientations=orientations,
+            has_pixels=photos.has_pixels,
+            edits=edits,
+        )
     facts = image_stats(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
     members = group_members(links, facts, images.names, near, archive, stays.why)

@@ -106,9 +106,10 @@ def draw(
     drawing: Drawing,
     table: pyarrow.Table | None,
     show_channels: Sequence[int] | None,
+    made: Map | None = None,
 ) -> DrawnMap:
     """Lay images out on a plane; photos: those of the whole that are drawn. table: columns by the
-    names of images.
+    names of images. made: their layout, if there is one already.
     """
     images = photos.images
     if show_channels is not None:
@@ -116,18 +117,19 @@ def draw(
         images.shown = shown_positions(list(show_channels), images.channels)
     plan = _views(photos, drawing.views)
     near, measured_columns = _neighbours(photos, images, plan, drawing)
-    with use_threads(fastest_threads()):
-        made = fit_layout(
-            drawing.layout,
-            photos.encoder if photos.run is not None else None,
-            images,
-            photos.features,
-            plan,
-            neighbours=near,
-            num_views=drawing.num_views,
-            epochs=drawing.epochs,
-            seed=drawing.seed,
-        )
+    if made is None:
+        with use_threads(fastest_threads()):
+            made = fit_layout(
+                drawing.layout,
+                photos.encoder if photos.run is not None else None,
+                images,
+                photos.features,
+                plan,
+                neighbours=near,
+                num_views=drawing.num_views,
+                epochs=drawing.epochs,
+                seed=drawing.seed,
+            )
     index = None if near is None else near.index
     quality = map_quality(
         photos.features, made.coordinates, images.labels, near=index, seed=drawing.seed
@@ -162,7 +164,7 @@ def _neighbours(
     if len(images) < 2:
         return None, {}
     k = min(ATTRACTING, len(images) - 1)
-    near = find_nearest(photos.features, k=k, approximate=drawing.approximate)
+    near = photos.near or find_nearest(photos.features, k=k, approximate=drawing.approximate)
     measured_columns: dict[str, Any] = dict(neighbour_columns(near))
     if photos.run is not None and photos.encoder is not None and plan is not None:
         measured_columns["positive-pair retrieval"] = retrieval_column(

@@ -1,0 +1,143 @@
+"""One walk over many JPEG files, `nearfar explore`: CPU seconds, seconds and memory of each part.
+
+    python benchmarks/explore.py DATA --images 20000 --folder FOLDER --out docs/results/explore.json
+
+The files, 256 px at about 10 kB, are made from the photographs of DATA (Imagenette), in FOLDER: each
+is a random crop of one photograph with a weaker one of another over it, so that they are different
+images. Planted among them are copies (saved again as JPEG, some at half the size, some in the test
+split) and wrong labels. The first so many files are the same whatever their number. `nearfar
+explore` then runs in a process of its own; with --again, a hundredth as many files are added and it
+runs once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+from PIL import Image
+
+SIDE, QUALITY = 256, 72
+SMALLEST_CROP = 128  # pixels of a photograph of 224
+WEAKER = (0.2, 0.4)  # share of the second photograph
+COPIES, WRONG, TEST = 0.002, 0.01, 0.1  # shares of the files
+PART = 1000  # files of a folder and of a job
+
+
+def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return a random square of a photograph, flipped half of the time, as 256 px."""
+    side = int(rng.integers(SMALLEST_CROP, min(image.size) + 1))
+    left, top = (int(rng.integers(0, length - side + 1)) for length in image.size)
+    box = (left, top, left + side, top + side)
+    out = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
+    return out.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else out
+
+
+def photograph(
+    number: int, encoded: list[bytes], labels: list[int]
+) -> tuple[Image.Image, int, np.random.Generator]:
+    """Return the image of a number, its label and the generator after it."""
+    rng = np.random.default_rng([0, number])
+    first, second = rng.integers(0, len(encoded), 2)
+    one, other = (crop(Image.open(io.BytesIO(encoded[row])), rng) for row in (first, second))
+    return Image.blend(one, other, float(rng.uniform(*WEAKER))), labels[first], rng
+
+
+def write_part(folder: Path, encoded: list[bytes], labels: list[int], numbers: range) -> None:
+    """Write the files of some numbers; a planted copy is that of the file before it."""
+    for number in numbers:
+        copied = number > 0 and np.random.default_rng([1, number]).random() < COPIES
+        image, label, _ = photograph(number - copied, encoded, labels)
+        rng = np.random.default_rng([2, number])
+        if not copied and rng.random() < WRONG:
+            label = (label + int(rng.integers(1, 10))) % 10
+        split = "test" if rng.random() < TEST else "train"
+        quality = QUALITY
+        if copied:
+            quality = 90
+            if rng.random() < 0.5:
+                image = image.resize((SIDE // 2, SIDE // 2), Image.Resampling.BOX)
+        place = folder / split / f"class_{label}"
+        place.mkdir(parents=True, exist_ok=True)
+        image.save(place / f"{number:07}{'_copy' if copied else ''}.jpg", quality=quality)
+
+
+_PHOTOGRAPHS: tuple[list[bytes], list[int]] = ([], [])
+
+
+def _read(data: Path) -> None:
+    tables = [pyarrow.parquet.read_table(file) for file in sorted(data.glob("*.parquet"))]
+    table = pyarrow.concat_tables(tables)
+    images = [row["bytes"] for row in table["image"].to_pylist()]
+    _PHOTOGRAPHS[0].extend(images)
+    _PHOTOGRAPHS[1].extend(table["label"].to_pylist())
+
+
+def _write(folder: Path, numbers: range) -> None:
+    write_part(folder, *_PHOTOGRAPHS, numbers)
+
+
+def make_files(data: Path, folder: Path, start: int, stop: int) -> None:
+    """Write the files from number `start` to `stop`, by all cores."""
+    jobs = [range(at, min(at + PART, stop)) for at in range(start, stop, PART)]
+    with ProcessPoolExecutor(os.cpu_count(), initializer=_read, initargs=(data,)) as pool:
+        list(pool.map(partial(_write, folder), jobs))
+
+
+def explored(photos: Path, out: Path, options: list[str]) -> dict[str, Any]:
+    """Run the command in a process of its own and return its parts, and what it took as a whole."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "nearfar", "explore", str(photos), "--out", str(out), *options]
+    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    whole = {"cpu_seconds": cpu, "seconds": time.perf_counter() - began}
+    return whole | {"peak_memory_mb": after.ru_maxrss / 1000, **json.loads(done.stdout)}
+
+
+def main() -> None:
+    """Make the files, explore them, and write the numbers."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--folder", type=Path, required=True, help="for the files and the result")
+    parser.add_argument("--again", action="store_true", help="run again with 1 %% more files")
+    parser.add_argument("--make", action="store_true", help="make the files, and no more")
+    parser.add_argument("--out", type=Path)
+    args, options = parser.parse_known_args()
+    photos, made = args.folder / f"photos-{args.images}", args.folder / f"explore-{args.images}"
+    if not photos.exists():
+        make_files(args.data, photos, 0, args.images)
+    if args.make:
+        return
+    shutil.rmtree(made, ignore_errors=True)
+    results: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
+    results["load_average"] = os.getloadavg()[0]
+    results["first"] = explored(photos, made, options)
+    if args.again:
+        make_files(args.data, photos, args.images, args.images + args.images // 100)
+        results["again"] = explored(photos, made, options)
+    print(json.dumps(results, indent=2))
+    if args.out is not None:
+        known = json.loads(args.out.read_text()) if args.out.exists() else {}
+        known[str(args.images)] = results
+        args.out.write_text(json.dumps(known, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

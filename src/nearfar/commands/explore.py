@@ -1,0 +1,432 @@
+"""The command that looks at a whole collection: copies, leaks, doubtful labels, defects, clusters
+and a map, after one walk over the files.
+
+nearfar explore photos/
+nearfar explore photos/ --out explored
+nearfar explore runs/photos
+nearfar explore clip.parquet photos/
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearfar.isolation import isolated
+from nearfar.progress import Table, log
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nearfar.embeddings import Embeddings
+    from nearfar.maps import Map
+    from nearfar.maps.clusters import Clusters
+
+RECORD = "parts.json"
+GRANULARITIES = ("coarse", "middle", "fine")
+FORMAT = 1  # raise it when a part writes something else
+
+
+class Explored(dict[str, Any]):
+    """The main numbers of a collection, and the folder with its pages.
+
+    "images", "problems" by kind, "repeats", "clusters" by granularity, "next", and "parts": of each
+    part its CPU seconds, seconds, peak memory of the process by then in MB, and whether it was done
+    now or an earlier time.
+    """
+
+    def __init__(self, folder: Path, numbers: Mapping[str, Any]) -> None:
+        super().__init__(numbers)
+        self.path = folder / "index.html"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what JSON output prints."""
+        return {"path": str(self.path), **self}
+
+
+@isolated()
+def explore(
+    target: Any,
+    data: Any = None,
+    *,
+    out: str | Path | None = None,
+    encoder: str | None = None,
+    label_column: str | None = None,
+    approximate: bool = False,
+    seed: int = 0,
+) -> Explored:
+    """Look at a whole collection in one go: copies, leaks, doubtful labels, defects, clusters in
+    three granularities, and a map of everything, as one folder of pages.
+
+    Each file is decoded once. Features are kept by the digests of the files, so that another time
+    only new files are read; what else is finished is kept while the images and options stay the
+    same, so that a run that was stopped goes on from there. Nothing is moved or removed.
+
+    Args:
+        target: run folder; or, without one, the data itself, which gets the best features at hand,
+            or a file of vectors made elsewhere (docs/neighbours.md). In Python also `Embeddings`.
+        data: images to look at, all splits. Default: the data of the run.
+        out: folder for the pages and what is kept; a folder of an earlier time goes on. Default:
+            explore in the run folder, or else DATA-explore in the working directory.
+        encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
+            a folder. Default: the best features at hand; above 20 000 images colours and edges and
+            the net that comes with nearfar, at 64 pixels.
+        label_column: column of the data with the labels. Default: one of a usual name, such as
+            label.
+        approximate: search with faiss's index instead of comparing all pairs, for hundreds of
+            thousands of images; the share of the true nearest neighbours that it finds is reported.
+        seed: random seed of the map, of the clusters, and of the parts in which labels are
+            predicted from the others.
+
+    Returns:
+        The main numbers: "images", "problems" by kind, "repeats" (images that are copies of
+        others), "clusters", "next" and "parts", with the CPU seconds of each; `path` is the page.
+
+    Raises:
+        ValueError: for fewer than three images, and where `out` is a folder of something else.
+
+    >>> explored = nearfar.explore("photos", out="explored")
+    >>> explored["images"], explored["repeats"], explored.path.name
+    (25, 1, 'index.html')
+    """
+    from nearfar.embeddings.sources import Opening, each_file_once, resolve
+    from nearfar.messages import LARGEST_SEED, check_range
+
+    check_range("seed", seed, 0, LARGEST_SEED)
+    source = resolve(target)
+    folder = _folder(source, out)
+    parts = Parts(folder)
+    with parts.measured("files"):
+        opening = Opening(data, None, encoder, label_column, usual="all", fewest=3, later=True)
+        photos = each_file_once(source.open(opening))
+    with parts.measured("features"):
+        photos, key = _with_features(photos, folder / "features")
+    parts.digest = _digest([FORMAT, key, list(photos.images.digests), approximate, seed])
+    photos = _with_neighbours(photos, parts, approximate)
+    photos = _with_copies(photos, parts, approximate)
+    problems = _checked(photos, parts, approximate, seed)
+    made = _laid_out(photos, parts, seed)
+    layers = _clustered(photos, parts, made.coordinates, seed)
+    _write_map(photos, parts, made, layers, seed)
+    explored = Explored(
+        folder,
+        {
+            "images": len(photos),
+            **problems,
+            "clusters": {name: int(layer.number.max()) + 1 for name, layer in layers.items()},
+            "parts": parts.done,
+        },
+    )
+    _write_index(photos, folder, explored)
+    for line in _lines(explored):
+        log.info(line)
+    log.info("look -> %s", explored.path)
+    return explored
+
+
+def _folder(source: Any, out: str | Path | None) -> Path:
+    """Return the folder to write, made if need be; ValueError for one with something else in it."""
+    if out is None:
+        page = source.page("explore")
+        folder = Path("explore") if page is None else page.with_suffix("")
+    else:
+        folder = Path(out)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).is_file():
+        raise ValueError(f"{folder} holds something else: name another folder with `out`")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder with `out`")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Parts:
+    """What is finished in a folder, in its parts.json: by the name of each part its digest, its
+    numbers and what it took.
+
+    digest: of images and options, on which all parts depend but those before it is set.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from nearfar.atomic import write_file
+
+        self.folder, self.file = folder, folder / RECORD
+        self.digest = ""
+        self.done: dict[str, dict[str, Any]] = {}
+        try:
+            known = json.loads(self.file.read_text(encoding="utf-8"))
+            self.before: dict[str, Any] = {name: dict(part) for name, part in known.items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            self.before = {}
+            write_file(self.file, "{}\n")
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[dict[str, Any]]:
+        """Do a part, and note it when it is finished; its numbers go into what is yielded."""
+        from nearfar.atomic import write_file
+
+        cpu, began = time.process_time(), time.perf_counter()
+        numbers: dict[str, Any] = {}
+        yield numbers
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        self.done[name] = {
+            "digest": self.digest,
+            "now": True,
+            "cpu_seconds": time.process_time() - cpu,
+            "seconds": time.perf_counter() - began,
+            "peak_memory_mb": memory,
+            "numbers": numbers,
+        }
+        write_file(self.file, json.dumps(self.before | self.done, indent=1) + "\n")
+
+    def known(self, name: str, *files: str) -> dict[str, Any] | None:
+        """Return the numbers of a part that was finished on the same images with the same options,
+        and whose files are still there; None for another.
+        """
+        part = self.before.get(name, {})
+        if part.get("digest") != self.digest:
+            return None
+        if not all((self.folder / file).exists() for file in files):
+            return None
+        self.done[name] = {**part, "now": False}
+        return dict(part["numbers"])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tensors of a part in a file of its folder."""
+
+    parts: Parts
+    name: str
+    file: str
+
+    def read(self) -> dict[str, Tensor] | None:
+        """Return the tensors of a finished part; None where they are not there, or damaged."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if self.parts.known(self.name, self.file) is None:
+            return None
+        try:
+            return load_file(self.parts.folder / self.file)
+        except (OSError, SafetensorError, ValueError):
+            del self.parts.done[self.name]
+            return None
+
+    def write(self, tensors: dict[str, Tensor]) -> None:
+        """Write the tensors, whole or not at all."""
+        from safetensors.torch import save_file
+
+        from nearfar.atomic import replacing
+
+        with replacing(self.parts.folder / self.file) as unfinished:
+            save_file(tensors, unfinished)
+
+
+def _digest(parts: Any) -> str:
+    from nearfar.data.table import digest
+
+    return digest(json.dumps(parts).encode())
+
+
+def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
+    """Return the images that can be read with their features and measures, and what the features
+    depend on.
+    """
+    import numpy as np
+
+    from nearfar.data.table import digest
+    from nearfar.embeddings.untrained import MANY
+    from nearfar.embeddings.walk import Walk
+    from nearfar.networks import Encoder
+
+    images, encoder = photos.images, photos.encoder
+    if photos.vectors is not None or images.originals is None or not isinstance(encoder, Encoder):
+        features = photos.features
+        return replace(photos, vectors=features), digest(features.numpy().tobytes())
+    walk = Walk(folder, encoder, images, shorten=len(images) > MANY)
+    found = walk.go()
+    photos = replace(
+        photos,
+        encoder=walk.encoder,
+        vectors=found.features,
+        measures=found.measures.astype(np.float64),
+    )
+    if found.problems:
+        skipped = [(images.names[row], why) for row, why in found.problems.items()]
+        photos = photos.subset([row for row in range(len(images)) if row not in found.problems])
+        photos.images.skipped = [*photos.images.skipped, *skipped]
+    return photos, walk.key
+
+
+def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
+    from nearfar.maps.cluster_embedding import ATTRACTING
+    from nearfar.neighbours import Nearest, find_nearest
+
+    kept = Kept(parts, "neighbours", "neighbours.safetensors")
+    found = kept.read()
+    if found is None:
+        with parts.measured("neighbours"):
+            k = min(ATTRACTING, len(photos) - 1)
+            near = find_nearest(photos.features, k=k, approximate=approximate)
+            found = {"distance": near.distance, "index": near.index.int()}
+            kept.write(found)
+    return replace(photos, near=Nearest(found["distance"], found["index"].long()))
+
+
+def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
+    """Find copies, and write the page that lists them."""
+    from nearfar.embeddings.embeddings import Repeats
+    from nearfar.neighbours import Link
+    from nearfar.tools.duplicates.result import find_duplicates
+
+    known = parts.known("copies", "duplicates.html", "duplicates.csv")
+    if known is not None:
+        links = [Link(*link) for link in known["links"]]
+        return replace(photos, repeats=Repeats(known["near"], links))
+    with parts.measured("copies") as numbers:
+        photos = replace(photos, repeats=photos.find_repeats(approximate))
+        assert photos.repeats is not None
+        numbers["near"] = photos.repeats.near
+        numbers["links"] = [link[:5] for link in photos.repeats.links]
+        found = find_duplicates(photos, None, False, False, None, approximate)
+        found.write(parts.folder / "duplicates.html")
+    return photos
+
+
+def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> dict[str, Any]:
+    """Write the page of problems; returns how many there are of each kind, and what to do next."""
+    from collections import Counter
+
+    from nearfar.neighbours.duplicates import NEAR_DUPLICATE, group_links
+    from nearfar.tools.check.result import check_images
+
+    known = parts.known("check", "check.html", "check.csv")
+    if known is not None:
+        return known
+    with parts.measured("check") as numbers:
+        found = check_images(photos, approximate, seed)
+        found.write(parts.folder / "check.html")
+        assert photos.repeats is not None
+        sure = [link for link in photos.repeats.links if link.kind < NEAR_DUPLICATE]
+        copies, _ = group_links(sure, len(photos), photos.repeats.near)
+        numbers["problems"] = dict(Counter(found["problem"]))
+        numbers["repeats"] = sum(len(group) - 1 for group in copies)
+        numbers["next"] = found.next
+    return numbers
+
+
+def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
+    from nearfar.maps import Map, fit_layout
+    from nearfar.maps.cluster_embedding import NeighborInterpolation
+    from nearfar.threads import fastest_threads, use_threads
+
+    kept = Kept(parts, "layout", "layout.safetensors")
+    found = kept.read()
+    if found is None:
+        with parts.measured("layout"), use_threads(fastest_threads()):
+            made = fit_layout(
+                "cluster-embedding",
+                None,
+                photos.images,
+                photos.features,
+                None,
+                neighbours=photos.near,
+                seed=seed,
+            )
+            found = {"coordinates": made.coordinates.contiguous()}
+            kept.write(found)
+    places = found["coordinates"]
+    return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})
+
+
+def _clustered(
+    photos: Embeddings, parts: Parts, coordinates: Tensor, seed: int
+) -> dict[str, Clusters]:
+    """Group the images in three granularities, and write a page of each; coarse first."""
+    from nearfar.maps.clusters import Clusters, layered_clusters
+    from nearfar.tools.cluster.result import Groups
+
+    kept = Kept(parts, "clusters", "clusters.safetensors")
+    found = kept.read()
+    if found is None:
+        with parts.measured("clusters"):
+            layers = layered_clusters(photos.features, coordinates, seed)
+            names = {1: GRANULARITIES[2:], 2: GRANULARITIES[::2]}.get(len(layers), GRANULARITIES)
+            found = {}
+            for name, layer in zip(names, layers, strict=True):
+                found |= {name: layer.number, f"{name}-distance": layer.distance}
+                Groups(photos, layer, None).write(parts.folder / f"clusters-{name}.html")
+            kept.write(found)
+    return {
+        name: Clusters(found[name], found[f"{name}-distance"], {})
+        for name in GRANULARITIES
+        if name in found
+    }
+
+
+def _write_map(
+    photos: Embeddings, parts: Parts, made: Map, layers: Mapping[str, Clusters], seed: int
+) -> None:
+    """Write the map, which can be coloured by the clusters."""
+    from nearfar.tools.map.page import MOST_IMAGES, write_map
+    from nearfar.tools.map.result import Drawing, draw
+
+    one_file = len(photos) <= MOST_IMAGES
+    page = "map.html" if one_file else "map"
+    if parts.known("map", page, "map.png") is not None:
+        return
+    with parts.measured("map") as numbers:
+        drawing = Drawing("cluster-embedding", None, None, seed, False, None)
+        drawn = draw(replace(photos, run=None), photos, drawing, None, None, made)
+        columns = {
+            f"{name} clusters": [f"group {number + 1}" for number in layer.number.tolist()]
+            for name, layer in layers.items()
+        }
+        plane = replace(drawn.plane, columns={**drawn.plane.columns, **columns})
+        write_map(parts.folder / page, plane, drawn.numbers, None)
+        numbers["page"] = page if one_file else f"{page}/index.html"
+        numbers["note"] = plane.note
+
+
+def _write_index(photos: Embeddings, folder: Path, explored: Explored) -> None:
+    """Write the page that links the others, with the main numbers."""
+    from nearfar.pages.template import write_page
+
+    write_page(
+        explored.path,
+        "explore.html",
+        beside=True,
+        title="Explored",
+        about=photos.images.where,
+        explored=explored,
+        map=explored["parts"]["map"]["numbers"],
+        leaks=explored["problems"].get("leak", 0),
+        doubts=explored["problems"].get("label issue", 0),
+        labelled=photos.images.labels is not None,
+        total={
+            name: sum(part[name] for part in explored["parts"].values() if part["now"])
+            for name in ("cpu_seconds", "seconds")
+        },
+    )
+
+
+def _lines(explored: Explored) -> list[str | Table]:
+    """Return what a person is told."""
+    table = Table("part", "CPU seconds", "seconds", "peak memory, MB")
+    for name, part in explored["parts"].items():
+        measured = [part["cpu_seconds"], part["seconds"], part["peak_memory_mb"]]
+        table.add(name if part["now"] else f"{name} (kept)", *(f"{n:.1f}" for n in measured))
+    counts = ", ".join(f"{count} {name}" for name, count in explored["problems"].items())
+    return [
+        table,
+        f"{explored['repeats']} of {explored['images']} images repeat another one",
+        f"problems: {counts or 'none'}",
+        explored["next"],
+        "nothing was moved or removed",
+    ]

@@ -1,0 +1,115 @@
+"""Measures of an image that need no encoder: contrast, brightness, white and blur."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped, UInt8
+from PIL import Image
+
+from nearfar.data.bits import floats
+from nearfar.data.decoding import PICTURE, decode, own_numbers, whole_planes
+from nearfar.data.pictures import as_picture, fitted, to_array
+from nearfar.data.value_range import PixelFormat
+from nearfar.views import eight_bits
+
+SIDE = 256  # pixels of the shorter side at which images are measured, at most
+BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
+WHITE = 250  # of 255: values from here on are clipped, or nearly
+MEASURES = ("nearly uniform", "dark", "overexposed", "blurred")
+"""The defects that the measures show, in their order."""
+
+
+def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, float, float]:
+    """Measure a grayscale image.
+
+    Its standard deviation and its 98th percentile, of 255; the share of its pixels from 250 on; and
+    its blur, 0..1: how little of the differences between neighbouring pixels is lost when it is
+    blurred once more, in the direction in which that is least. Source of the last: Crété et al.
+    2007, "The blur effect".
+    """
+    # numpy's would first make eight bytes of each pixel
+    counts = torch.tensor(pixels).flatten().bincount(minlength=256).numpy()
+    shares = counts.cumsum() / pixels.size
+    levels = np.arange(256)
+    mean = counts @ levels / pixels.size
+    deviation = np.sqrt(counts @ np.square(levels - mean) / pixels.size)
+    return (
+        float(deviation),
+        float(np.searchsorted(shares, 0.98)),
+        float(1 - shares[WHITE - 1]),
+        max(_blur(pixels, 0), _blur(pixels, 1)),
+    )
+
+
+def _blur(pixels: UInt8[np.ndarray, "height width"], axis: int) -> float:
+    """The blur along one axis.
+
+    Two averages of nine pixels, one further, differ by a ninth of the difference between the pixel
+    that enters and the one that leaves: no average is computed. At the edges the image is mirrored.
+    """
+    reach, length = BLURRED_BY // 2, pixels.shape[axis]
+    values = pixels.astype(np.int16)
+    edges = []
+    for beyond in (np.arange(-reach, 0), np.arange(length, length + reach)):
+        places = beyond % (2 * length)
+        edges.append(values.take(np.minimum(places, 2 * length - 1 - places), axis))
+    wide = np.concatenate([edges[0], values, edges[1]], axis)
+
+    def part(start: int, stop: int) -> np.ndarray:
+        return wide[start:stop] if axis == 0 else wide[:, start:stop]
+
+    before = np.abs(part(reach + 1, reach + length) - part(reach, reach + length - 1))
+    after = np.abs(part(BLURRED_BY, length + 2 * reach) - part(0, length - 1))
+    total = int(before.sum(dtype=np.int64))
+    if not total:
+        return 0.0
+    lost = np.maximum(BLURRED_BY * before - after, 0)
+    return 1 - int(lost.sum(dtype=np.int64)) / (BLURRED_BY * total)
+
+
+def grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:
+    """An encoded picture of 8 bits as it is measured: at a shorter side of at most 256 pixels."""
+    return _at_most(Image.fromarray(whole_planes(data, 1, None, SIDE)[0].numpy()))
+
+
+def decode_and_measure(
+    data: bytes | str, form: PixelFormat
+) -> tuple[
+    Shaped[np.ndarray, "channels {form.size} {form.size}"], tuple[float, float, float, float]
+]:
+    """The pixels of an encoded image in a form, as `decode` has them within a few of 255, and its
+    measures; a picture of 8 bits is decoded once for both. Raises what `decode` raises.
+    """
+    size, channels, value_range = form
+    if value_range is not None or channels not in PICTURE:
+        pixels = decode(data, form)
+        shown = eight_bits(floats(pixels.copy())[None])[0]
+        return pixels, measures(shown.float().mean(0).byte().numpy())
+    if own_numbers(data, channels, value_range) is not None:
+        return decode(data, form), measures(grayscale(data))
+    with as_picture(data, at_least=max(SIDE, 2 * size)) as image:
+        gray = image.convert("L")
+        picture = gray if channels == 1 else image
+        # as the JPEG decoder halves it
+        halvings = max(1, min(picture.size) // (2 * size)).bit_length() - 1
+        pixels = to_array(fitted(picture.reduce(2**halvings), size), channels)
+        return pixels, measures(_at_most(gray))
+
+
+def are_rough(originals: Any, form: PixelFormat) -> bool:
+    """Return whether images are encoded pictures of 8 bits, which are measured larger than they
+    are opened.
+    """
+    return originals is not None and form.value_range is None and form.channels in PICTURE
+
+
+def _at_most(image: Image.Image) -> UInt8[np.ndarray, "height width"]:
+    share = SIDE / min(image.size)
+    if share < 1:
+        image = image.resize(
+            (max(1, round(image.width * share)), max(1, round(image.height * share)))
+        )
+    return np.asarray(image)

@@ -1,0 +1,248 @@
+"""One walk over many images: each file is decoded once, for its features and its measures, and what
+was found is kept by the digests of the files in a folder, a few thousand images at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save, save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from nearfar.atomic import replacing
+from nearfar.data import Images
+from nearfar.data.bits import floats
+from nearfar.data.cache import FORMAT as READING
+from nearfar.data.decoding import reason
+from nearfar.data.measures import MEASURES, decode_and_measure
+from nearfar.data.readers import quietly
+from nearfar.data.resources import in_order, usable_cores
+from nearfar.data.table import digest, read_small
+from nearfar.data.value_range import spread
+from nearfar.device import find_device, seeded, send
+from nearfar.embeddings.store import FEATURES
+from nearfar.messages import first_line
+from nearfar.networks import Encoder
+from nearfar.networks.encoder import describe_encoder, state_of
+from nearfar.progress import log, progress
+from nearfar.threads import use_threads
+from nearfar.training.run_folder import content_of
+
+PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
+BATCH = 64  # images that a thread decodes and encodes at a time
+FITTED = 2048  # images from which the directions are learned
+DIRECTIONS = 128  # numbers of an image's features where there are many images
+NO_DIGEST = 32 * "0"  # of an image whose content is not known
+MEASURING = 1  # raise it when the measures of an image become others
+
+
+class Walked(NamedTuple):
+    """What a walk found: features and measures of each image, NaN for those that could not be read;
+    why not, by position; `new`: how many images were read now.
+    """
+
+    features: Float[Tensor, "images dim"]
+    measures: Float32[np.ndarray, "images 4"]
+    problems: dict[int, str]
+    new: int
+
+
+class Found(NamedTuple):
+    """Features of one image, and its measures."""
+
+    vector: Float[Tensor, " dim"]
+    measures: tuple[float, float, float, float]
+
+
+def _stacked(found: Iterable[Found]) -> tuple[Tensor, Tensor]:
+    """The features of several images, and their measures."""
+    vectors, measured = zip(*found, strict=True)
+    return torch.stack(vectors), torch.tensor(measured)
+
+
+class Shortened(Encoder):
+    """An encoder whose features are cut down to a few directions: images -> [batch, directions].
+
+    The directions are those along which unit rows of features are longest (the singular vectors of
+    a sample, without a mean), so that cosines stay nearly what they were.
+    """
+
+    directions: Tensor
+
+    def __init__(self, encoder: Encoder, directions: Float[Tensor, "dim directions"]) -> None:
+        moments = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
+        form = encoder.image_size, encoder.channels
+        super().__init__(encoder.backbone, *form, *moments, encoder.value_range)
+        self.register_buffer("directions", directions)
+
+    @property
+    def num_features(self) -> int:
+        """Features of an image."""
+        return self.directions.shape[1]
+
+    def forward(self, images: Tensor) -> Float[Tensor, "batch directions"]:
+        """Return the features along the directions."""
+        return F.normalize(super().forward(images), dim=1) @ self.directions
+
+
+class Walk:
+    """A walk over images by an encoder, with a folder that keeps what it finds.
+
+    shorten: whether features are cut down to 128 numbers; the directions are learned from the
+    images of the first walk, and kept.
+    """
+
+    def __init__(self, folder: Path, encoder: Encoder, images: Images, *, shorten: bool) -> None:
+        self.folder, self.images = folder, images
+        about = [FEATURES, READING, MEASURING, list(images.form), describe_encoder(encoder)]
+        self.key = digest([save(state_of(encoder)), json.dumps(about).encode()])
+        folder.mkdir(parents=True, exist_ok=True)
+        self.encoder = encoder
+        if shorten:
+            file = folder / "directions.safetensors"
+            directions = self._read(file, ["directions"])
+            found = self._directions(encoder) if directions is None else directions[0]
+            if directions is None:
+                self._save(file, {"directions": found})
+            self.encoder = Shortened(encoder, found).eval()
+            self.key = digest([self.key.encode(), found.numpy().tobytes()])
+
+    def go(self) -> Walked:
+        """Return features and measures of all images; those that the folder holds are not read.
+
+        Raises ValueError where none can be read.
+        """
+        digests = self.images.digests
+        features, measured, unknown = self._known(digests)
+        if 0 < len(unknown) < len(digests):
+            log.info(
+                "%d of %d images are new; the features of the others are known",
+                len(unknown),
+                len(digests),
+            )
+        problems: dict[int, str] = {}
+        number = self._next()
+        with progress("features", len(unknown)) as bar:
+            for start in range(0, len(unknown), PART):
+                rows = unknown[start : start + PART]
+                found = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
+                problems |= {row: one for row, one in found.items() if isinstance(one, str)}
+                right = {row: one for row, one in found.items() if not isinstance(one, str)}
+                if not right:
+                    continue
+                places, vectors, own = list(right), *_stacked(right.values())
+                if features is None:
+                    features = torch.full((len(digests), vectors.shape[1]), torch.nan)
+                features[places], measured[places] = vectors, own.numpy()
+                marks = [list(bytes.fromhex(digests[row] or NO_DIGEST)) for row in places]
+                kept = {"digests": torch.tensor(marks, dtype=torch.uint8), "features": vectors}
+                self._save(self.folder / f"{number:05}.safetensors", kept | {"measures": own})
+                number += 1
+        if features is None:
+            raise ValueError(f"no image of {self.images.source} can be read: {problems[0]}")
+        return Walked(features, measured, problems, len(unknown))
+
+    def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
+        """Yield what is found of images, or the reason why one cannot be read; in threads, each of
+        which decodes and encodes a batch at a time.
+        """
+        originals, form = self.images.originals, self.images.form
+        assert originals is not None
+        device = find_device()
+        self.encoder.to(device)
+
+        def work(batch: np.ndarray) -> list[Found | str]:
+            read: list[Any] = []
+            for row in batch.tolist():
+                try:
+                    read.append(decode_and_measure(read_small(originals[row]), form))
+                except Exception as error:  # decoders raise anything on damaged data
+                    read.append(reason(error))
+            whole = [one[0] for one in read if not isinstance(one, str)]
+            vectors: Iterator[Tensor] = iter(())
+            if whole:
+                with torch.no_grad():
+                    pixels = send(floats(np.stack(whole)), device)
+                    vectors = iter(self.encoder(pixels).float().cpu())
+            return [one if isinstance(one, str) else Found(next(vectors), one[1]) for one in read]
+
+        chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
+        with quietly(), use_threads(1):
+            batches: Iterator[list[list[Found | str]]] = in_order(chunks, work, usable_cores())
+            for found in chain.from_iterable(batches):
+                yield from found
+                advance(len(found))
+
+    def _directions(self, encoder: Encoder) -> Float[Tensor, "dim directions"]:
+        """The directions along which the features of some images are longest."""
+        rows = np.array(spread(len(self.images), FITTED))
+        found = [one for one in self._walked(rows, lambda _: None) if not isinstance(one, str)]
+        if not found:
+            return torch.zeros(encoder.num_features, 0)
+        known, _ = _stacked(found)
+        with seeded("cpu", 0):
+            count = min(DIRECTIONS, *known.shape)
+            return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()
+
+    def _known(self, digests: list[str | None]) -> tuple[Tensor | None, np.ndarray, np.ndarray]:
+        """Features and measures as far as the folder holds them, and the positions of the others.
+        Files of other images or another encoder are removed.
+        """
+        places: dict[bytes, list[int]] = {}
+        for row, mark in enumerate(digests):
+            if mark is not None:
+                places.setdefault(bytes.fromhex(mark), []).append(row)
+        features, measured = None, np.full((len(digests), len(MEASURES)), np.nan, np.float32)
+        missing = np.ones(len(digests), bool)
+        for file in sorted(self.folder.glob("[0-9]*.safetensors")):
+            held = self._read(file, ["digests", "features", "measures"])
+            rows, at = list[int](), list[int]()
+            for place, known in enumerate(map(bytes, held[0].numpy()) if held else ()):
+                own = places.get(known, [])
+                rows += own
+                at += [place] * len(own)
+            if not rows:
+                file.unlink()
+                continue
+            assert held is not None
+            if features is None:
+                features = torch.full((len(digests), held[1].shape[1]), torch.nan)
+            features[rows], measured[rows] = held[1][at], held[2].numpy()[at]
+            missing[rows] = False
+        return features, measured, np.flatnonzero(missing)
+
+    def _next(self) -> int:
+        """The number of the next file."""
+        files = sorted(self.folder.glob("[0-9]*.safetensors"))
+        return int(files[-1].stem) + 1 if files else 0
+
+    def _read(self, file: Path, names: list[str]) -> list[Tensor] | None:
+        """Tensors of a file of this walk; None where it is of another one, or damaged."""
+        if not file.exists():
+            return None
+        try:
+            with safe_open(file, "pt") as opened:
+                about = opened.metadata() or {}
+                if about.get("key") != self.key:
+                    return None
+                tensors = [opened.get_tensor(name) for name in names]
+            if about.get("content") != content_of(*tensors):
+                raise ValueError("its content has changed")
+        except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+            log.warning("%s is damaged, and made anew: %s", file, first_line(error)[:200])
+            return None
+        return tensors
+
+    def _save(self, file: Path, tensors: dict[str, Tensor]) -> None:
+        about = {"key": self.key, "content": content_of(*tensors.values())}
+        with replacing(file) as unfinished:
+            save_file(tensors, unfinished, metadata=about)

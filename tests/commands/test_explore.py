@@ -1,0 +1,147 @@
+"""One walk over a collection and everything that it shows, which goes on where it was stopped."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import nearfar
+from nearfar.cli import main
+from nearfar.data.decoding import decode
+from nearfar.data.measures import decode_and_measure, grayscale, measures
+from nearfar.data.value_range import PixelFormat
+from nearfar.embeddings import walk
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Sixty smooth images in two classes and two splits, a copy across the splits, a damaged file
+    and a black one.
+    """
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        place = tmp_path / "photos" / ("test" if number % 5 == 0 else "train")
+        place = place / ("dim" if number % 2 else "light")
+        place.mkdir(parents=True, exist_ok=True)
+        small = rng.integers(0, 256, (6, 6, 3)) // (2 - number % 2)
+        image = Image.fromarray(small.astype(np.uint8)).resize((64, 64), Image.Resampling.BICUBIC)
+        image.save(place / f"{number}.png")
+    root = tmp_path / "photos"
+    with Image.open(root / "train" / "dim" / "1.png") as image:
+        image.resize((48, 48), Image.Resampling.BOX).save(root / "test" / "dim" / "copy.png")
+    (root / "train" / "dim" / "bad.png").write_bytes(
+        (root / "train" / "dim" / "3.png").read_bytes()[:900]
+    )
+    Image.new("RGB", (64, 64)).save(root / "train" / "dim" / "black.png")
+    return root
+
+
+def test_the_numbers_are_those_of_the_collection(photos):
+    explored = nearfar.explore("photos")
+    folder = explored.path.parent
+    assert folder.name == "photos-explore" and explored["images"] == 62
+    assert explored["repeats"] == 1 and explored["problems"]["leak"] == 1
+    assert explored["problems"]["unreadable"] == 1 and explored["problems"]["nearly uniform"] == 1
+    assert list(explored["clusters"]) == ["coarse", "fine"]
+    page = explored.path.read_text()
+    for name in ("duplicates.html", "check.html", "map.html", "clusters-fine.html"):
+        assert name in page and (folder / name).is_file()
+    assert "coarse clusters" in (folder / "map.html").read_text()
+    assert all(part["cpu_seconds"] >= 0 for part in explored["parts"].values())
+
+
+def test_features_are_those_of_the_images_as_they_are_opened(photos):
+    images = nearfar.data.open_images("photos", split="all", image_size=32, later=True)
+    encoder = nearfar.join(["edges", "colours"], image_size=32)
+    found = walk.Walk(photos.parent / "walk", encoder, images, shorten=False).go()
+    right = [row for row in range(len(images)) if row not in found.problems]
+    own = encoder(images.subset(right).gather(torch.arange(len(right))))
+    assert torch.cosine_similarity(found.features[right], own).min() > 0.999
+    assert [images.names[row] for row in found.problems] == ["train/dim/bad.png"]
+
+
+def test_another_time_only_new_files_are_read(photos, monkeypatch):
+    nearfar.explore("photos", out="out")
+    opened = []
+    monkeypatch.setattr(
+        walk, "decode_and_measure", lambda *args: opened.append(args) or decode_and_measure(*args)
+    )
+    again = nearfar.explore("photos", out="out")
+    assert len(opened) == 1  # the damaged one, which may be mended by now
+    assert not any(again["parts"][name]["now"] for name in ("copies", "check", "layout", "map"))
+    shutil.copy(photos / "train/dim/1.png", photos / "train/dim/other.png")
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")
+    grown = nearfar.explore("photos", out="out")
+    assert len(opened) == 3 and grown["images"] == 64 and grown["repeats"] == 2
+    assert grown["parts"]["map"]["now"]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_result(photos, monkeypatch):
+    whole = nearfar.explore("photos", out="whole")
+    from nearfar.maps import clusters
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(clusters, "layered_clusters", stop)
+        with pytest.raises(KeyboardInterrupt):
+            nearfar.explore("photos", out="part")
+    rest = nearfar.explore("photos", out="part")
+    now = [name for name, part in rest["parts"].items() if part["now"]]
+    assert now == ["files", "features", "clusters", "map"]
+    for name in ("images", "problems", "repeats", "clusters", "next"):
+        assert rest[name] == whole[name]
+    folders = whole.path.parent, rest.path.parent
+    one, other = ((folder / "map.json").read_text() for folder in folders)
+    assert one == other
+
+
+def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatch):
+    from nearfar.embeddings import sources, untrained
+
+    monkeypatch.setattr(untrained, "MANY", 50)
+    monkeypatch.setattr(sources, "MANY", 50)
+    monkeypatch.setattr(walk, "DIRECTIONS", 16)
+    explored = nearfar.explore("photos", out="out")
+    assert explored["repeats"] == 1 and explored["problems"]["leak"] == 1
+    directions = photos.parent / "out" / "features" / "directions.safetensors"
+    made = directions.read_bytes()
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")
+    nearfar.explore("photos", out="out")
+    assert directions.read_bytes() == made
+
+
+def test_a_damaged_file_of_features_is_made_anew(photos, caplog):
+    nearfar.explore("photos", out="out")
+    [file] = (photos.parent / "out" / "features").glob("0*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+    assert nearfar.explore("photos", out="out")["images"] == 62
+    assert "damaged" in caplog.text
+
+
+def test_it_is_a_command_and_a_method_of_vectors_too(photos, capsys):
+    assert main(["explore", "photos", "--out", "out", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["images"] == 62 and printed["path"].endswith("index.html")
+    embedded = nearfar.embed("photos", split="all", out="vectors.npz")
+    alone = nearfar.explore("vectors.npz", out="vectors")
+    assert alone["images"] == len(embedded) == 62 and "leak" not in alone["problems"]
+
+
+def test_a_folder_with_other_things_is_left_alone(photos, complaint):
+    assert "photos holds something else" in complaint("explore", "photos", "--out", "photos")
+
+
+def test_one_decoding_gives_the_pixels_and_the_measures_of_two(photos):
+    file = str(photos / "train/light/2.png")
+    pixels, measured = decode_and_measure(file, PixelFormat(32, 3))
+    apart = pixels.astype(int) - decode(file, PixelFormat(32, 3))
+    assert np.abs(apart).max() <= 2
+    np.testing.assert_allclose(measured, measures(grayscale(file)), atol=1e-6)

@@ -52,8 +52,8 @@ def photograph(
     """Return the image of a number, its label and the generator after it."""
     rng = np.random.default_rng([0, number])
     first, second = rng.integers(0, len(encoded), 2)
-    one, other = (crop(Image.open(io.BytesIO(encoded[row])), rng) for row in (first, second))
-    return Image.blend(one, other, float(rng.uniform(*WEAKER))), labels[first], rng
+    strong, weak = (crop(Image.open(io.BytesIO(encoded[row])), rng) for row in (first, second))
+    return Image.blend(strong, weak, float(rng.uniform(*WEAKER))), labels[first], rng
 
 
 def write_part(folder: Path, encoded: list[bytes], labels: list[int], numbers: range) -> None:

@@ -57,11 +57,11 @@ def test_the_numbers_are_those_of_the_collection(photos):
 def test_features_are_those_of_the_images_as_they_are_opened(photos):
     images = nearfar.data.open_images("photos", split="all", image_size=32, later=True)
     encoder = nearfar.join(["edges", "colours"], image_size=32)
-    found = walk.Walk(photos.parent / "walk", encoder, images, shorten=False).go()
-    right = [row for row in range(len(images)) if row not in found.problems]
+    walked = walk.Walk(photos.parent / "walk", encoder, images, shorten=False).go()
+    right = [row for row in range(len(images)) if row not in walked.problems]
     own = encoder(images.subset(right).gather(torch.arange(len(right))))
-    assert torch.cosine_similarity(found.features[right], own).min() > 0.999
-    assert [images.names[row] for row in found.problems] == ["train/dim/bad.png"]
+    assert torch.cosine_similarity(walked.features[right], own).min() > 0.999
+    assert [images.names[row] for row in walked.problems] == ["train/dim/bad.png"]
 
 
 def test_another_time_only_new_files_are_read(photos, monkeypatch):
@@ -97,8 +97,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(photos, monkeypatch):
     for name in ("images", "problems", "repeats", "clusters", "next"):
         assert rest[name] == whole[name]
     folders = whole.path.parent, rest.path.parent
-    one, other = ((folder / "map.json").read_text() for folder in folders)
-    assert one == other
+    first, second = ((folder / "map.json").read_text() for folder in folders)
+    assert first == second
 
 
 def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatch):

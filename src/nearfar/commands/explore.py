@@ -146,7 +146,7 @@ def _folder(source: Any, out: str | Path | None) -> Path:
 
 
 class Parts:
-    """What is finished in a folder, in its parts.json: by the name of each part its digest, its
+    """Finished parts of a folder, in its parts.json: by the name of each part its digest, its
     numbers and what it took.
 
     digest: of images and options, on which all parts depend but those before it is set.
@@ -250,16 +250,16 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
         features = photos.features
         return replace(photos, vectors=features), digest(features.numpy().tobytes())
     walk = Walk(folder, encoder, images, shorten=len(images) > MANY)
-    found = walk.go()
+    walked = walk.go()
     photos = replace(
         photos,
         encoder=walk.encoder,
-        vectors=found.features,
-        measures=found.measures.astype(np.float64),
+        vectors=walked.features,
+        measures=walked.measures.astype(np.float64),
     )
-    if found.problems:
-        skipped = [(images.names[row], why) for row, why in found.problems.items()]
-        photos = photos.subset([row for row in range(len(images)) if row not in found.problems])
+    if walked.problems:
+        skipped = [(images.names[row], why) for row, why in walked.problems.items()]
+        photos = photos.subset([row for row in range(len(images)) if row not in walked.problems])
         photos.images.skipped = [*photos.images.skipped, *skipped]
     return photos, walk.key
 
@@ -269,14 +269,14 @@ def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Emb
     from nearfar.neighbours import Nearest, find_nearest
 
     kept = Kept(parts, "neighbours", "neighbours.safetensors")
-    found = kept.read()
-    if found is None:
+    tensors = kept.read()
+    if tensors is None:
         with parts.measured("neighbours"):
             k = min(ATTRACTING, len(photos) - 1)
             near = find_nearest(photos.features, k=k, approximate=approximate)
-            found = {"distance": near.distance, "index": near.index.int()}
-            kept.write(found)
-    return replace(photos, near=Nearest(found["distance"], found["index"].long()))
+            tensors = {"distance": near.distance, "index": near.index.int()}
+            kept.write(tensors)
+    return replace(photos, near=Nearest(tensors["distance"], tensors["index"].long()))
 
 
 def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
@@ -294,8 +294,8 @@ def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddi
         assert photos.repeats is not None
         numbers["near"] = photos.repeats.near
         numbers["links"] = [link[:5] for link in photos.repeats.links]
-        found = find_duplicates(photos, None, False, False, None, approximate)
-        found.write(parts.folder / "duplicates.html")
+        result = find_duplicates(photos, None, False, False, None, approximate)
+        result.write(parts.folder / "duplicates.html")
     return photos
 
 
@@ -310,14 +310,14 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
     if known is not None:
         return known
     with parts.measured("check") as numbers:
-        found = check_images(photos, approximate, seed)
-        found.write(parts.folder / "check.html")
+        result = check_images(photos, approximate, seed)
+        result.write(parts.folder / "check.html")
         assert photos.repeats is not None
         sure = [link for link in photos.repeats.links if link.kind < NEAR_DUPLICATE]
         copies, _ = group_links(sure, len(photos), photos.repeats.near)
-        numbers["problems"] = dict(Counter(found["problem"]))
+        numbers["problems"] = dict(Counter(result["problem"]))
         numbers["repeats"] = sum(len(group) - 1 for group in copies)
-        numbers["next"] = found.next
+        numbers["next"] = result.next
     return numbers
 
 
@@ -327,8 +327,8 @@ def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
     from nearfar.threads import fastest_threads, use_threads
 
     kept = Kept(parts, "layout", "layout.safetensors")
-    found = kept.read()
-    if found is None:
+    tensors = kept.read()
+    if tensors is None:
         with parts.measured("layout"), use_threads(fastest_threads()):
             made = fit_layout(
                 "cluster-embedding",
@@ -339,9 +339,9 @@ def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
                 neighbours=photos.near,
                 seed=seed,
             )
-            found = {"coordinates": made.coordinates.contiguous()}
-            kept.write(found)
-    places = found["coordinates"]
+            tensors = {"coordinates": made.coordinates.contiguous()}
+            kept.write(tensors)
+    places = tensors["coordinates"]
     return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})
 
 
@@ -353,20 +353,20 @@ def _clustered(
     from nearfar.tools.cluster.result import Groups
 
     kept = Kept(parts, "clusters", "clusters.safetensors")
-    found = kept.read()
-    if found is None:
+    tensors = kept.read()
+    if tensors is None:
         with parts.measured("clusters"):
             layers = layered_clusters(photos.features, coordinates, seed)
             names = {1: GRANULARITIES[2:], 2: GRANULARITIES[::2]}.get(len(layers), GRANULARITIES)
-            found = {}
+            tensors = {}
             for name, layer in zip(names, layers, strict=True):
-                found |= {name: layer.number, f"{name}-distance": layer.distance}
+                tensors |= {name: layer.number, f"{name}-distance": layer.distance}
                 Groups(photos, layer, None).write(parts.folder / f"clusters-{name}.html")
-            kept.write(found)
+            kept.write(tensors)
     return {
-        name: Clusters(found[name], found[f"{name}-distance"], {})
+        name: Clusters(tensors[name], tensors[f"{name}-distance"], {})
         for name in GRANULARITIES
-        if name in found
+        if name in tensors
     }
 
 

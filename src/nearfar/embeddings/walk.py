@@ -46,7 +46,7 @@ MEASURING = 1  # raise it when the measures of an image become others
 
 
 class Walked(NamedTuple):
-    """What a walk found: features and measures of each image, NaN for those that could not be read;
+    """Features and measures of each image, NaN for those that could not be read;
     why not, by position; `new`: how many images were read now.
     """
 
@@ -63,9 +63,9 @@ class Found(NamedTuple):
     measures: tuple[float, float, float, float]
 
 
-def _stacked(found: Iterable[Found]) -> tuple[Tensor, Tensor]:
+def _stacked(images: Iterable[Found]) -> tuple[Tensor, Tensor]:
     """The features of several images, and their measures."""
-    vectors, measured = zip(*found, strict=True)
+    vectors, measured = zip(*images, strict=True)
     return torch.stack(vectors), torch.tensor(measured)
 
 
@@ -110,11 +110,11 @@ class Walk:
         if shorten:
             file = folder / "directions.safetensors"
             directions = self._read(file, ["directions"])
-            found = self._directions(encoder) if directions is None else directions[0]
+            known = self._directions(encoder) if directions is None else directions[0]
             if directions is None:
-                self._save(file, {"directions": found})
-            self.encoder = Shortened(encoder, found).eval()
-            self.key = digest([self.key.encode(), found.numpy().tobytes()])
+                self._save(file, {"directions": known})
+            self.encoder = Shortened(encoder, known).eval()
+            self.key = digest([self.key.encode(), known.numpy().tobytes()])
 
     def go(self) -> Walked:
         """Return features and measures of all images; those that the folder holds are not read.
@@ -134,9 +134,9 @@ class Walk:
         with progress("features", len(unknown)) as bar:
             for start in range(0, len(unknown), PART):
                 rows = unknown[start : start + PART]
-                found = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
-                problems |= {row: one for row, one in found.items() if isinstance(one, str)}
-                right = {row: one for row, one in found.items() if not isinstance(one, str)}
+                part = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
+                problems |= {row: image for row, image in part.items() if isinstance(image, str)}
+                right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
                     continue
                 places, vectors, own = list(right), *_stacked(right.values())
@@ -167,28 +167,31 @@ class Walk:
                     read.append(decode_and_measure(read_small(originals[row]), form))
                 except Exception as error:  # decoders raise anything on damaged data
                     read.append(reason(error))
-            whole = [one[0] for one in read if not isinstance(one, str)]
+            whole = [image[0] for image in read if not isinstance(image, str)]
             vectors: Iterator[Tensor] = iter(())
             if whole:
                 with torch.no_grad():
                     pixels = send(floats(np.stack(whole)), device)
                     vectors = iter(self.encoder(pixels).float().cpu())
-            return [one if isinstance(one, str) else Found(next(vectors), one[1]) for one in read]
+            return [
+                image if isinstance(image, str) else Found(next(vectors), image[1])
+                for image in read
+            ]
 
         chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
         with quietly(), use_threads(1):
             batches: Iterator[list[list[Found | str]]] = in_order(chunks, work, usable_cores())
-            for found in chain.from_iterable(batches):
-                yield from found
-                advance(len(found))
+            for batch in chain.from_iterable(batches):
+                yield from batch
+                advance(len(batch))
 
     def _directions(self, encoder: Encoder) -> Float[Tensor, "dim directions"]:
         """The directions along which the features of some images are longest."""
         rows = np.array(spread(len(self.images), FITTED))
-        found = [one for one in self._walked(rows, lambda _: None) if not isinstance(one, str)]
-        if not found:
+        images = [i for i in self._walked(rows, lambda _: None) if isinstance(i, Found)]
+        if not images:
             return torch.zeros(encoder.num_features, 0)
-        known, _ = _stacked(found)
+        known, _ = _stacked(images)
         with seeded("cpu", 0):
             count = min(DIRECTIONS, *known.shape)
             return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()

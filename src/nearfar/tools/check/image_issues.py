@@ -67,14 +67,14 @@ def _measured(images: Images) -> Float[np.ndarray, "images 4"]:
     ):
         for rows in torch.arange(len(images)).split(PART):
             if originals is not None and rough:
-                found += pool.map(lambda row: measures(grayscale(originals[row])), rows.tolist())
+                values += pool.map(lambda row: measures(grayscale(originals[row])), rows.tolist())
             else:
-                found += [
+                values += [
                     measures(picture.float().mean(0).byte().numpy())
                     for picture in images.pictures(rows)
                 ]
-            bar.update(len(found))
-    return np.array(found)
+            bar.update(len(values))
+    return np.array(values)
 
 
 def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]]]:

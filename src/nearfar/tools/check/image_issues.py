@@ -60,7 +60,7 @@ def find_image_issues(
 def _measured(images: Images) -> Float[np.ndarray, "images 4"]:
     originals = images.originals
     rough = are_rough(originals, images.form)
-    found: list[tuple[float, ...]] = []
+    values: list[tuple[float, ...]] = []
     with (
         ThreadPoolExecutor(usable_cores()) as pool,
         progress("measuring images", len(images)) as bar,

@@ -652,7 +652,7 @@ def of_pairs(scale: Scale, deadline: float) -> Iterator[dict[str, Any]]:
                 "memory": None,
                 "why": "",
             }
-            with recorded(row, deadline), chosen_by(fused.SWITCH, switch):
+            with recorded(row, deadline), chosen_by(fused.KERNEL.switch, switch):
                 if row["why"]:
                     raise TimeIsUp
                 z1, z2 = (

@@ -28,8 +28,9 @@ CLEAN = (
 
 MAY_IMPORT = {
     "rendering": set(),
-    "pairs": set(),
-    "views": set(),
+    "triton_kernels": set(),
+    "pairs": {"triton_kernels"},
+    "views": {"triton_kernels"},
     "networks": {"views"},
     "data": {"views"},
     "losses": {"pairs"},

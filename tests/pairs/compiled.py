@@ -24,6 +24,7 @@ jaxtyping.install_import_hook(
     "nearfar", f"{tools.typechecker.__name__}.checked"
 )  # as tests/conftest.py does
 
+from nearfar import triton_kernels  # noqa: E402
 from nearfar.losses import SigCLR, SimCLR  # noqa: E402
 from nearfar.pairs import attend, fused, fused_kernel  # noqa: E402
 from nearfar.pairs.kernels import Form  # noqa: E402
@@ -124,7 +125,7 @@ def launches():
     """Losses in last tiles that are not full, narrow rows, a learned number, a single query."""
     triton.runtime.driver.set_active(Driver())
     fused_kernel.visit = launched = Launched(fused_kernel.visit)
-    fused.compiles_kernels = fused.has_warpgroups = lambda device: True
+    triton_kernels.compiles_kernels = fused.has_warpgroups = lambda device: True
     narrow = [torch.randn(45, 24, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)]
     query = torch.randn(1, 128, requires_grad=True)
     for name, work in (
@@ -133,7 +134,10 @@ def launches():
         ("queue", lambda: attend(query, torch.randn(64, 128), 0.1)[0].sum().backward()),
     ):
         work()
-        print(json.dumps([name, {"failed": fused._failed, "launches": launched.count}]), flush=True)
+        print(
+            json.dumps([name, {"failed": fused.KERNEL.failed, "launches": launched.count}]),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ jaxtyping.install_import_hook(
     "nearfar", f"{tools.typechecker.__name__}.checked"
 )  # as tests/conftest.py does
 
+from nearfar import triton_kernels  # noqa: E402
 from nearfar.pairs import attend, fused, fused_kernel, log_sum_exp, shares  # noqa: E402
 from nearfar.pairs.blocks import Blocks  # noqa: E402
 from nearfar.pairs.kernels import Form  # noqa: E402
@@ -37,7 +38,7 @@ def counted(*given, **named):
 def interpret():
     """Let the kernel visit tensors of the CPU, in small tiles, with columns in several parts."""
     torch.set_num_threads(1)
-    fused.compiles_kernels = lambda device: True
+    triton_kernels.compiles_kernels = lambda device: True
     fused_kernel.tile_of = lambda *given: (32, 32, 4, 1)
     fused.PROGRAMS = 6
     fused._launch = counted
@@ -50,7 +51,7 @@ def report(name, values, gradients):
         for pairs in (values, gradients)
     ]
     print(json.dumps([name, *errors, len(launches)]), flush=True)
-    assert not fused._failed
+    assert not fused.KERNEL.failed
     launches.clear()
 
 
@@ -152,8 +153,8 @@ def failing_gradient():
     fused._launch = failing
     value, expected = (log_sum_exp(*rows, 0.1)[1].mean() for rows in (views, exact))
     gradients = [torch.autograd.grad(x, rows) for x, rows in ((value, views), (expected, exact))]
-    assert fused._failed
-    fused._failed, fused._launch = False, counted
+    assert fused.KERNEL.failed
+    fused.KERNEL.failed, fused._launch = False, counted
     report("failing gradient", [(value, expected)], list(zip(*gradients, strict=True)))
 
 

@@ -20,7 +20,7 @@ import torch
 from packaging.version import Version
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearfar import pairs
+from nearfar import pairs, triton_kernels
 from nearfar.losses import SACLR, SigCLR, SimCLR
 from nearfar.pairs import fused
 from tests.losses.test_contract import CASES as LOSSES
@@ -105,9 +105,9 @@ def test_it_compiles_without_spills_and_within_the_memory_of_small_gpus(tmp_path
 @pytest.fixture
 def chosen(monkeypatch):
     """The kernel is chosen for a CPU too, and has not failed yet."""
-    monkeypatch.setattr(fused, "compiles_kernels", lambda device: True)
-    monkeypatch.setattr(fused, "_failed", False)
-    monkeypatch.delenv(fused.SWITCH, raising=False)
+    monkeypatch.setattr(triton_kernels, "compiles_kernels", lambda device: True)
+    monkeypatch.setattr(fused.KERNEL, "failed", False)
+    monkeypatch.delenv(fused.KERNEL.switch, raising=False)
 
 
 def every_way(views):
@@ -133,9 +133,9 @@ def test_a_failure_leaves_the_pairs_to_the_tiles_with_a_warning(
     """Numbers are those of the tiles to the last bit, also where the gradient's kernel fails."""
     views = [torch.randn(20, 8, requires_grad=True) for _ in range(2)]
     with monkeypatch.context() as patch:
-        patch.setenv(fused.SWITCH, "tiles")
+        patch.setenv(fused.KERNEL.switch, "tiles")
         expected = every_way(views)
-    assert not caplog.records and not fused._failed
+    assert not caplog.records and not fused.KERNEL.failed
 
     def refuse(*given):
         raise ImportError("no Triton here\nfor this system")
@@ -160,7 +160,7 @@ def test_memory_that_runs_out_is_no_failure_of_the_kernel(chosen, monkeypatch):
     z = torch.randn(8, 4)
     with pytest.raises(torch.OutOfMemoryError):
         pairs.log_sum_exp(z, z, 0.1)
-    assert not fused._failed
+    assert not fused.KERNEL.failed
 
 
 @pytest.mark.parametrize("case", ["float64", "wide", "groups", "cpu"])

@@ -74,9 +74,9 @@ def test_the_kernel_on_this_gpu_has_the_numbers_of_the_tiles(batch, device, monk
         pytest.skip(f"{device.type} has no kernel: its tiles are tested above")
     given = [torch.randn(batch, 128, device=device) for _ in range(2)]
     (value, gradients), again = evaluate(SimCLR(), given), evaluate(SimCLR(), given)
-    assert not fused._failed
+    assert not fused.KERNEL.failed
     assert torch.equal(value, again[0]) and all(map(torch.equal, gradients, again[1]))
-    monkeypatch.setenv(fused.SWITCH, "tiles")
+    monkeypatch.setenv(fused.KERNEL.switch, "tiles")
     expected, others = evaluate(SimCLR(), given)
     torch.testing.assert_close(value, expected, rtol=1e-5, atol=0)
     for gradient, other in zip(gradients, others, strict=True):

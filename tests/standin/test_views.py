@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nearfar import triton_kernels
 from nearfar.views import (
     View,
     ViewFunction,
@@ -196,9 +197,9 @@ def test_launches_of_a_batch(way, device, monkeypatch):
     images, the_plan = pictures(3, 32, count=64).to(device), plan("saclr-cifar", 32, 3)
     moments = [0.4] * 3, [0.2] * 3
     work = Stub()
-    monkeypatch.setenv(fused.SWITCH, way)
+    monkeypatch.setenv(fused.KERNEL.switch, way)
     if way != "operations":
-        monkeypatch.setattr(fused, "compiles_kernels", lambda device: True)
+        monkeypatch.setattr(triton_kernels, "compiles_kernels", lambda device: True)
         module = SimpleNamespace(make_view=work)
         monkeypatch.setattr(fused.importlib, "import_module", lambda name: module)
     views_of(images, the_plan)  # sends the moments once

@@ -20,6 +20,7 @@ jaxtyping.install_import_hook(
     "nearfar", f"{tools.typechecker.__name__}.checked"
 )  # as tests/conftest.py does
 
+from nearfar import triton_kernels  # noqa: E402
 from nearfar.views import View, ViewPlan, fused, make_views, plan  # noqa: E402
 from nearfar.views.make import apply_views  # noqa: E402
 from nearfar.views.sampling import sample_views  # noqa: E402
@@ -58,7 +59,7 @@ def both(images, the_plan, seed, **rows):
     channels = (images if isinstance(images, torch.Tensor) else images[0]).shape[1]
     made = []
     for kernel in (False, True):
-        fused.compiles_kernels = lambda device, kernel=kernel: kernel
+        triton_kernels.compiles_kernels = lambda device, kernel=kernel: kernel
         generator = torch.Generator().manual_seed(seed)
         made.append(
             make_views(images, the_plan, generator, [0.45] * channels, [0.25] * channels, **rows)
@@ -75,7 +76,7 @@ def largest(expected, made):
 
 def report(name, error):
     """Print the error and the launches since the last."""
-    assert not fused._failed, name
+    assert not fused.KERNEL.failed, name
     print(json.dumps([name, error, len(launches)]), flush=True)
     launches.clear()
 
@@ -122,7 +123,7 @@ def ahead():
         part = sampled[3 * step : 3 * step + 3][rows]
         made = []
         for kernel in (False, True):
-            fused.compiles_kernels = lambda device, kernel=kernel: kernel
+            triton_kernels.compiles_kernels = lambda device, kernel=kernel: kernel
             made.append(apply_views(images[rows], the_plan, part, *moments))
         errors.append(largest(*made))
     report("ahead", max(errors))

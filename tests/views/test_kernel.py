@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nearfar import triton_kernels
 from nearfar.views import View, ViewPlan, fused, make_views, plan
 from tests.pairs.test_kernel import Stub, lines_of, needs_triton
 
@@ -89,9 +90,9 @@ def test_the_table_has_the_columns_that_the_kernel_reads():
 @pytest.fixture
 def chosen(monkeypatch):
     """The kernel is chosen for a CPU too, and has not failed yet."""
-    monkeypatch.setattr(fused, "compiles_kernels", lambda device: True)
-    monkeypatch.setattr(fused, "_failed", False)
-    monkeypatch.delenv(fused.SWITCH, raising=False)
+    monkeypatch.setattr(triton_kernels, "compiles_kernels", lambda device: True)
+    monkeypatch.setattr(fused.KERNEL, "failed", False)
+    monkeypatch.delenv(fused.KERNEL.switch, raising=False)
 
 
 @pytest.fixture
@@ -118,9 +119,9 @@ def test_a_failure_leaves_the_views_to_operations_with_a_warning(
     """Views are those of operations to the last bit, also in the batches that follow."""
     images = pictures(4, 3, 32)
     with monkeypatch.context() as patch:
-        patch.setenv(fused.SWITCH, "operations")
+        patch.setenv(fused.KERNEL.switch, "operations")
         expected = made(images)
-    assert not caplog.records and not fused._failed
+    assert not caplog.records and not fused.KERNEL.failed
 
     def refuse(*given):
         raise ImportError("no Triton here\nfor this system")
@@ -144,7 +145,7 @@ def test_memory_that_runs_out_is_no_failure_of_the_kernel(chosen, monkeypatch, p
     monkeypatch.setattr(fused, "_launch", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
         made(pictures(4, 3, 32))
-    assert not fused._failed
+    assert not fused.KERNEL.failed
 
 
 @pytest.mark.parametrize("case", ["noise", "float64", "switch", "cpu"])
@@ -153,7 +154,7 @@ def test_operations_stay(case, stub, monkeypatch, pictures):
     if case == "cpu":
         monkeypatch.undo()
     if case == "switch":
-        monkeypatch.setenv(fused.SWITCH, "operations")
+        monkeypatch.setenv(fused.KERNEL.switch, "operations")
     if case == "float64":
         images = images.double() / 255
     made(images, ViewPlan("noisy", (View(noise=0.5),)) if case == "noise" else None)

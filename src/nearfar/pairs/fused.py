@@ -9,31 +9,27 @@ a warning says once.
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.device import compiles_kernels, has_warpgroups
+from nearfar.device import has_warpgroups
 from nearfar.pairs.arithmetic import LOG2_E, unit_rows
 from nearfar.pairs.blocks import Blocks
 from nearfar.pairs.kernels import Form
-from nearfar.progress import log
+from nearfar.triton_kernels import TritonKernel
 
 COUNTS = {Form.EXPONENTIAL: 1, Form.SOFTMAX: 3, Form.LOGISTIC: 2, Form.CAUCHY: 2}
 """Sums of a row that the kernel writes."""
-SWITCH = "NEARFAR_PAIRS"
-"""Environment variable: "tiles" visits pairs in tiles on a GPU too."""
+KERNEL = TritonKernel("pairs of embeddings", otherwise="tiles", switch="NEARFAR_PAIRS")
 WIDEST = 128  # numbers of a row
 PROGRAMS = 264  # two for each of an H100's 132 multiprocessors; the same for all, as are the sums
 _CHUNK = 2**21  # elements of a queue that are converted at a time
-_failed = False
 
 Affine = tuple[float | Tensor, float] | Tensor
-Result = TypeVar("Result")
 Attended = tuple[Float[Tensor, " rows"], Float[Tensor, "rows dim"]]
 
 
@@ -62,44 +58,12 @@ class Visited(NamedTuple):
 
 def takes(device: torch.device, dim: int, dtype: torch.dtype) -> bool:
     """Return whether the kernel does rows of so many numbers whose sums are of this dtype."""
-    return (
-        not torch.compiler.is_compiling()
-        and compiles_kernels(device)
-        and dtype == torch.float32
-        and dim <= WIDEST
-        and not _failed
-        and os.environ.get(SWITCH) != "tiles"
-    )
+    return KERNEL.chosen_on(device) and dtype == torch.float32 and dim <= WIDEST
 
 
 def takes_blocks(blocks: Blocks) -> bool:
     """Return whether `visit` would try; callers that have numbers to prepare ask first."""
     return not blocks.in_groups and takes(blocks.views[0].device, blocks.dim, blocks.dtype)
-
-
-def _tried(work: Callable[[], Result]) -> Result | None:
-    """Return what the kernel makes; None, from now on for all pairs, where it fails."""
-    try:
-        return work()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        _give_up(error)
-        return None
-
-
-def _give_up(error: Exception) -> None:
-    """Leave all pairs to the tiles from now on, and say so."""
-    global _failed
-    _failed = True
-    reason = (str(error).strip().splitlines() or [""])[-1][:200]
-    log.warning(
-        "the kernel for pairs of embeddings failed (%s: %s): slower tiles of plain PyTorch do its "
-        "work; %s=tiles chooses them from the start",
-        type(error).__name__,
-        reason,
-        SWITCH,
-    )
 
 
 def visit(
@@ -119,7 +83,7 @@ def visit(
     """
     if not takes_blocks(blocks):
         return None
-    return _tried(lambda: _visit(blocks, form, numbers, affine, sums, gradient))
+    return KERNEL.tried(lambda: _visit(blocks, form, numbers, affine, sums, gradient))
 
 
 def _visit(
@@ -237,7 +201,7 @@ def attend(
     """The two results of `attention.attend_tiles`; None where tiles have to do it."""
     if not takes(query.device, query.shape[1], query.dtype):
         return None
-    return _tried(lambda: _attend(query, keys, temperature, own, raw, exact))
+    return KERNEL.tried(lambda: _attend(query, keys, temperature, own, raw, exact))
 
 
 def _attend(

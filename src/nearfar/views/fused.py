@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,33 +19,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nearfar.device import compiles_kernels, send
-from nearfar.progress import log
+from nearfar.device import send
+from nearfar.triton_kernels import TritonKernel
 from nearfar.views.geometry import affine_matrix
 from nearfar.views.photometric import kernel_size
 from nearfar.views.sampling import SampledViews, ViewParameters
 from nearfar.views.view import View, ViewPlan
 
-SWITCH = "NEARFAR_VIEWS"
-"""Environment variable: "operations" makes views by operations of PyTorch on a GPU too."""
+KERNEL = TritonKernel("views", otherwise="operations", switch="NEARFAR_VIEWS")
 COLUMNS = 28
 """Numbers of a row of the table, in the order that fused_kernel.py names; 16 bytes go into it, so
 that all rows are aligned alike.
 """
 BLOCK, WARPS = 256, 8  # pixels of a block, and the warps that share them; not measured on a GPU
 Table = Float[Tensor, "views rows columns"]
-_failed = False
 
 
 def takes(plan: ViewPlan, device: torch.device) -> bool:
     """Return whether the kernel makes the views of a plan on a device."""
-    return (
-        not torch.compiler.is_compiling()
-        and compiles_kernels(device)
-        and not any(view.noise for view in plan.views)
-        and not _failed
-        and os.environ.get(SWITCH) != "operations"
-    )
+    return KERNEL.chosen_on(device) and not any(view.noise for view in plan.views)
 
 
 def pack(sampled: SampledViews) -> Table:
@@ -95,30 +86,20 @@ def make(
 
     sources, sides: the images and the side of each view.
     """
-    global _failed
     images = sources[0]
     kinds = {source.dtype for source in sources}
     if not takes(plan, images.device) or not kinds <= {torch.uint8, torch.float32}:
         return None
-    try:
+
+    def made() -> list[Tensor]:
         moments = _moments(tuple(mean), tuple(std), images.device)
         if sampled.table is None:
             table = send(pack(sampled), images.device)
         else:
             table = sampled.table[:, sampled.rows]
         return _made(sources, plan, sides, table, moments)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        _failed = True
-        log.warning(
-            "the kernel for views failed (%s: %s): slower operations of plain PyTorch do its work; "
-            "%s=operations chooses them from the start",
-            type(error).__name__,
-            (str(error).strip().splitlines() or [""])[-1][:200],
-            SWITCH,
-        )
-        return None
+
+    return KERNEL.tried(made)
 
 
 def _made(

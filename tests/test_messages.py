@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import nearfar
 import nearfar.losses as L
@@ -23,6 +24,7 @@ from nearfar.messages import (
     did_you_mean,
     first_line,
     lacking,
+    load_yaml,
     named_as_options,
     parse_args_section,
     raise_as_value_error,
@@ -420,3 +422,41 @@ def test_a_machine_without_memory_does_not_make_a_file_damaged(tmp_path, monkeyp
     for read in (load_checkpoint, read_tensors):
         with pytest.raises(ValueError, match=r"last\.ckpt"):
             read(path)
+
+
+@pytest.mark.parametrize(
+    "file", ["CITATION.cff", "conda/recipe.yaml", ".github/workflows/tests.yml"]
+)
+def test_yaml_is_read_as_by_the_loader_in_python(file):
+    path = Path(__file__).parents[1] / file
+    assert load_yaml(path) == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [1\nb: 2",
+        "a: 'x",
+        "a: \t- b",
+        "a: *b",
+        "a: 1\n---\nb: 2",
+        "a: !!python/name:os.system x",
+        "a: 1\n  b: 2",
+        "[a]: 1\n{b: 2}: 3",
+        "\x07",
+    ],
+)
+def test_a_mistake_in_yaml_is_described_with_its_line(text, tmp_path):
+    """As by the loader in Python, which shows the line itself."""
+    (tmp_path / "file.yaml").write_text(text)
+    with pytest.raises(yaml.YAMLError) as expected:
+        yaml.safe_load(text)
+    with pytest.raises(yaml.YAMLError) as raised:
+        load_yaml(tmp_path / "file.yaml")
+    assert str(raised.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("depth", [3, 60, 200])
+def test_nested_yaml_is_read(depth, tmp_path):
+    (tmp_path / "file.yaml").write_text("[" * depth + "]" * depth)
+    assert json.dumps(load_yaml(tmp_path / "file.yaml")) == "[" * depth + "]" * depth

@@ -19,7 +19,8 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
@@ -383,10 +384,48 @@ def load_yaml(path: Path) -> Any:
     Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end,
     and for aliases (*name) that make a small file large.
     """
+    return _parse_yaml(read_regular(path))
+
+
+def _parse_yaml(text: str) -> Any:
     import yaml
 
-    text = read_regular(path)
-    most, known = 10_000 + 10 * len(text), dict[int, int]()
+    fast = _fast_yaml_loader()
+    if fast is not None:
+        with suppress(yaml.YAMLError):  # of which the parser in Python says more
+            return _document(fast(text), len(text))
+    return _document(yaml.SafeLoader(text), len(text))
+
+
+@cache
+def _fast_yaml_loader() -> Any:
+    """Return PyYAML's safe loader on the parser of libyaml, None where that is missing.
+
+    Nodes are composed in Python, as yaml.CSafeLoader does not: in deep nesting that raises
+    RecursionError, and ends no process.
+    """
+    import yaml
+    from yaml.composer import Composer
+    from yaml.constructor import SafeConstructor
+    from yaml.resolver import Resolver
+
+    if not yaml.__with_libyaml__:
+        return None
+    from yaml.cyaml import CParser
+
+    class Loader(Composer, CParser, SafeConstructor, Resolver):
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            Composer.__init__(self)
+            SafeConstructor.__init__(self)
+            Resolver.__init__(self)
+
+    return Loader
+
+
+def _document(loader: Any, length: int) -> Any:
+    """Return what a loader of YAML gives for a text of so many characters."""
+    most, known = 10_000 + 10 * length, dict[int, int]()
 
     def size(node: Any) -> int:
         """Characters and nodes of a document with its aliases written out."""
@@ -405,7 +444,6 @@ def load_yaml(path: Path) -> Any:
                 )
         return known[id(node)]
 
-    loader = yaml.SafeLoader(text)
     node = loader.get_single_node()
     if node is None:
         return None
@@ -419,5 +457,5 @@ def dump_yaml(values: Any) -> str:
 
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     # PyYAML does not read back all that it writes of texts with U+0085 or U+2028
-    same = text.isascii() or yaml.safe_load(text) == values
+    same = text.isascii() or _parse_yaml(text) == values
     return text if same else yaml.safe_dump(values, sort_keys=False)

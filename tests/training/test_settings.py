@@ -114,6 +114,8 @@ def test_a_mistyped_setting_is_named_with_the_nearest(tmp_path, monkeypatch):
         (b"{", "is not YAML"),
         (b"\xff", "is not YAML"),
         (b"[" * 1500, "is not YAML"),
+        (b"[" * 10_000 + b"]" * 10_000, "is not YAML"),
+        (b"- " * 10_000, "is not YAML"),
         (b"!!python/object/apply:os.getcwd []", "is not YAML"),
     ],
 )

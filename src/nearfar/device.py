@@ -278,10 +278,12 @@ _noting: Draws | None = None
 
 def seed_generators(seed: int) -> None:
     """Seed torch's generators of the CPU and of the GPUs for a part of a step."""
-    if _noting is None:
-        torch.manual_seed(seed)
-    else:
+    if _noting is not None:
         _noting.note_seed(seed)
+    elif torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # torch would note where this was called, for each kind of GPU that is not there
+        torch.default_generator.manual_seed(seed)
 
 
 def draw(sample: Callable[[], torch.Tensor], device: torch.device) -> torch.Tensor:

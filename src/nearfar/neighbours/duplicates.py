@@ -163,10 +163,14 @@ def near_duplicate_threshold(
     """
     first, second = torch.randint(len(features), (2, CHANCE), generator=generator)
     pairs = torch.stack([first, second], 1)[first != second]
-    apart = [
-        (normalize(features[first], dim=1) - normalize(features[second], dim=1)).square().sum(1) / 2
-        for first, second in (part.unbind(1) for part in pairs.split(AT_ONCE))
-    ]
+    if len(features) <= CHANCE:  # each image is in several pairs
+        features = normalize(features, dim=1)
+    apart = []
+    for part in pairs.split(AT_ONCE):
+        ours, others = features[part].unbind(1)
+        if len(features) > CHANCE:
+            ours, others = normalize(ours, dim=1), normalize(others, dim=1)
+        apart.append((ours - others).square().sum(1) / 2)
     return PART * float(torch.cat(apart).median())
 
 

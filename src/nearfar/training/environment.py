@@ -7,6 +7,8 @@ import json
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,8 @@ PACKAGES = (
 
 def write_environment(folder: Path, seed: int) -> None:
     """Write versions, commit, seed and hardware to environment.json in a run folder."""
-    facts = software() | {
+    facts = {
+        **software(),
         "seed": seed,
         "hardware": hardware() | {"threads": torch.get_num_threads()},
         "system": platform.system(),
@@ -36,9 +39,10 @@ def write_environment(folder: Path, seed: int) -> None:
     write_file(folder / "environment.json", json.dumps(facts, indent=2) + "\n")
 
 
-def software() -> dict[str, Any]:
+@cache
+def software() -> Mapping[str, Any]:
     """Return the versions of Python and of the packages that matter, and the commit of a source
-    tree, if it is one.
+    tree, if it is one: those with which this process began.
     """
     versions = {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES}
     root, commit = Path(__file__).resolve().parents[3], None

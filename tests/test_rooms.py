@@ -14,7 +14,7 @@ import pytest
 
 import nearfar
 from nearfar.methods import method_class, method_names
-from tools.house import PAPERS, SOURCE, circles, imported, parsed, room_of
+from tools.house import PAPERS, SOURCE, circles, imported, nodes, room_of
 from tools.wording import compared_texts, count_words
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -331,7 +331,7 @@ def test_public_losses():
 def functions():
     """Every function of the package: (file, name, its node)."""
     for path in FILES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef):
                 yield path.relative_to(SOURCE).as_posix(), node.name, node
 
@@ -341,9 +341,8 @@ def test_no_message_names_an_option():
     messages = []
     edge = [SOURCE / "app.py", SOURCE / "cli.py"]
     for path in {*FILES, *PAPERS.rglob("*.py")}.difference(edge):
-        tree = parsed(path)
-        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        bare = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+ ", node.value))
                 if id(node) not in bare and words - {"--local-dir ", "--null "}:  # of hf and tar
@@ -401,14 +400,13 @@ def test_functions_below_the_edge_have_few_parameters():
     """Parameters that belong together are a small dataclass; the exceptions have a reason."""
     long = set()
     for path in FILES:
-        tree = parsed(path)
         owners = {
             id(function): node.name
-            for node in ast.walk(tree)
+            for node in nodes(path)
             if isinstance(node, ast.ClassDef)
             for function in node.body
         }
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 names = {argument.arg for argument in given} - {"self", "cls"}
@@ -433,7 +431,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     """Not with a clause ("What a tool clauses"): with a verb ("Return ...") or a noun."""
     clauses = []
     for path in [path for folder in CLEAN for path in folder.rglob("*.py")]:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 first = (ast.get_docstring(node, clean=False) or "A").split()[0]
                 if first in ("What", "Who", "How", "Which", "Where", "When", "Whether"):
@@ -453,7 +451,7 @@ def test_variables_are_named_by_their_noun():
     for path in [path for folder in CLEAN for path in folder.rglob("*.py")]:
         if path.name in MAY_BE_VAGUE:
             continue
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             name = node.id if stored else node.arg if isinstance(node, ast.arg) else ""
             if name in VAGUE:
@@ -484,7 +482,7 @@ TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 
 def test_no_test_replaces_a_name_by_its_path_as_text():
     """A name that moves is then an error of the linter, in place of a test that patches nothing."""
-    places = ((path, node) for path in TESTS for node in ast.walk(parsed(path)))
+    places = ((path, node) for path in TESTS for node in nodes(path))
     for path, node in places:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             target = node.args[0]

@@ -29,6 +29,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 @functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree, not to be changed."""
+    return tuple(ast.walk(parsed(path)))
+
+
+@functools.cache
 def imported(path: Path) -> frozenset[str]:
     """Names of all modules and of names in them that a file imports when it runs, at the top or in
     a function.

@@ -91,8 +91,8 @@ def with_types(function: FunctionType) -> FunctionType:
     copy.__qualname__ = function.__qualname__
     for name, hint in function.__annotations__.items():
         try:
-            one = SimpleNamespace(__annotations__={name: hint})
-            types = get_type_hints(one, function.__globals__, include_extras=True)
+            alone = SimpleNamespace(__annotations__={name: hint})
+            types = get_type_hints(alone, function.__globals__, include_extras=True)
         except NameError:
             types = {name: Any}
         copy.__annotations__ |= types

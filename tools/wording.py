@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tools.house import nodes, parsed
+
 _MESSAGE = re.compile(r"\b(cap)?log\.(text|lines|messages)|\.(err|stderr)\b|\b(complaint|line)\(")
 _COMPARING = ("startswith", "endswith", "count", "match", "search", "fullmatch", "findall")
 
@@ -22,16 +24,16 @@ def compared_texts(path: Path) -> Iterator[tuple[int, str]]:
     stderr, or a name assigned from one of these. Names are followed to the rows of `parametrize`,
     of a `for` or of an assignment; values in an f-string count as nothing.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     constants: Bound = defaultdict(list)
-    for node in tree.body:
+    for node in parsed(path).body:
         if isinstance(node, ast.Assign):
             _bind(node.targets[0], [node.value], constants)
     texts = set()
-    for function in ast.walk(tree):
+    for function in nodes(path):
         if isinstance(function, ast.FunctionDef):
-            bound = _bound(function, constants)
-            for literal in _compared(function):
+            inside = [*ast.walk(function)]
+            bound = _bound(function, inside, constants)
+            for literal in _compared(function, inside):
                 texts |= {*_texts(literal, bound)}
     yield from sorted(texts)
 
@@ -41,15 +43,18 @@ def count_words(text: str) -> int:
     return sum(bool(re.search("[^\\W\\d]", re.sub(r"\\.", "", word))) for word in text.split())
 
 
-def _compared(function: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Yield the expressions of a function that are compared with a message."""
-    messages = _messages(function)
+def _compared(function: ast.FunctionDef, inside: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    """Yield the expressions of a function that are compared with a message; inside: its nodes."""
+    messages = _messages(inside)
+    has_any = bool(messages) or _MESSAGE.search(ast.unparse(function)) is not None
 
     def says(node: ast.expr) -> bool:
+        if not has_any:
+            return False
         text = ast.unparse(node)
         return bool(_MESSAGE.search(text) or messages & set(re.findall(r"\w+", text)))
 
-    for node in ast.walk(function):
+    for node in inside:
         if isinstance(node, ast.Call):
             yield from (word.value for word in node.keywords if word.arg == "match")
             called = node.func
@@ -64,15 +69,15 @@ def _compared(function: ast.FunctionDef) -> Iterator[ast.expr]:
                 yield right
 
 
-def _messages(function: ast.FunctionDef) -> set[str]:
-    """Return the names in a function that are errors or texts of messages."""
+def _messages(inside: Sequence[ast.AST]) -> set[str]:
+    """Return the names among the nodes of a function that are errors or texts of messages."""
     names = set()
-    for node in ast.walk(function):
+    for node in inside:
         if isinstance(node, ast.ExceptHandler) and node.name:
             names.add(node.name)
         elif isinstance(node, ast.withitem) and "raises" in ast.unparse(node.context_expr):
             names |= {part.id for part in [node.optional_vars] if isinstance(part, ast.Name)}
-    for node in ast.walk(function):
+    for node in inside:
         if isinstance(node, ast.Assign):
             text = ast.unparse(node.value)
             if _MESSAGE.search(text) or any(f"str({name}.value)" in text for name in names):
@@ -81,7 +86,7 @@ def _messages(function: ast.FunctionDef) -> set[str]:
     return names
 
 
-def _bound(function: ast.FunctionDef, constants: Bound) -> Bound:
+def _bound(function: ast.FunctionDef, inside: Sequence[ast.AST], constants: Bound) -> Bound:
     """Return the expressions that each name in a function may stand for."""
     bound: Bound = defaultdict(list, {name: [*values] for name, values in constants.items()})
     for call in function.decorator_list:
@@ -89,7 +94,7 @@ def _bound(function: ast.FunctionDef, constants: Bound) -> Bound:
             given = ast.literal_eval(call.args[0])
             names = given if isinstance(given, str) else ", ".join(given)
             _bind(ast.parse(names, mode="eval").body, _rows(call.args[1], constants), bound)
-    for node in ast.walk(function):
+    for node in inside:
         if isinstance(node, ast.For | ast.comprehension):
             _bind(node.target, _rows(node.iter, constants), bound)
         elif isinstance(node, ast.Assign):

@@ -17,7 +17,11 @@ in_tests = checked_once(typechecker=checked)
 
 @in_tests
 def products(
-    rows: Float[Tensor, "n dim"], others: "Float[Tensor, 'm dim']", scale: float = 1.0, *, cut: int = 0
+    rows: Float[Tensor, "n dim"],
+    others: "Float[Tensor, 'm dim']",
+    scale: float = 1.0,
+    *,
+    cut: int = 0,
 ) -> Float[Tensor, "n m"]:
     return scale * (rows @ others.T)[: len(rows) - cut]
 

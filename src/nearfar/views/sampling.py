@@ -193,13 +193,13 @@ def sample_boxes(
 
 
 def _attempts(
-    area: Shaped[np.ndarray, "..."],
-    aspect: Shaped[np.ndarray, "..."],
+    area: Shaped[np.ndarray, "*shape"],
+    aspect: Shaped[np.ndarray, "*shape"],
     height: int,
     width: int,
     scale: Range,
     ratio: Range,
-) -> tuple[Shaped[np.ndarray, "..."], Shaped[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
+) -> tuple[Shaped[np.ndarray, "*shape"], Shaped[np.ndarray, "*shape"], Bool[np.ndarray, "*shape"]]:
     """Return the width and height that uniform numbers ask for, and whether the image has them."""
     pixels = height * width * (scale[0] + (scale[1] - scale[0]) * area)
     low, high = math.log(ratio[0]), math.log(ratio[1])

@@ -3,7 +3,7 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
-APART = $(EXAMPLES) tests/papers tests/properties  # with targets of their own
+APART = $(EXAMPLES) tests/papers tests/properties tests/torture  # with targets of their own
 
 .PHONY: demo demo-photos test papers drawn slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
 

@@ -10,11 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("mcp")
-import anyio
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
 import nearfar
 from nearfar.app import command_app, options_of_app
 from nearfar.mcp import OUTSIDE, VERBS, confined_to, schema, words_of
@@ -41,6 +36,11 @@ def place(tmp_path_factory):
 
 def calls(place, *wanted):
     """Return the tools of a server on the folder "home", and its answers to calls."""
+    pytest.importorskip("mcp")
+    import anyio
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
     words = ["-m", "nearfar", "mcp", str(place / "home")]
 
     async def speak():

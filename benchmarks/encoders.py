@@ -6,7 +6,7 @@
     python benchmarks/encoders.py ../shared/data --on test --out runs/kinds.jsonl \
         --contenders "pretrain 10 minutes" "raw pixels" histogram hog pretrained "at once"
     OMP_NUM_THREADS=1 python benchmarks/encoders.py ../shared/data --on test --seeds 1 2 --out runs/kinds.jsonl \
-        --contenders "pretrain 10 minutes" --as-long-as-seed 0
+        --contenders "pretrain 10 minutes" --as-long-as-seed 0 --no-averages
     python benchmarks/encoders.py runs/encoders.jsonl                                # the tables, means over seeds
     python benchmarks/encoders.py runs/kinds.jsonl --default "pretrain 10 minutes"   # against the best baseline
 
@@ -243,12 +243,12 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
     )
 
 
-def measure(contender: str, task: Task, tested: Images) -> dict[str, Any]:
+def measure(contender: str, task: Task, tested: Images, averages: bool = True) -> dict[str, Any]:
     """Train one contender, or take it untrained; return its accuracies on the tested images.
 
     epochs: 0 of an untrained one. Where classes are of unequal size, each accuracy has a balanced
     one beside it. largest: that of always answering the largest class. Of trained encoders, also
-    measures without labels and what averaging over changed images gives.
+    measures without labels and, with `averages`, what averaging over changed images gives.
     """
     results: dict[str, Any] = {"epochs": 0}
     if contender in UNTRAINED:
@@ -270,7 +270,7 @@ def measure(contender: str, task: Task, tested: Images) -> dict[str, Any]:
         "rankme": rankme(fit),
         "rotation": rotation_accuracy(encoder, task.train, tested),
     }
-    for name, change in AVERAGED.items():
+    for name, change in AVERAGED.items() if averages else ():
         means = [
             torch.stack(
                 [plain, *(extract(encoder, pixels) for pixels in change(images.pixels))]
@@ -363,6 +363,11 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     parser.add_argument(
+        "--no-averages",
+        action="store_true",
+        help="leave out features averaged over changed images, which take seven more passes",
+    )
+    parser.add_argument(
         "--default", help="of a file of lines: print this contender against the best baseline"
     )
     return parser.parse_args(argv)
@@ -430,7 +435,7 @@ def run(given: argparse.Namespace) -> None:
                 length, line["as_long_as_seed"] = length_of(case, lines), given.as_long_as_seed
             task = Task(images, SETS[name], seed, given.weights, length)
             try:
-                line |= measure(contender, task, tested)
+                line |= measure(contender, task, tested, not given.no_averages)
                 cells = [f"{100 * line[key]:.1f}" for key in METRICS]
             except Exception as error:  # a failure is a result
                 line["error"] = f"{type(error).__name__}: {error}"

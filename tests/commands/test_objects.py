@@ -112,8 +112,9 @@ def test_a_module_that_does_not_fit(net, array, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path):
-    options = dict(epochs=1, batch_size=16, held_out=16, encoder="small")
+    options = dict(epochs=1, batch_size=16, held_out=16, encoder="tiny")
     named = nearfar.pretrain(
         array, out=str(tmp_path / "a"), method="simclr", temperature=0.3, **options
     )
@@ -128,10 +129,11 @@ def test_a_method_as_an_object_is_the_method_by_name(array, tmp_path):
     assert first == second and first["method"] == "simclr" and first["temperature"] == 0.3
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_plan_of_views_is_written_in_full(array, tmp_path):
     view = View(scale=(0.6, 1.0), flip=0.0, noise=0.5)
     plan = ViewPlan("mine", (view, view))
-    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="small", **SMALL)
+    run = nearfar.pretrain(array, out=str(tmp_path / "run"), views=plan, encoder="tiny", **SMALL)
     assert ViewPlan.from_dict(nearfar.Run(run.path).settings.views) == plan
     assert nearfar.map(run, array, epochs=2).path.is_file()
 

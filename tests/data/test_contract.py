@@ -626,6 +626,7 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.usefixtures("no_pages")
 def test_a_run_is_the_same_on_every_source(name, tmp_path, reference, log):
     """Images in the same order give the same loss, and a run finds its images again."""
     items = made()

@@ -50,6 +50,7 @@ def test_images_that_are_decoded_anew_are_sent(device, tmp_path):
     assert keep_resident(open_images(tmp_path, image_size=8, cache=False), device) is None
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_a_run_is_the_same_whether_images_stay_or_are_sent(
     device, images_file, tmp_path, monkeypatch
 ):

@@ -309,6 +309,7 @@ def test_every_kind_of_loss_is_tried_with_few_images(name, tmp_path, monkeypatch
     assert begun(some(20), tmp_path, monkeypatch, method=name).batch_size == 8
 
 
+@pytest.mark.usefixtures("no_pages")
 def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path):
     shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True)
     runs = [
@@ -397,6 +398,7 @@ def test_views_have_sizes_that_the_encoder_can_take(name, side):
 
 
 @pytest.mark.parametrize(("encoder", "image_size"), [("test_vit", 64), ("test_convnext", None)])
+@pytest.mark.usefixtures("no_pages")
 def test_small_crops_train_a_net_that_takes_few_sizes(encoder, image_size, tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
     options = dict(epochs=0.4, batch_size=8, held_out=4, precision="32-true")

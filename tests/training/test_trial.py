@@ -98,7 +98,7 @@ def test_it_trains_in_either_precision_and_logs_nothing(log):
             Settings("photos"),
             SIMCLR,
             plan("strong", 16, 3),
-            ("small", 16, 16),
+            ("tiny", 16, 16),
             3,
             precision=precision,
         )

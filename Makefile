@@ -28,7 +28,7 @@ drawn: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto tests/properties
 
 slow: .venv/tested
-	OMP_NUM_THREADS=1 $(PYTEST) -n auto -m slow $(TESTS)
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile -m slow $(TESTS)
 
 examples: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto $(EXAMPLES)

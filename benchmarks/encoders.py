@@ -437,6 +437,8 @@ def run(given: argparse.Namespace) -> None:
             try:
                 line |= measure(contender, task, tested, not given.no_averages)
                 cells = [f"{100 * line[key]:.1f}" for key in METRICS]
+            except nearfar.TrainingStopped:
+                raise
             except Exception as error:  # a failure is a result
                 line["error"] = f"{type(error).__name__}: {error}"
                 cells = [line["error"]]

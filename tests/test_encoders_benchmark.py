@@ -119,6 +119,17 @@ def test_a_failure_is_a_line_and_the_others_go_on(benchmark, tmp_path, monkeypat
     assert "| hog, seed 0 | 0 | RuntimeError: no memory for it |" in capsys.readouterr().out
 
 
+def test_a_run_that_was_stopped_is_no_line(benchmark, tmp_path, monkeypatch):
+    def stopped(task):
+        raise benchmark.nearfar.TrainingStopped("stopped")
+
+    monkeypatch.setitem(benchmark.UNTRAINED, "hog", stopped)
+    out = tmp_path / "lines.jsonl"
+    with pytest.raises(benchmark.nearfar.TrainingStopped):
+        benchmark.main(["no-data", "--sets", "digits", "--out", str(out), "--contenders", "hog"])
+    assert not out.exists()
+
+
 def test_a_misspelt_contender_ends_in_one_line_before_anything_is_measured(benchmark, capsys):
     with pytest.raises(SystemExit):
         benchmark.main(["no-data", "--contenders", "histogramm"])

@@ -59,21 +59,19 @@ def cropped(image: Image.Image, chance: Chance, share: float) -> Image.Image:
 
 
 def cropped_with_difference(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
-    """A part of the second image, 0.9 of its sides, that still shows where it differs most from
-    the first, at least 6 pixels inside; any part where a hundred draws show none.
+    """A part of the second image, 0.9 of its sides, that shows where it differs most from the first,
+    at least 6 pixels inside where the image goes on so far.
     """
     planes = [np.asarray(image.convert("L"), dtype=int) for image in (first, second)]
     differences = np.abs(planes[0] - planes[1])
-    y, x = np.unravel_index(differences.argmax(), differences.shape)
-    marked = np.zeros(differences.shape, np.uint8)
-    marked[y, x] = 255
-    for _ in range(100):
-        seed = int(chance.integers(2**31))
-        part = cropped(second, np.random.default_rng(seed), 0.9)
-        mark = cropped(Image.fromarray(marked), np.random.default_rng(seed), 0.9)
-        if np.asarray(mark)[6:-6, 6:-6].any():
-            break
-    return part
+    at = np.unravel_index(differences.argmax(), differences.shape)[::-1]
+    width, height = (round(side * 0.9) for side in second.size)
+    start = []
+    for whole, part, place in zip(second.size, (width, height), at, strict=True):
+        least, most = max(0, int(place) + 7 - part), min(whole - part, int(place) - 6)
+        start.append(int(chance.integers(min(least, whole - part), max(most, 0) + 1)))
+    x, y = start
+    return second.crop((x, y, x + width, y + height))
 
 
 def bordered(image: Image.Image, chance: Chance) -> Image.Image:
@@ -246,8 +244,43 @@ def saved(image: Image.Image) -> Image.Image:
     return encoded(image.convert("RGB"), "JPEG", quality=90)
 
 
-def measure_negatives(folder: Path, chance: Chance, count: int) -> dict[str, Any]:
-    """Pairs of each set that are called copies: as they are, both as JPEG, one of them cropped."""
+def dated(images: list[Image.Image], chance: Chance) -> list[list[Image.Image]]:
+    """Photographs with a date and a time on each, and the same with another digit of it."""
+    pairs = []
+    for image in images:
+        day, hour, minute = (int(chance.integers(10, most)) for most in (28, 24, 60))
+        text = f"{day}.05.24 {hour}:{minute}"
+        place = int(chance.choice([at for at, letter in enumerate(text) if letter.isdigit()]))
+        other = str((int(text[place]) + int(chance.integers(1, 10))) % 10)
+        letters, colour = font(int(chance.integers(10, 14))), chance.choice(["white", "gold"])
+        at = int(chance.integers(10, image.width - 135)), image.height - 35
+        # on a ground of the same colour, no digit shows
+        for fill in (str(colour), "black"):
+            pair = [image.copy(), image.copy()]
+            texts = text, text[:place] + other + text[place + 1 :]
+            for version, words in zip(pair, texts, strict=True):
+                ImageDraw.Draw(version).text(at, words, fill, letters)
+            if np.abs(np.subtract(*(np.asarray(made, dtype=int) for made in pair))).max() > 60:
+                break
+        pairs.append(pair)
+    return pairs
+
+
+def resized_part(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
+    """As `cropped_with_difference`, at 0.85 of its size."""
+    part = cropped_with_difference(first, second, chance)
+    return part.resize((round(part.width * 0.85), round(part.height * 0.85)), BICUBIC)
+
+
+def turned_by_few(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
+    """The second image turned by 5 to 40 degrees, on white."""
+    return second.rotate(chance.uniform(5, 40), BICUBIC, fillcolor=(255, 255, 255))
+
+
+def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> dict[str, Any]:
+    """Pairs of each set that are called copies: as they are, both as JPEG, one of them cropped,
+    resized, or turned.
+    """
     shots = bursts(folder / "imagenette", chance, 5 * count)
     sets = {
         "bursts": [shots[5 * at : 5 * at + 5] for at in range(count)],
@@ -259,26 +292,39 @@ def measure_negatives(folder: Path, chance: Chance, count: int) -> dict[str, Any
         "frames of a series": [series(chance, count)],
         "screens": [screens(chance, count)],
         "pages of text": [pages(chance, count)],
+        "photographs with a date, one digit": dated(
+            photographs(folder, split, chance, 4 * count), chance
+        ),
+    }
+    made: dict[str, tuple[int, Callable[[Image.Image, Image.Image, Chance], Image.Image]]] = {
+        "one cropped to 0.9": (4 * count, cropped_with_difference),
+        "one cropped to 0.9, at 0.85 of the size": (2 * count, resized_part),
+        "one turned": (2 * count, turned_by_few),
     }
     result: dict[str, Any] = {}
     for name, parts in sets.items():
-        pairs = [pair for part in parts for pair in itertools.combinations(part, 2)]
-        some = [pairs[at] for at in chance.permutation(len(pairs))[: 8 * count]]
+        pairs = [
+            (first.convert("RGB"), second.convert("RGB"))
+            for part in parts
+            for first, second in itertools.combinations(part, 2)
+        ]
+        some = [pairs[at] for at in chance.permutation(len(pairs))[: 4 * count]]
         few = some[: 2 * count]
         result[name] = {
-            "as they are": [sum(is_called_copy(*pair) for pair in some), len(some)],
+            "as they are": [sum(is_called_copy(*pair) for pair in few), len(few)],
             "both as JPEG 90": [
                 sum(is_called_copy(saved(first), saved(second)) for first, second in few),
                 len(few),
             ],
-            "one cropped to 0.9": [
-                sum(
-                    is_called_copy(first, saved(cropped_with_difference(first, second, chance)))
-                    for first, second in few
-                ),
-                len(few),
-            ],
         }
+        for kind, (most, altered) in made.items():
+            result[name][kind] = [
+                sum(
+                    is_called_copy(first, saved(altered(first, second, chance)))
+                    for first, second in some[:most]
+                ),
+                len(some[:most]),
+            ]
         print(name, json.dumps(result[name]), flush=True)
     return result
 
@@ -302,7 +348,7 @@ def main() -> None:
         "further": lambda: measure_groups(
             images[2 * whole : 2 * whole + half], images[3 * whole : 4 * whole], FURTHER, chance
         ),
-        "negatives": lambda: measure_negatives(args.data, chance, args.count // 4),
+        "negatives": lambda: measure_negatives(args.data, args.split, chance, args.count // 4),
         "time": lambda: measure_groups([], images[: 8 * whole], {}, chance),
     }
     known = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}

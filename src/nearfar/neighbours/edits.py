@@ -14,9 +14,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Bool, Float, Shaped, UInt8
 
-from nearfar.neighbours.copies import MIRROR
+from nearfar.neighbours.copies import LOCAL, MIRROR, local_difference
 
 LONGEST_SIDE = 320  # pixels of a version that local features are taken from
 FEATURES = 200  # of an image at most, the strongest ones
@@ -33,7 +33,9 @@ WINDOW, VARIED, AROUND = 3, 7, 17
 BLURS = (0.0, 0.7, 1.4, 2.1, 2.8, 3.5)  # sigmas of the Gaussian blur that one image may have more
 SOFT = 0.7  # sigma of the blur of both before they are compared
 FLOOR = 6.0  # of 255: difference that counts as noise
-DIFFERENT = 0.6  # difference of two windows, of the variance near them, up to which they are equal
+# difference of two windows, of the variance near them, up to which they are equal; of images one of
+# which is much softer; the blur from which it is
+DIFFERENT, SOFTER, MUCH = 0.3, 0.6, 1.4
 # times the difference of windows elsewhere (their upper quartile): another digit is alone; the
 # variance of windows that show something, and the difference that counts as none
 ALONE, SHOWN, NONE = 200.0, 200.0, 1e-4
@@ -41,6 +43,11 @@ ALONE, SHOWN, NONE = 200.0, 200.0, 1e-4
 # at which noise is not cut; ratio of the noise of the difference to that of an image, which is 2
 # for two shots
 DETAIL, QUIET, DARK, LIGHT, SHOTS = 1.0, 0.01, 15, 240, 0.78
+# pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
+# what lies around an image
+OFF_GRID, MIXED = 0.25, 2
+# an image is drawn where so much of it has one of two brightnesses, each within 2 of 255
+BAND, DRAWN = 2, 0.65
 PLAIN = 12.0  # of 255: standard deviation of the common area below which it shows too little
 GRID = 200  # places of a side by which shares are counted
 WHOLE = 0.97  # share of an image that counts as all of it
@@ -204,7 +211,7 @@ def find_edit(
 
     Both images: grayscale or RGB. The finer image is brought to the pixels of the coarser one, and
     one map of colours and one Gaussian blur are fitted for the whole of their common area. There,
-    in each window of 3 x 3 pixels, the mean squared difference may be up to 0.6 of the largest
+    in each window of 3 x 3 pixels, the mean squared difference may be up to 0.3 of the largest
     variance within 8 pixels (of both, plus that of noise), and up to 200 times the usual one. In
     plain places, where noise is most of the detail, the difference may have 0.78 times its
     variance: two shots of a burst do not have the same noise, and theirs has up to twice that.
@@ -223,12 +230,14 @@ def find_edit(
     exact = _exact(_gray(first), _gray(second), pixels)
     if exact is None:
         return None
-    aligned, common = _aligned(first, exact, second.shape[1:])
+    on_grid = _on_grid(exact, (width, height))
+    exact = exact if on_grid is None else on_grid
+    aligned, common = _aligned(first, exact, second.shape[1:], EDGE if on_grid is None else MIXED)
     own_share = common.mean()
     share = common.sum() / np.abs(np.linalg.det(exact[:, :2])) / (width * height)
     if min(own_share, share) < LEAST_SHARE or common.sum() < LEAST_SIDE**2:
         return None
-    compared = _compared(aligned, second, common)
+    compared = _compared(aligned, second, common, on_grid is not None)
     if compared is None:
         return None
     matrix = _from_pixels(exact, (width, height), (wide, high))
@@ -315,8 +324,22 @@ def _exact(
     return pixels
 
 
+def _on_grid(exact: Map, size: tuple[int, int]) -> Map | None:
+    """The map from the pixels of an image of this size to pixels of another that is nearest to an
+    exact one: a crop, a border, a quarter turn or a mirror image; None for one that resamples.
+    """
+    linear = np.rint(exact[:, :2])
+    if not np.array_equal(np.abs(linear).sum(0), (1, 1)) or abs(np.linalg.det(linear)) != 1:
+        return None
+    width, height = size
+    corners = np.array([[0, 0], [width - 1, 0], [0, height - 1], [width - 1, height - 1]]).T
+    apart = exact @ np.vstack([corners, np.ones(4)]) - linear @ corners
+    offset = np.rint(apart.mean(1, keepdims=True))
+    return None if np.abs(apart - offset).max() > OFF_GRID else np.hstack([linear, offset])
+
+
 def _aligned(
-    first: UInt8[np.ndarray, "channels height width"], pixels: Map, size: tuple[int, int]
+    first: UInt8[np.ndarray, "channels height width"], pixels: Map, size: tuple[int, int], edge: int
 ) -> tuple[UInt8[np.ndarray, "channels high wide"], np.ndarray]:
     """An image at the pixels of another, averaged where it is finer, and the common area without
     its rim.
@@ -333,23 +356,27 @@ def _aligned(
         return cv2.resize(made, (wide, high), interpolation=cv2.INTER_AREA)
 
     planes = [warped(np.ascontiguousarray(plane), cv2.INTER_CUBIC) for plane in first]
-    common = (warped(np.full(first.shape[1:], 255, np.uint8), cv2.INTER_LINEAR) == 255).astype(
-        np.uint8
-    )
-    framed = cv2.copyMakeBorder(common, 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=0)
-    rim = np.ones((2 * EDGE + 1,) * 2, np.uint8)
-    return np.stack(planes), cv2.erode(framed, rim)[1:-1, 1:-1].astype(bool)
+    common = warped(np.full(first.shape[1:], 255, np.uint8), cv2.INTER_LINEAR) == 255
+    return np.stack(planes), _without_rim(common, edge)
+
+
+def _without_rim(common: np.ndarray, edge: int) -> Bool[np.ndarray, "height width"]:
+    """An area without so many pixels of its rim."""
+    cv2 = opencv()
+    framed = cv2.copyMakeBorder(common.astype(np.uint8), 1, 1, 1, 1, cv2.BORDER_CONSTANT, value=0)
+    return cv2.erode(framed, np.ones((2 * edge + 1,) * 2, np.uint8))[1:-1, 1:-1].astype(bool)
 
 
 def _compared(
     aligned: UInt8[np.ndarray, "channels height width"],
     second: UInt8[np.ndarray, "bands height width"],
     common: np.ndarray,
+    on_grid: bool,
 ) -> tuple[bool, float] | None:
     """Return whether colours differ, and the blur that the second image has more, of images of one
     size; None if a window of their common area differs.
     """
-    difference, recoloured, blur = aligned_difference(aligned, second, common)
+    difference, recoloured, blur = aligned_difference(aligned, second, common, on_grid)
     return (recoloured, blur) if difference <= 1 else None
 
 
@@ -357,23 +384,59 @@ def aligned_difference(
     first: UInt8[np.ndarray, "channels height width"],
     second: UInt8[np.ndarray, "bands height width"],
     common: np.ndarray,
+    on_grid: bool = False,
 ) -> tuple[float, bool, float]:
     """The difference of two aligned images in their common area, up to 1 for copies; whether their
     colours differ, and the blur that the second has more.
+
+    on_grid: whether nothing was resampled. What is drawn differs infinitely without that.
     """
     if min(_gray(image)[common].std() for image in (first, second)) < PLAIN:
         return math.inf, False, 0.0
     blur = _more_blur(first, second, common)
     images = _blurred(first, max(blur, 0)), _blurred(second, max(-blur, 0))
-    differences = [
-        _largest(_recoloured(source, target, common), target, common)
-        for source, target in (images, images[::-1])
-    ]
+    three = [np.broadcast_to(image, (3, *image.shape[1:])) for image in images]
+    recoloured = bool(np.abs(three[0] - three[1])[:, common].mean() > RECOLOURED)
+    is_drawn = any(_is_drawn(image, common) for image in (first, second))
+    if on_grid and not blur and (is_drawn or not recoloured):
+        difference = _difference_on_grid(first, second, common, recoloured)
+    elif is_drawn:
+        difference = math.inf
+    else:
+        common = _without_rim(common, EDGE - MIXED) if on_grid else common
+        allowed = SOFTER if abs(blur) >= MUCH else DIFFERENT
+        difference = min(
+            _largest(_recoloured(source, target, common), target, common, allowed)
+            for source, target in (images, images[::-1])
+        )
     gray = [image.mean(0)[None] for image in (first, second)]
     noise = _noise(_blurred(gray[0], max(blur, 0), 0), _blurred(gray[1], max(-blur, 0), 0), common)
-    three = [np.broadcast_to(image, (3, *image.shape[1:])) for image in images]
-    change = np.abs(three[0] - three[1])[:, common].mean()
-    return max(min(differences), noise / SHOTS), bool(change > RECOLOURED), blur
+    return max(difference, noise / SHOTS), recoloured, blur
+
+
+def _is_drawn(image: UInt8[np.ndarray, "channels height width"], common: np.ndarray) -> bool:
+    """Return whether most of an area has one of two brightnesses, as in pages and forms."""
+    counts = np.bincount(_gray(image)[common], minlength=256)
+    band, share = np.ones(2 * BAND + 1), 0.0
+    for _ in range(2):
+        near = np.convolve(counts, band, "same")
+        most = int(near.argmax())
+        share += near[most] / common.sum()
+        counts[max(0, most - BAND) : most + BAND + 1] = 0
+    return bool(share > DRAWN)
+
+
+def _difference_on_grid(
+    first: np.ndarray, second: np.ndarray, common: np.ndarray, recoloured: bool
+) -> float:
+    """The largest difference of the same pixels of two images, as of two copies of one size: up to
+    1 where JPEG explains it.
+    """
+    area = tuple(slice(at.min(), at.max() + 1) for at in np.nonzero(common))
+    if recoloured:
+        of_float = [image.astype(np.float32) for image in (first, second)]
+        first = _recoloured(*of_float, common).round().clip(0, 255).astype(np.uint8)
+    return local_difference(first[:, *area], second[:, *area]) / LOCAL
 
 
 def _more_blur(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
@@ -438,9 +501,9 @@ def _variance(plane: Float[np.ndarray, "height width"]) -> np.ndarray:
     return (_mean(np.square(plane), VARIED) - np.square(_mean(plane, VARIED))).clip(0)
 
 
-def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray) -> float:
-    """The largest difference of images in a window, up to 1 for copies: of the variance near it,
-    and of the difference of windows elsewhere.
+def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray, share: float) -> float:
+    """The largest difference of images in a window, up to 1 for copies: of a share of the variance
+    near it, and of the difference of windows elsewhere.
     """
     cv2, around, largest = opencv(), np.ones((AROUND, AROUND), np.uint8), 0.0
     for plane, other in zip(source.astype(np.float32), target.astype(np.float32), strict=True):
@@ -449,7 +512,7 @@ def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray) -> floa
         differences = _mean(np.square(plane - other), WINDOW) / allowed
         most, shown = float(differences[common].max()), common & (variance > SHOWN)
         usual = float(np.quantile(differences[shown], 0.75)) if shown.any() else 0.0
-        largest = max(largest, most / DIFFERENT, most / (usual + NONE) / ALONE)
+        largest = max(largest, most / share, most / (usual + NONE) / ALONE)
     return largest
 
 

@@ -11,6 +11,7 @@ figure on it is no edited copy, since another digit is no less than that.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ BLURS = (0.0, 0.7, 1.4, 2.1, 2.8, 3.5)  # sigmas of the Gaussian blur that one i
 SOFT = 0.7  # sigma of the blur of both before they are compared
 FLOOR = 6.0  # of 255: difference that counts as noise
 # difference of two windows, of the variance near them, up to which they are equal; of images one of
-# which is much softer; the blur from which it is
+# which is much softer or has other colours; the blur from which it is
 DIFFERENT, SOFTER, MUCH = 0.3, 0.6, 1.4
 # times the difference of windows elsewhere (their upper quartile): another digit is alone; the
 # variance of windows that show something, and the difference that counts as none
@@ -42,7 +43,10 @@ ALONE, SHOWN, NONE = 200.0, 200.0, 1e-4
 # sigma beyond which detail is not noise; the share of windows with the least of it; mean brightness
 # at which noise is not cut; ratio of the noise of the difference to that of an image, which is 2
 # for two shots
-DETAIL, QUIET, DARK, LIGHT, SHOTS = 1.0, 0.01, 15, 240, 0.78
+DETAIL, QUIET, DARK, LIGHT, SHOTS = 1.0, 0.01, 15, 240, 0.95
+# sigma beyond which noise is not coarse, pixels of a window in which it is measured; the variance
+# of 255 that JPEG leaves there of a difference
+COARSE, COARSER, SPARED = 2.0, 9, 0.2
 # pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
 # what lies around an image
 OFF_GRID, MIXED = 0.25, 2
@@ -213,8 +217,8 @@ def find_edit(
     one map of colours and one Gaussian blur are fitted for the whole of their common area. There,
     in each window of 3 x 3 pixels, the mean squared difference may be up to 0.3 of the largest
     variance within 8 pixels (of both, plus that of noise), and up to 200 times the usual one. In
-    plain places, where noise is most of the detail, the difference may have 0.78 times its
-    variance: two shots of a burst do not have the same noise, and theirs has up to twice that.
+    plain places, where noise is most of the detail, the difference may have 0.95 times its
+    variance, and hardly any coarser detail: two shots of a burst do not have the same noise.
     Images of one scale that are only moved are other shots, frames, or parts of a page: None.
     """
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
@@ -398,20 +402,22 @@ def aligned_difference(
     three = [np.broadcast_to(image, (3, *image.shape[1:])) for image in images]
     recoloured = bool(np.abs(three[0] - three[1])[:, common].mean() > RECOLOURED)
     is_drawn = any(_is_drawn(image, common) for image in (first, second))
-    if on_grid and not blur and (is_drawn or not recoloured):
+    if is_drawn and (blur or not on_grid):
+        return math.inf, recoloured, blur
+    if is_drawn or (on_grid and not blur and not recoloured):
         difference = _difference_on_grid(first, second, common, recoloured)
-    elif is_drawn:
-        difference = math.inf
     else:
         common = _without_rim(common, EDGE - MIXED) if on_grid else common
-        allowed = SOFTER if abs(blur) >= MUCH else DIFFERENT
+        allowed = SOFTER if recoloured or abs(blur) >= MUCH else DIFFERENT
         difference = min(
             _largest(_recoloured(source, target, common), target, common, allowed)
             for source, target in (images, images[::-1])
         )
+    if is_drawn or difference > 1:
+        return difference, recoloured, blur
     gray = [image.mean(0)[None] for image in (first, second)]
     noise = _noise(_blurred(gray[0], max(blur, 0), 0), _blurred(gray[1], max(-blur, 0), 0), common)
-    return max(difference, noise / SHOTS), recoloured, blur
+    return max(difference, noise), recoloured, blur
 
 
 def _is_drawn(image: UInt8[np.ndarray, "channels height width"], common: np.ndarray) -> bool:
@@ -517,8 +523,10 @@ def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray, share: 
 
 
 def _noise(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
-    """The ratio of the variance of the difference of two images to that of an image, in the places
-    with the least detail: 2 where their noise is independent.
+    """The difference of two images in the places with the least detail, up to 1 for copies.
+
+    Of the finest detail its variance counts, by that of an image: 2 where noise is independent. In
+    coarser detail JPEG and resampling spare noise, so that copies hardly differ, and two shots do.
     """
     light = [image[0] for image in (first, second)]
     within = common.copy()
@@ -528,12 +536,28 @@ def _noise(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
     if within.sum() < LEAST_SIDE**2 / 4:
         return 0.0
     light[0] = _recoloured(light[0][None], light[1][None], common)[0].astype(np.float32)
-    details = [plane - _blurred(plane[None], DETAIL, 0)[0] for plane in light]
-    variances = [_mean(np.square(detail), VARIED) for detail in details]
-    both = variances[0] + variances[1]
+    soft = [_blurred(plane[None], DETAIL, 0)[0] for plane in light]
+    details = [plane - softer for plane, softer in zip(light, soft, strict=True)]
+    coarse = [
+        softer - _blurred(plane[None], COARSE, 0)[0]
+        for plane, softer in zip(light, soft, strict=True)
+    ]
+    apart, variances = _apart(details, within, VARIED)
+    ratio = apart / (max(variances) + 0.25)
+    return max(ratio / SHOTS, _apart(coarse, within, COARSER)[0] / SPARED)
+
+
+def _apart(
+    planes: Sequence[np.ndarray], within: np.ndarray, window: int
+) -> tuple[float, list[float]]:
+    """The mean square of the difference of two planes, and those of each, in the windows where
+    these have least.
+    """
+    squares = [_mean(np.square(plane), window) for plane in (*planes, planes[0] - planes[1])]
+    both = squares[0] + squares[1]
     quiet = within & (both <= np.quantile(both[within], QUIET))
-    apart = _mean(np.square(details[0] - details[1]), VARIED)[quiet].mean()
-    return float(apart / (max(variance[quiet].mean() for variance in variances) + 0.25))
+    *own, apart = (float(square[quiet].mean()) for square in squares)
+    return apart, own
 
 
 def edit_in_words(edit: Edit, size: tuple[int, int], other: tuple[int, int]) -> str:

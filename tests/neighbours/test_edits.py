@@ -202,3 +202,63 @@ def test_other_images_have_no_map():
     assert matched_map(local_features(planes(PHOTO)), local_features(planes(FLOWER))) is None
     plain = local_features(np.zeros((1, 64, 64), np.uint8))
     assert len(plain.points) == 0 and matched_map(plain, plain) is None
+
+
+def half(image):
+    return image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda image: image.crop((8, 6, image.width, image.height)),
+        lambda image: image.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+        lambda image: ImageOps.expand(image, (20, 10, 0, 30), "navy"),
+    ],
+    ids=["crop", "flip", "border"],
+)
+def test_small_forms_that_keep_their_pixels_are_copies_unless_a_digit_differs(edited):
+    """Digits of 5 pixels, and files of JPEG."""
+    first, second = (half(form(number)) for number in (123456, 123956))
+    assert edit_of(first, saved(edited(first))) is not None
+    assert edit_of(first, saved(edited(second))) is None
+
+
+@pytest.mark.parametrize("angle, share", [(12, 1), (0, 0.8)])
+def test_forms_that_are_resampled_are_no_edited_copies(angle, share):
+    """A small digit changes no more than resampling does, so that none can be told from another."""
+    first, second = (half(form(number)) for number in (123456, 123956))
+    for form_image in (first, second):
+        resampled = form_image.rotate(angle, Image.Resampling.BICUBIC, fillcolor="white")
+        size = [round(side * share) for side in resampled.size]
+        resized = resampled.resize(size, Image.Resampling.BICUBIC).crop((5, 5, *size))
+        assert edit_of(first, saved(resized)) is None
+
+
+def dated(image, text):
+    image = image.copy()
+    ImageDraw.Draw(image).text((20, 200), text, "white", ImageFont.load_default(14))
+    return image
+
+
+def test_photographs_whose_dates_differ_in_a_digit_are_no_copies():
+    first, second = (dated(PHOTO, f"{day}.05.2024 16:40") for day in (17, 12))
+    for version in (
+        lambda image: image.crop((10, 8, 300, 240)),
+        lambda image: image.rotate(10, Image.Resampling.BICUBIC),
+        lambda image: image.resize((270, 216), Image.Resampling.BICUBIC),
+    ):
+        assert edit_of(first, saved(version(first))) is not None
+        assert edit_of(first, saved(version(second))) is None
+
+
+def test_a_crop_of_a_noisy_shot_is_a_copy_and_one_of_the_next_shot_is_not():
+    chance, photo = np.random.default_rng(1), np.asarray(FLOWER, dtype=float)[100:340, 150:450]
+    shots = [
+        Image.fromarray((photo + chance.normal(0, 3, photo.shape)).clip(0, 255).astype(np.uint8))
+        for _ in range(2)
+    ]
+    box = 12, 9, 282, 225
+    assert edit_of(shots[0], saved(shots[0].crop(box))) is not None
+    assert edit_of(shots[0], saved(shots[1].crop(box))) is None
+    assert edit_of(shots[0], saved(shots[1].rotate(15, Image.Resampling.BICUBIC))) is None

@@ -40,7 +40,7 @@ from nearfar.progress import log, tracked
 CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
 WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
 SAMPLE = 100_000  # descriptors that words are learned from
-NUMBERS = 2048  # of a vector of VLAD at most, by random projection
+NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
 CACHED = 8  # images in memory at full size
 

@@ -62,6 +62,10 @@ DARKEST, BRIGHTEST = 4, 251  # of 255: beyond, a colour may have been cut
 CURVE = 32  # steps of a curve of brightness
 RECOLOURED = 8.0  # of 255: mean change of the colours that is said
 
+# where each number of a descriptor is in that of the mirror image
+ROWS, COLUMNS, DIRECTIONS = np.indices((4, 4, 8)).reshape(3, -1)
+MIRRORED = ((3 - ROWS) * 4 + COLUMNS) * 8 + -DIRECTIONS % 8
+
 Map = Float[np.ndarray, "2 3"]
 
 
@@ -164,9 +168,7 @@ def mirrored(local: Local) -> Local:
     A descriptor of SIFT is 4 x 4 histograms of 8 directions around a feature, turned to its main
     direction: in the mirror image the rows and the directions are reversed.
     """
-    rows, columns, directions = np.indices((4, 4, 8)).reshape(3, -1)
-    order = ((3 - rows) * 4 + columns) * 8 + -directions % 8
-    return Local(local.points * np.array([-1, 1], np.float32), local.descriptors[:, order])
+    return Local(local.points * np.array([-1, 1], np.float32), local.descriptors[:, MIRRORED])
 
 
 def root_descriptors(
@@ -186,10 +188,10 @@ def matched_map(first: Local, second: Local) -> Map | None:
     if min(len(first.points), len(second.points)) < AGREEING:
         return None
     likeness = root_descriptors(first.descriptors) @ root_descriptors(second.descriptors).T
-    two = np.argpartition(-likeness, 1, axis=1)[:, :2]
-    far = 2 - 2 * np.take_along_axis(likeness, two, axis=1)
-    at = two[np.arange(len(two)), far.argmin(1)]
-    clear = np.flatnonzero(far.min(1) < RATIO**2 * far.max(1))
+    every, at = np.arange(len(likeness)), likeness.argmax(1)
+    nearest = 2 - 2 * likeness[every, at]
+    likeness[every, at] = -1
+    clear = np.flatnonzero(nearest < RATIO**2 * (2 - 2 * likeness.max(1)))
     if len(clear) < AGREEING:
         return None
     cv2 = opencv()

@@ -309,7 +309,7 @@ def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> d
             for first, second in itertools.combinations(part, 2)
         ]
         some = [pairs[at] for at in chance.permutation(len(pairs))[: 4 * count]]
-        few = some[: 2 * count]
+        few = some[:count]
         result[name] = {
             "as they are": [sum(is_called_copy(*pair) for pair in few), len(few)],
             "both as JPEG 90": [
@@ -332,7 +332,7 @@ def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder with imagenette/")
-    parser.add_argument("--seed", type=int, default=301)
+    parser.add_argument("--seed", type=int, default=406)
     parser.add_argument("--split", default="test", help="of Imagenette")
     parser.add_argument("--count", type=int, default=80, help="groups of the protocol")
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])

@@ -442,8 +442,8 @@ def _difference_on_grid(
     """
     area = tuple(slice(at.min(), at.max() + 1) for at in np.nonzero(common))
     if recoloured:
-        of_float = [image.astype(np.float32) for image in (first, second)]
-        first = _recoloured(*of_float, common).round().clip(0, 255).astype(np.uint8)
+        source, target = (image.astype(np.float32) for image in (first, second))
+        first = _recoloured(source, target, common).round().clip(0, 255).astype(np.uint8)
     return local_difference(first[:, *area], second[:, *area]) / LOCAL
 
 

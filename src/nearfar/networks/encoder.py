@@ -264,7 +264,8 @@ def load_weights(net: nn.Module, state: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is {list(value.shape)} and not {list(here.shape)}")
         if value.layout != torch.strided or value.is_meta or kind_of(value) != kind_of(here):
             raise ValueError(f"{name} holds {value.dtype} and not {here.dtype}")
-        if not (value.isfinite() | ~here.isfinite().to(value.device)).all():
+        wrong = ~value.isfinite()
+        if wrong.any() and (wrong & here.isfinite().to(value.device)).any():
             raise ValueError(f"{name} holds numbers that are not finite")
     net.load_state_dict(dict(state))
 
@@ -279,7 +280,7 @@ def kind_of(tensor: Tensor) -> str:
 
 
 def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> Encoder:
-    """The encoder of a config.json, with random weights; `weights`: the bytes of their file."""
+    """The encoder of a config.json, for the weights of its file, which has so many bytes."""
     preprocessing = about["pretrained_cfg"]
     channels, size, _ = preprocessing["input_size"]
     for label, number, most in (
@@ -300,7 +301,7 @@ def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> En
         form = Architecture(name, arguments, bool(small_stem))
         if any(not isinstance(value, str) for key, value in arguments.items() if key not in USUAL):
             form.check_size(weights)
-        backbone = form.build(size)
+        backbone = form.build_to_load(size)
     else:
         backbone = own_backbone(own, size, channels)
     return Encoder(

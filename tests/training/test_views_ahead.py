@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import nearfar
+from nearfar import triton_kernels
 from nearfar.training.seeding import stream
 from nearfar.training.views_ahead import ViewsAhead
 from nearfar.views import apply_views, fused, make_views, plan
@@ -46,7 +47,8 @@ def test_a_run_with_views_sampled_ahead_is_the_run_without(images_file, tmp_path
     options = dict(epochs=2, batch_size=16, held_out=0, encoder="tiny", micro_batch=8, seed=3)
     options |= dict(views="weak", precision="32-true")
     plain = nearfar.pretrain(images_file, out=str(tmp_path / "plain"), **options)
-    monkeypatch.setattr(fused, "compiles_kernels", lambda device: True)
+    monkeypatch.setenv("NEARFAR_PAIRS", "tiles")  # the other kernel
+    monkeypatch.setattr(triton_kernels, "compiles_kernels", lambda device: True)
     monkeypatch.setattr(fused, "make", lambda *given: None)
     taken, take = [], ViewsAhead.take
     monkeypatch.setattr(

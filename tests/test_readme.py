@@ -80,7 +80,10 @@ def test_the_first_lines_take_a_folder_to_report_map_and_duplicates(
     ).splitlines()
     assert code.count("minutes=10") == lines[0].count("--minutes 10") == 1
     if by == "python":
-        exec(code.replace("minutes=10", "epochs=2, batch_size=8"), {})
+        try:
+            exec(code.replace("minutes=10", "epochs=2, batch_size=8"), {})
+        finally:
+            nearfar.show_progress(False)  # which the lines switch on
     else:
         lines[0] = lines[0].replace("--minutes 10", "--epochs 2 --batch-size 8")
         assert [main(shlex.split(line)[1:]) for line in lines] == [0, 0, 0], capsys.readouterr().err

@@ -291,8 +291,10 @@ def turned_by_few(first: Image.Image, second: Image.Image, chance: Chance) -> Im
     return second.rotate(chance.uniform(5, 40), BICUBIC, fillcolor=(255, 255, 255))
 
 
-def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> dict[str, Any]:
-    """Pairs of each set that are called copies: as they are, both as JPEG, one of them cropped,
+def measure_negatives(
+    folder: Path, split: str, chance: Chance, count: int, names: list[str] | None
+) -> dict[str, Any]:
+    """Pairs of each set, or of those with these names, that are called copies: as they are, both as JPEG, one of them cropped,
     resized, or turned.
     """
     shots = bursts(folder / "imagenette", chance, 5 * count)
@@ -300,7 +302,7 @@ def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> d
         "bursts": [shots[5 * at : 5 * at + 5] for at in range(count)],
         "forms that differ in a digit": [one_digit(chance, count)],
         "forms at half the size, one digit": [
-            half_forms(chance, 10) for _ in range(max(1, count // 8))
+            half_forms(chance, 10) for _ in range(max(1, count // 2))
         ],
         "forms of one template": [invoices(chance, count)],
         "frames of a series": [series(chance, count)],
@@ -316,7 +318,8 @@ def measure_negatives(folder: Path, split: str, chance: Chance, count: int) -> d
         "one turned": (2 * count, turned_by_few),
     }
     result: dict[str, Any] = {}
-    for name, parts in sets.items():
+    for name in names or sets:
+        parts = sets[name]
         pairs = [
             (first.convert("RGB"), second.convert("RGB"))
             for part in parts
@@ -350,6 +353,7 @@ def main() -> None:
     parser.add_argument("--split", default="test", help="of Imagenette")
     parser.add_argument("--count", type=int, default=80, help="groups of the protocol")
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
+    parser.add_argument("--sets", nargs="+", help="of negatives")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     chance = np.random.default_rng([args.seed, 1])

@@ -50,8 +50,9 @@ COARSE, COARSER, SPARED = 2.0, 9, 0.2
 # pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
 # what lies around an image
 OFF_GRID, MIXED = 0.25, 2
-# an image is drawn where so much of it has one of two brightnesses, each within 2 of 255
-BAND, DRAWN = 2, 0.65
+# an image is drawn where so much of it has one of two brightnesses, each within 2 of 255; the local
+# difference up to which it is a copy: that of a digit of 5 pixels can be 1.07
+BAND, DRAWN, LOCAL_DRAWN = 2, 0.65, 1.0
 PLAIN = 12.0  # of 255: standard deviation of the common area below which it shows too little
 GRID = 200  # places of a side by which shares are counted
 WHOLE = 0.97  # share of an image that counts as all of it
@@ -408,6 +409,7 @@ def aligned_difference(
         return math.inf, recoloured, blur
     if is_drawn or (on_grid and not blur and not recoloured):
         difference = _difference_on_grid(first, second, common, recoloured)
+        difference /= LOCAL_DRAWN if is_drawn else LOCAL
     else:
         common = _without_rim(common, EDGE - MIXED) if on_grid else common
         allowed = SOFTER if recoloured or abs(blur) >= MUCH else DIFFERENT
@@ -437,14 +439,14 @@ def _is_drawn(image: UInt8[np.ndarray, "channels height width"], common: np.ndar
 def _difference_on_grid(
     first: np.ndarray, second: np.ndarray, common: np.ndarray, recoloured: bool
 ) -> float:
-    """The largest difference of the same pixels of two images, as of two copies of one size: up to
-    1 where JPEG explains it.
+    """The largest difference of the same pixels of two images, as of two copies of one size, in
+    units of the changes by JPEG.
     """
     area = tuple(slice(at.min(), at.max() + 1) for at in np.nonzero(common))
     if recoloured:
         source, target = (image.astype(np.float32) for image in (first, second))
         first = _recoloured(source, target, common).round().clip(0, 255).astype(np.uint8)
-    return local_difference(first[:, *area], second[:, *area]) / LOCAL
+    return local_difference(first[:, *area], second[:, *area])
 
 
 def _more_blur(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:

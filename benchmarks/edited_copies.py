@@ -366,7 +366,9 @@ def main() -> None:
         "further": lambda: measure_groups(
             images[2 * whole : 2 * whole + half], images[3 * whole : 4 * whole], FURTHER, chance
         ),
-        "negatives": lambda: measure_negatives(args.data, args.split, chance, args.count // 4),
+        "negatives": lambda: measure_negatives(
+            args.data, args.split, chance, args.count // 4, args.sets
+        ),
         "time": lambda: measure_time(images),
     }
     known = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}

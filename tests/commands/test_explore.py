@@ -103,12 +103,15 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(photos, monkeypatch):
 
 def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatch):
     from nearfar.embeddings import sources, untrained
+    from nearfar.neighbours import duplicates
 
-    monkeypatch.setattr(untrained, "MANY", 50)
-    monkeypatch.setattr(sources, "MANY", 50)
+    for room in (untrained, sources, duplicates):
+        monkeypatch.setattr(room, "MANY", 50)
     monkeypatch.setattr(walk, "DIRECTIONS", 16)
+    shutil.copy(photos / "train/light/2.png", photos / "train/dim/again.png")
     explored = nearfar.explore("photos", out="out")
-    assert explored["repeats"] == 1 and explored["problems"]["leak"] == 1
+    assert explored["repeats"] == 2 and explored["problems"]["leak"] == 1
+    assert explored["problems"]["copies disagree"] == 2
     directions = photos.parent / "out" / "features" / "directions.safetensors"
     made = directions.read_bytes()
     Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 RECORD = "parts.json"
 GRANULARITIES = ("coarse", "middle", "fine")
+# of the map's side: a thousandth keeps 99 % of the neighbours that further steps would
+LEAST_MOVE = 0.001
 FORMAT = 1  # raise it when a part writes something else
 
 
@@ -257,6 +259,7 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
         vectors=walked.features,
         measures=walked.measures.astype(np.float64),
     )
+    images.small = walked.small
     if walked.problems:
         skipped = [(images.names[row], why) for row, why in walked.problems.items()]
         photos = photos.subset([row for row in range(len(images)) if row not in walked.problems])
@@ -322,24 +325,20 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
 
 
 def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
-    from nearfar.maps import Map, fit_layout
-    from nearfar.maps.cluster_embedding import NeighborInterpolation
+    import torch
+
+    from nearfar.maps import Map
+    from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
     from nearfar.threads import fastest_threads, use_threads
 
     kept = Kept(parts, "layout", "layout.safetensors")
     tensors = kept.read()
     if tensors is None:
         with parts.measured("layout"), use_threads(fastest_threads()):
-            made = fit_layout(
-                "cluster-embedding",
-                None,
-                photos.images,
-                photos.features,
-                None,
-                neighbours=photos.near,
-                seed=seed,
-            )
-            tensors = {"coordinates": made.coordinates.contiguous()}
+            embedding = ClusterEmbedding(
+                metric="cosine", random_state=seed, least_move=LEAST_MOVE
+            ).fit(photos.features.numpy(), neighbours=photos.near)
+            tensors = {"coordinates": torch.from_numpy(embedding.embedding_).contiguous()}
             kept.write(tensors)
     places = tensors["coordinates"]
     return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})

@@ -76,6 +76,7 @@ class Images:
     - `split`: the split that was read, or None
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
+    - `small`: the images shrunk to 16 pixels by area, where a walk has kept them; else None
     - `columns`: a table with a row for each image, what else a table of paths says of it; None for
       other sources
     - `table`: the table of the whole source, see `nearfar.data.table`; digests of images
@@ -127,6 +128,7 @@ class Images:
             None  # among those of all parts; None: all
         )
         self._table, self._measured = table, measured
+        self.small: UInt8[Tensor, "images channels side side"] | None = None
         self._undigested = True  # digests of pixels in memory are computed when they are asked for
         self._read: Int64[np.ndarray, " images"] | None = (
             None  # among the readable rows of the table; None: all
@@ -378,6 +380,7 @@ class Images:
         for of_all in ("pixels", "originals"):
             vars(other).pop(of_all, None)
         other.names = [self.names[i] for i in chosen]
+        other.small = None if self.small is None else self.small[torch.from_numpy(chosen)]
         other.labels = None if self.labels is None else self.labels[chosen]
         other.columns = None if self.columns is None else self.columns.take(chosen)
         other._rows = chosen if self._rows is None else self._rows[chosen]

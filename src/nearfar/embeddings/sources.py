@@ -171,8 +171,9 @@ class OfData(WithoutRun):
         source = joined_sources(self.source, opening.data)
         scanned_source = scanned(source, opening.label_column)
         at_hand, later = opening.encoder is None, opening.later
-        size = size_untrained(scanned_source, later) if at_hand else USUAL
         split = of_source(opening.part, scanned_source)
+        of = split if isinstance(split, str) else None
+        size = size_untrained(scanned_source, of, later) if at_hand else USUAL
         images = read_images(scanned_source, split=split, image_size=size, later=later)
         for_copies = opening.copies and at_hand
         if for_copies:

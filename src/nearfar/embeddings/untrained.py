@@ -112,11 +112,11 @@ def pretrained_encoder(channels: int) -> Encoder | None:
     return named_encoder(PRETRAINED, SIDE, channels)
 
 
-def size_untrained(source: Any, fewer_pixels: bool = False) -> int | None:
+def size_untrained(source: Any, split: str | None = None, fewer_pixels: bool = False) -> int | None:
     """Return the size at which images are opened for features at hand: their own if it is small;
     None: as they are. fewer_pixels: of more than 20 000 images at most 64 pixels.
     """
-    table = scan(source, digests=False)
+    table = scan(source, split, digests=False)
     if table is None:
         return None
     most = SIDE_OF_MANY if fewer_pixels and len(table) > MANY else SIDE

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save, save_file
 from torch import Tensor
@@ -23,7 +23,7 @@ from nearfar.data import Images
 from nearfar.data.bits import floats
 from nearfar.data.cache import FORMAT as READING
 from nearfar.data.decoding import reason
-from nearfar.data.measures import MEASURES, decode_and_measure
+from nearfar.data.measures import decode_and_measure
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
@@ -31,6 +31,7 @@ from nearfar.data.value_range import spread
 from nearfar.device import find_device, seeded, send
 from nearfar.embeddings.store import FEATURES
 from nearfar.messages import first_line
+from nearfar.neighbours.copies import SIDE
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import describe_encoder, state_of
 from nearfar.progress import log, progress
@@ -41,32 +42,58 @@ PART = 8192  # images of a file of the folder: what a walk that is killed loses 
 BATCH = 64  # images that a thread decodes and encodes at a time
 FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
+KEPT = ("features", "measures", "small")
 NO_DIGEST = 32 * "0"  # of an image whose content is not known
 MEASURING = 1  # raise it when the measures of an image become others
 
 
 class Walked(NamedTuple):
-    """Features and measures of each image, NaN for those that could not be read;
+    """Features, measures and small versions of each image, NaN for those that could not be read;
     why not, by position; `new`: how many images were read now.
     """
 
     features: Float[Tensor, "images dim"]
     measures: Float32[np.ndarray, "images 4"]
+    small: UInt8[Tensor, "images channels side side"]
     problems: dict[int, str]
     new: int
 
 
 class Found(NamedTuple):
-    """Features of one image, and its measures."""
+    """Features of one image, its measures, and its small version."""
 
     vector: Float[Tensor, " dim"]
     measures: tuple[float, float, float, float]
+    small: UInt8[Tensor, "channels side side"]
 
 
-def _stacked(images: Iterable[Found]) -> tuple[Tensor, Tensor]:
-    """The features of several images, and their measures."""
-    vectors, measured = zip(*images, strict=True)
-    return torch.stack(vectors), torch.tensor(measured)
+def _stacked(images: Iterable[Found]) -> dict[str, Tensor]:
+    """What is kept of several images, but for their digests."""
+    vectors, measured, small = zip(*images, strict=True)
+    return {
+        "features": torch.stack(vectors),
+        "measures": torch.tensor(measured),
+        "small": torch.stack(small),
+    }
+
+
+def _put(known: dict[str, Tensor], rows: list[int], kept: dict[str, Tensor], count: int) -> None:
+    """Put what is kept of some images into the tensors of all, which are made if need be."""
+    for name, values in kept.items():
+        if name not in known:
+            nothing = torch.nan if values.is_floating_point() else 0
+            known[name] = torch.full((count, *values.shape[1:]), nothing, dtype=values.dtype)
+        known[name][rows] = values
+
+
+def _shrunk(
+    pixels: Shaped[Tensor, "batch channels size size"],
+) -> UInt8[Tensor, "batch channels side side"]:
+    """Images as `small_images` has them, in whole numbers."""
+    values = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
+    if values.shape[-1] > SIDE:
+        values = F.interpolate(values, (SIDE, SIDE), mode="area")
+    return values.round().to(torch.uint8)
 
 
 class Shortened(Encoder):
@@ -122,7 +149,7 @@ class Walk:
         Raises ValueError where none can be read.
         """
         digests = self.images.digests
-        features, measured, unknown = self._known(digests)
+        known, unknown = self._known(digests)
         if 0 < len(unknown) < len(digests):
             log.info(
                 "%d of %d images are new; the features of the others are known",
@@ -139,17 +166,16 @@ class Walk:
                 right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
                     continue
-                places, vectors, own = list(right), *_stacked(right.values())
-                if features is None:
-                    features = torch.full((len(digests), vectors.shape[1]), torch.nan)
-                features[places], measured[places] = vectors, own.numpy()
-                marks = [list(bytes.fromhex(digests[row] or NO_DIGEST)) for row in places]
-                kept = {"digests": torch.tensor(marks, dtype=torch.uint8), "features": vectors}
-                self._save(self.folder / f"{number:05}.safetensors", kept | {"measures": own})
+                kept = _stacked(right.values())
+                _put(known, list(right), kept, len(digests))
+                marks = [list(bytes.fromhex(digests[row] or NO_DIGEST)) for row in right]
+                of_files = {"digests": torch.tensor(marks, dtype=torch.uint8)}
+                self._save(self.folder / f"{number:05}.safetensors", of_files | kept)
                 number += 1
-        if features is None:
+        if not known:
             raise ValueError(f"no image of {self.images.source} can be read: {problems[0]}")
-        return Walked(features, measured, problems, len(unknown))
+        measured = known["measures"].numpy()
+        return Walked(known["features"], measured, known["small"], problems, len(unknown))
 
     def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
         """Yield what is found of images, or the reason why one cannot be read; in threads, each of
@@ -168,15 +194,20 @@ class Walk:
                 except Exception as error:  # decoders raise anything on damaged data
                     read.append(reason(error))
             whole = [image[0] for image in read if not isinstance(image, str)]
-            vectors: Iterator[Tensor] = iter(())
+            pairs: Iterator[tuple[Tensor, Tensor]] = iter(())
             if whole:
                 with torch.no_grad():
-                    pixels = send(floats(np.stack(whole)), device)
-                    vectors = iter(self.encoder(pixels).float().cpu())
-            return [
-                image if isinstance(image, str) else Found(next(vectors), image[1])
-                for image in read
-            ]
+                    pixels = floats(np.stack(whole))
+                    vectors = self.encoder(send(pixels, device)).float().cpu()
+                    pairs = zip(vectors, _shrunk(pixels), strict=True)
+            out: list[Found | str] = []
+            for image in read:
+                if isinstance(image, str):
+                    out.append(image)
+                else:
+                    vector, small = next(pairs)
+                    out.append(Found(vector, image[1], small))
+            return out
 
         chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
         with quietly(), use_threads(1):
@@ -191,23 +222,23 @@ class Walk:
         images = [i for i in self._walked(rows, lambda _: None) if isinstance(i, Found)]
         if not images:
             return torch.zeros(encoder.num_features, 0)
-        known, _ = _stacked(images)
+        known = _stacked(images)["features"]
         with seeded("cpu", 0):
             count = min(DIRECTIONS, *known.shape)
             return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()
 
-    def _known(self, digests: list[str | None]) -> tuple[Tensor | None, np.ndarray, np.ndarray]:
-        """Features and measures as far as the folder holds them, and the positions of the others.
-        Files of other images or another encoder are removed.
+    def _known(self, digests: list[str | None]) -> tuple[dict[str, Tensor], np.ndarray]:
+        """What the folder holds of the images, and the positions of the others. Files of other
+        images or another encoder are removed.
         """
         places: dict[bytes, list[int]] = {}
         for row, mark in enumerate(digests):
             if mark is not None:
                 places.setdefault(bytes.fromhex(mark), []).append(row)
-        features, measured = None, np.full((len(digests), len(MEASURES)), np.nan, np.float32)
-        missing = np.ones(len(digests), bool)
+        found: dict[str, Tensor] = {}
+        missing: np.ndarray = np.ones(len(digests), bool)
         for file in sorted(self.folder.glob("[0-9]*.safetensors")):
-            held = self._read(file, ["digests", "features", "measures"])
+            held = self._read(file, ["digests", *KEPT])
             rows, at = list[int](), list[int]()
             for place, known in enumerate(map(bytes, held[0].numpy()) if held else ()):
                 own = places.get(known, [])
@@ -217,11 +248,10 @@ class Walk:
                 file.unlink()
                 continue
             assert held is not None
-            if features is None:
-                features = torch.full((len(digests), held[1].shape[1]), torch.nan)
-            features[rows], measured[rows] = held[1][at], held[2].numpy()[at]
+            own_rows = {name: tensor[at] for name, tensor in zip(KEPT, held[1:], strict=True)}
+            _put(found, rows, own_rows, len(digests))
             missing[rows] = False
-        return features, measured, np.flatnonzero(missing)
+        return found, np.flatnonzero(missing)
 
     def _next(self) -> int:
         """The number of the next file."""

@@ -53,7 +53,8 @@ class ClusterEmbedding(BaseEstimator):
     number. t-SNE's usual p has a perplexity of 30 and 90 neighbours. metric: "euclidean" or
     "cosine". max_iter: steps, of which the first fifth exaggerates the attraction. init: "pca"
     (random coordinates for equal or too few rows), or initial coordinates [n, n_components].
-    random_state: seed; torch's own state stays as it is.
+    random_state: seed; torch's own state stays as it is. least_move: share of the map's longest
+    side; after the exaggeration the steps end when points move less on average. 0: all steps.
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n -
     1)). Raises ValueError for numbers out of range, fewer than two rows and numbers that are not
     finite. Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster
@@ -82,6 +83,7 @@ class ClusterEmbedding(BaseEstimator):
     max_iter: int = 300
     init: Any = "pca"
     random_state: int = 0
+    least_move: float = 0.0
 
     def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
         """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or
@@ -152,6 +154,10 @@ class ClusterEmbedding(BaseEstimator):
                 2, 0, LONGEST
             )
             points = points + move
+            if self.least_move and step >= EARLY * self.max_iter:
+                side = (points.amax(0) - points.amin(0)).max()
+                if move.norm(dim=1).mean() < self.least_move * side:
+                    break
         return points, partition
 
 

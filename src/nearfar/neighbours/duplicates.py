@@ -72,6 +72,7 @@ DIFFERENT = 8  # comparisons at full size that find no copy of an image there, a
 REDUCTIONS = 4096  # small versions in memory
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
+MANY = 20_000  # images of which the known neighbours alone are compared
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates
@@ -199,7 +200,8 @@ def find_links(
     find turned and mirrored copies too, whatever their features, by the small versions in all
     eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
     approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`). nearest: the
-    nearest others of each image, more than eight, where they are known and there is no archive.
+    nearest others of each image, more than eight, where they are known and there is no archive;
+    among more than 20 000 images no others are compared then.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -228,6 +230,9 @@ def find_links(
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), near_rows.distance[near, column])
     compare = _comparison(images, images)
+    if nearest is not None and has_pixels and not archive and len(images) > MANY:
+        links += _links_among(images, known, nearest.among(known, nearest.index.shape[1]), most)
+        return _without_chains(links)
     if has_pixels:
         links += _confirm_pairs(images, images, pairs, distance, compare)
     else:
@@ -252,6 +257,37 @@ def find_links(
     if edits:
         links = _replaced(links, _edited(images, features, known, queries, links, approximate))
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
+
+
+def _links_among(
+    images: Images, known: Int64[Tensor, " known"], near: Nearest, most: float
+) -> list[Link]:
+    """Copies among the known neighbours of images, at any place of the list, and the pairs of which
+    each is the other's nearest.
+
+    Of an image eight comparisons at full size may fail; two that are in one group by now are not
+    compared.
+    """
+    pairs: list[tuple[int, int, float]] = []
+    for places in torch.arange(len(known)).split(PAIRS // near.index.shape[1]):
+        row, column = torch.where(near.distance[places] <= most)
+        row = places[row]
+        other, distance = near.index[row, column], near.distance[row, column]
+        small = small_images(images, known[row]), small_images(images, known[other])
+        close = pixel_difference(*small) <= COPY
+        ends = torch.minimum(row, other)[close], torch.maximum(row, other)[close]
+        pairs += zip(*(end.tolist() for end in ends), distance[close].tolist(), strict=True)
+    pairs = sorted(set(pairs), key=lambda pair: pair[2])
+    links = _confirmed(images, images, known, known, pairs, [], _comparison(images, images))
+    sure = {link[1:3] for link in links}
+    best = near.index[:, 0]
+    mutual = (best[best] == torch.arange(len(known))) & (best > torch.arange(len(known)))
+    for place in torch.where(mutual & (near.distance[:, 0] <= most))[0].tolist():
+        # `known` is in order, so that the first is the smaller
+        first, second = int(known[place]), int(known[best[place]])
+        if (first, second) not in sure:
+            links.append(Link(float(near.distance[place, 0]), first, second, NEAR_DUPLICATE))
+    return links
 
 
 def _closest_in_archive(

@@ -66,6 +66,7 @@ def duplicate_issues(
     names: Sequence[str],
     splits: Sequence[str],
     labels: Sequence[str],
+    nearest: Nearest | None = None,
 ) -> list[Issue]:
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
@@ -73,7 +74,8 @@ def duplicate_issues(
     links, near: of copies and near-duplicates, and the distance up to which the latter count;
     features: unit rows. Near-duplicates are near leaks if any other image is at least twice
     as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
-    most do not have; all, if there is no such majority.
+    most do not have; all, if there is no such majority. nearest: the nearest others of each image,
+    where they are known; then none farther is looked for.
     """
     copies, near_duplicates = group_links(links, len(names), near)
     proportions = same_proportions(links, len(names))
@@ -88,6 +90,8 @@ def duplicate_issues(
     copies_of = {row: group for group in copies for row in group}
 
     def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
+        if nearest is not None:
+            return _stands_out(nearest, row, other, group, copies_of)
         distance = 1 - features[[row, other]] @ features.T
         near = float(distance[0, other])
         distance[:, [copy for member in group for copy in copies_of.get(member, [member])]] = (
@@ -127,6 +131,31 @@ def duplicate_issues(
                 )
                 add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
     return issues
+
+
+def _stands_out(
+    nearest: Nearest,
+    row: int,
+    other: int,
+    group: Sequence[int],
+    copies_of: Mapping[int, Sequence[int]],
+) -> bool:
+    """Whether two images of a group are at most half as far apart as the next known image of
+    either.
+    """
+    own = {copy for member in group for copy in copies_of.get(member, [member])}
+    apart, next_one = float("inf"), float("inf")
+    for end, far_end in ((row, other), (other, row)):
+        indices, distances = nearest.index[end].tolist(), nearest.distance[end].tolist()
+        for place, distance in zip(indices, distances, strict=True):
+            if place == far_end:
+                apart = min(apart, distance)
+            elif place not in own:
+                next_one = min(next_one, distance)
+                break
+        else:
+            next_one = min(next_one, distances[-1])
+    return apart <= APART * next_one
 
 
 def repeats_words(links: Sequence[Link], near: float, images: int) -> list[str]:

@@ -35,7 +35,7 @@ def check_images(photos: Embeddings, approximate: bool, seed: int) -> Checked:
     images, features = photos.images, normalize(photos.features, dim=1)
     splits, labels = images.split_names, images.label_names
     near, links = photos.find_repeats(approximate)
-    problems = duplicate_issues(links, near, features, images.names, splits, labels)
+    problems = duplicate_issues(links, near, features, images.names, splits, labels, photos.near)
     known = photos.near
     if photos.for_copies and images.labels is not None:
         features, known = normalize(photos.for_labels().features, dim=1), None

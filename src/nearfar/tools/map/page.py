@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -154,12 +154,15 @@ def write_map_page(
         "sheets": sheets,
     }
     if one_file:
-        urls = [as_url(sheet) for _, sheet in _sheets(images, {"all": order}, size)]
+        urls = [as_url(sheet) for _, sheet in _sheets(images, order, {}, size)]
         data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
     else:
-        sets = {str(depth): order[chosen] for depth, (chosen, _) in regions.items()}
+        sets = {str(depth): chosen for depth, (chosen, _) in regions.items()}
         _write_parts(path, parts)
-        _write_sheets(path, images, {"all": order} | sets, size, ending)
+        for name in ("all", *sets):
+            (path / "pictures" / name).mkdir(parents=True)
+        for name, sheet in _sheets(images, order, sets, size):
+            (path / "pictures" / f"{name}.{ending}").write_bytes(sheet)
     write_page(
         path if one_file else path / "index.html",
         "map/map.html",
@@ -225,37 +228,62 @@ def _write_parts(folder: Path, parts: Mapping[str, Any]) -> None:
         (folder / "parts" / f"{name}.js").write_text(f"nearfarPart({text})", encoding="ascii")
 
 
-def _write_sheets(
-    folder: Path, images: Images, sets: Mapping[str, np.ndarray], size: int, ending: str
-) -> None:
-    """Write the thumbnails of sets of images, a folder for each."""
-    for name in sets:
-        (folder / "pictures" / name).mkdir(parents=True)
-    for name, sheet in _sheets(images, sets, size):
-        (folder / "pictures" / f"{name}.{ending}").write_bytes(sheet)
-
-
 def _sheets(
-    images: Images, sets: Mapping[str, np.ndarray], size: int
+    images: Images, order: np.ndarray, sets: Mapping[str, np.ndarray], size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and file of each sheet of thumbnails, drawn in a few threads with few in the queue."""
-    jobs = [
-        (f"{name}/{number}", rows)
-        for name, chosen in sets.items()
-        for number, rows in enumerate(torch.from_numpy(chosen).split(PER_ROW**2))
-    ]
+    """Name and file of each sheet of thumbnails, drawn in a few threads with few in the queue.
 
-    def drawn(job: tuple[str, Tensor]) -> tuple[str, bytes]:
-        name, rows = job
-        sheet = one_sheet(thumbnails(images.pictures(rows), size), PER_ROW)
-        return name, encoded(sheet, lossless=size <= LOSSLESS)
+    sets: further sheets for some images, by their positions in the order, which ascend: each image
+    is read once for all of its sheets.
+    """
 
+    def encode(tiles: Tensor) -> bytes:
+        return encoded(one_sheet(tiles, PER_ROW), lossless=size <= LOSSLESS)
+
+    def drawn(rows: Tensor) -> tuple[Tensor, bytes]:
+        tiles = thumbnails(images.pictures(rows), size)
+        return tiles, encode(tiles)
+
+    each = PER_ROW**2
+    jobs = torch.from_numpy(order).split(each)
+    left = {name: _Left() for name in sets}
     workers, waiting = usable_cores(), iter(jobs)
     with ThreadPoolExecutor(workers) as pool, progress("thumbnails", len(jobs)) as bar:
+        number = 0
         while some := list(islice(waiting, 4 * workers)):
-            for drawn_sheet in pool.map(drawn, some):
-                yield drawn_sheet
+            for tiles, sheet in pool.map(drawn, some):
+                yield f"all/{number}", sheet
+                for name, positions in sets.items():
+                    first, last = np.searchsorted(
+                        positions, [number * each, number * each + len(tiles)]
+                    )
+                    left[name].add(tiles[positions[first:last] - number * each])
+                    yield from left[name].full(name, each, encode)
+                number += 1
                 bar.advance()
+    for name, rest in left.items():
+        yield from rest.full(name, 1, encode)
+
+
+class _Left:
+    """Thumbnails of a set that fill no sheet yet, and the number of its sheets so far."""
+
+    def __init__(self) -> None:
+        self.tiles: list[Tensor] = []
+        self.number = 0
+
+    def add(self, tiles: Tensor) -> None:
+        """Take further thumbnails."""
+        self.tiles += tiles.unbind(0)
+
+    def full(
+        self, name: str, least: int, encode: Callable[[Tensor], bytes]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield name and file of each sheet that at least so many thumbnails fill."""
+        while len(self.tiles) >= least:
+            some, self.tiles = self.tiles[: PER_ROW**2], self.tiles[PER_ROW**2 :]
+            yield f"{name}/{self.number}", encode(torch.stack(some))
+            self.number += 1
 
 
 class Square(NamedTuple):

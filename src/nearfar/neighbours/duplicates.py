@@ -218,6 +218,9 @@ def find_links(
     known, queries = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(queries):
         return sorted(links)
+    if nearest is not None and has_pixels and not archive and len(images) > MANY:
+        near_rows = nearest.among(known, nearest.index.shape[1])
+        return _without_chains([*links, *_links_among(images, known, near_rows, most)])
     count = min(NEIGHBOURS, len(known) - (not archive))
     query_features = features[queries] if archive else None
     if nearest is None or archive:
@@ -230,16 +233,10 @@ def find_links(
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), near_rows.distance[near, column])
     compare = _comparison(images, images)
-    if nearest is not None and has_pixels and not archive and len(images) > MANY:
-        links += _links_among(images, known, nearest.among(known, nearest.index.shape[1]), most)
-        return _without_chains(links)
     if has_pixels:
         links += _confirm_pairs(images, images, pairs, distance, compare)
     else:
-        links += [
-            Link(far, i, j, NEAR_DUPLICATE)
-            for far, (i, j) in zip(distance.tolist(), pairs.tolist(), strict=True)
-        ]
+        links += _unconfirmed(pairs, distance)
     crowded = near_rows.distance[:, -1] <= most
     if has_pixels and count == NEIGHBOURS and bool(crowded.any()):
         links += _crowded_copies(
@@ -257,6 +254,14 @@ def find_links(
     if edits:
         links = _replaced(links, _edited(images, features, known, queries, links, approximate))
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
+
+
+def _unconfirmed(pairs: Int64[Tensor, "pairs 2"], distance: Float[Tensor, " pairs"]) -> list[Link]:
+    """Pairs of images without pixels: all are near-duplicates."""
+    return [
+        Link(far, first, second, NEAR_DUPLICATE)
+        for far, (first, second) in zip(distance.tolist(), pairs.tolist(), strict=True)
+    ]
 
 
 def _links_among(

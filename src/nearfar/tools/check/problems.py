@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,6 +119,15 @@ def duplicate_issues(
                     other = next(plain, of_train[0])
                     stretched = problem == "leak" and proportions[other] != proportions[row]
                     add(problem, row, other, f"stretched {words}" if stretched else words)
+    for row, other, clear in _disagreeing(copies, labels):
+        add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
+    return issues
+
+
+def _disagreeing(
+    copies: Sequence[Sequence[int]], labels: Sequence[str]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield images whose copies have another label, one of these, and the label of most, or ""."""
     for group in copies:
         counts = Counter(labels[row] for row in group if labels[row]).most_common()
         clear = counts[0][0] if len(counts) > 1 and counts[0][1] > counts[1][1] else ""
@@ -129,8 +138,7 @@ def duplicate_issues(
                     for candidate in group
                     if labels[candidate] == (clear or labels[candidate]) not in ("", labels[row])
                 )
-                add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
-    return issues
+                yield row, other, clear
 
 
 def _stands_out(

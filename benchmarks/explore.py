@@ -105,7 +105,11 @@ def explored(photos: Path, out: Path, options: list[str]) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     whole = {"cpu_seconds": cpu, "seconds": time.perf_counter() - began}
-    return whole | {"peak_memory_mb": after.ru_maxrss / 1000, **json.loads(done.stdout)}
+    explored = json.loads(done.stdout)
+    for part in explored["parts"].values():
+        del part["numbers"], part["digest"]
+    del explored["path"], explored["read"]
+    return whole | {"peak_memory_mb": after.ru_maxrss / 1000, **explored}
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ class Found(NamedTuple):
 
 
 def _stacked(images: Iterable[Found]) -> dict[str, Tensor]:
-    """What is kept of several images, but for their digests."""
+    """Return what is kept of several images, but for their digests."""
     vectors, measured, small = zip(*images, strict=True)
     return {
         "features": torch.stack(vectors),
@@ -228,14 +228,14 @@ class Walk:
             return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()
 
     def _known(self, digests: list[str | None]) -> tuple[dict[str, Tensor], np.ndarray]:
-        """What the folder holds of the images, and the positions of the others. Files of other
+        """Return what is kept of the images, and the positions of the others. Files of other
         images or another encoder are removed.
         """
         places: dict[bytes, list[int]] = {}
         for row, mark in enumerate(digests):
             if mark is not None:
                 places.setdefault(bytes.fromhex(mark), []).append(row)
-        found: dict[str, Tensor] = {}
+        kept: dict[str, Tensor] = {}
         missing: np.ndarray = np.ones(len(digests), bool)
         for file in sorted(self.folder.glob("[0-9]*.safetensors")):
             held = self._read(file, ["digests", *KEPT])
@@ -249,9 +249,9 @@ class Walk:
                 continue
             assert held is not None
             own_rows = {name: tensor[at] for name, tensor in zip(KEPT, held[1:], strict=True)}
-            _put(found, rows, own_rows, len(digests))
+            _put(kept, rows, own_rows, len(digests))
             missing[rows] = False
-        return found, np.flatnonzero(missing)
+        return kept, np.flatnonzero(missing)
 
     def _next(self) -> int:
         """The number of the next file."""

@@ -148,7 +148,7 @@ def _stands_out(
     group: Sequence[int],
     copies_of: Mapping[int, Sequence[int]],
 ) -> bool:
-    """Whether two images of a group are at most half as far apart as the next known image of
+    """Return whether two images of a group are at most half as far apart as the next known image of
     either.
     """
     own = {copy for member in group for copy in copies_of.get(member, [member])}

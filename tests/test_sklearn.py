@@ -117,6 +117,7 @@ def test_arrays_rows_files_and_folders_give_the_same_features(fitted, digits, tm
     np.testing.assert_allclose(rows.transform(digits[0][:6].reshape(6, -1)), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_pretrain_that_runs(fitted, digits, tmp_path):
     """The features are those of a run with the same settings."""
     pixels = np.rint(digits[0] * 255 / 16).astype(np.uint8)

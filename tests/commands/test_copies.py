@@ -125,7 +125,7 @@ def test_forms_at_half_the_size_that_differ_in_one_digit_are_no_copies(ending, o
     ]
 
 
-@pytest.mark.parametrize("kind", ["photographs", "digits"])
+@pytest.mark.parametrize("kind", [pytest.param("photographs", marks=pytest.mark.slow), "digits"])
 def test_all_orientations_are_found_and_told_apart(kind, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()

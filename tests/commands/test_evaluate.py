@@ -38,6 +38,7 @@ def test_protocols_on_frozen_features_have_a_row_for_each_baseline(run):
     assert results["raw_pixels"]["linear_sgd"] > 0.95  # bright above or below: one line parts them
 
 
+@pytest.mark.slow
 def test_linear_layers_fit_on_crops_and_flips_of_the_training_images(run):
     plain, seen = (
         nearfar.evaluate(run, protocol=("linear", "linear-sgd", "knn_3"), probe_views=views)

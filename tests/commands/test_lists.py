@@ -135,6 +135,7 @@ def drawn(number):
 
 
 @pytest.mark.parametrize("kind", ["invoices", "digits"])
+@pytest.mark.slow
 def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, log):
     folder, chance = tmp_path / kind, np.random.default_rng(0)
     folder.mkdir()
@@ -156,6 +157,7 @@ def test_documents_of_one_template_are_no_copies(kind, run, tmp_path, log):
     assert "rm --" not in text and (tmp_path / "page.list").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_images_of_five_channels_and_sixteen_bits(tmp_path):
     """Bright spots must not hide what is faint: all but the copies differ by a twentieth of the
     range.

@@ -112,6 +112,7 @@ def test_each_layout_says_how_true_it_is_and_takes_new_images(
     assert (images.labels[nearest.numpy()] == np.arange(12) % 2).mean() >= 10 / 12
 
 
+@pytest.mark.slow
 def test_columns_of_new_and_old_images_colour_the_map(run, other, tmp_path):
     options = dict(columns=tmp_path / "few.csv")
     (tmp_path / "few.csv").write_text("name,site\n000007,north\n000075,south\n")

@@ -89,6 +89,7 @@ def test_copies_are_found_by_colours_and_edges_and_labels_by_the_net(
     assert "ImageNet" not in log.text.replace(text, "")
 
 
+@pytest.mark.slow
 def test_the_frozen_net_is_a_row_of_evaluate_and_sees_larger_images(installed, shapes, tmp_path):
     """At 128 px of the files' own pixels, where the run has 16: as by hand."""
     options = dict(

@@ -96,7 +96,7 @@ def test_a_run_folder_and_weights_by_name_are_teachers(photos):
     assert (run.settings.teacher, run.settings.teacher_weight) == ("nearfar", 0.5)
 
 
-@pytest.mark.parametrize("method", ["sce", "simclr"])
+@pytest.mark.parametrize("method", ["sce", pytest.param("simclr", marks=pytest.mark.slow)])
 def test_a_run_is_resumed_bit_for_bit_without_its_teacher(method, photos, tmp_path):
     options = dict(teacher="clip.parquet", method=method)
     whole = trained(photos, "whole", **options)

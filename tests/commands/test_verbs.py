@@ -192,6 +192,7 @@ def test_embed_averages_each_image_with_its_mirror_image(run, tmp_path):
         nearfar.embed(run, out=tmp_path / "map.parquet", map=True, mirrored=True)
 
 
+@pytest.mark.slow
 def test_images_that_are_not_kept_are_cropped_by_workers(tmp_path):
     rng = np.random.default_rng(0)
     for number in range(24):

@@ -75,7 +75,12 @@ def test_an_encoder_for_colour_takes_grayscale_by_repeating_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "members", [[16, "edges"], ["edges", "colours"], [16, "resnet18", "pixels"]]
+    "members",
+    [
+        [16, "edges"],
+        ["edges", "colours"],
+        pytest.param([16, "resnet18", "pixels"], marks=pytest.mark.slow),
+    ],
 )
 def test_saved_loaded_and_built_by_timm_it_gives_the_same_features(tmp_path, members) -> None:
     nets = {16: tiny(16)}

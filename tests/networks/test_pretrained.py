@@ -296,7 +296,12 @@ def test_without_a_network_there_is_one_line_on_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("medium", 48), ("resnet18", 32), ("test_convnext", 64)]
+    ("name", "size"),
+    [
+        ("medium", 48),
+        pytest.param("resnet18", 32, marks=pytest.mark.slow),
+        ("test_convnext", 64),
+    ],
 )
 def test_a_run_brings_its_architecture_and_normalisation(
     tmp_path: Path, name: str, size: int

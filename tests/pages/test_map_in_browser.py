@@ -39,7 +39,7 @@ def ring_page(path):
     return path if path.suffix else path / "index.html"
 
 
-@pytest.fixture(scope="module", params=["map.html", "map"])
+@pytest.fixture(scope="module", params=["map.html", pytest.param("map", marks=pytest.mark.slow)])
 def written(request, tmp_path_factory):
     return ring_page(tmp_path_factory.mktemp("maps") / request.param)
 

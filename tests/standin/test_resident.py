@@ -51,6 +51,7 @@ def test_images_that_are_decoded_anew_are_sent(device, tmp_path):
 
 
 @pytest.mark.usefixtures("no_pages")
+@pytest.mark.slow
 def test_a_run_is_the_same_whether_images_stay_or_are_sent(
     device, images_file, tmp_path, monkeypatch
 ):

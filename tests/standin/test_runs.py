@@ -194,6 +194,7 @@ def test_every_protocol_gives_the_accuracies_of_the_cpu(trained, monkeypatch):
         assert on_device[row] == pytest.approx(numbers, abs=0.07 if REAL else 1e-6)
 
 
+@pytest.mark.slow
 def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
     names = open_images(images_file).names[:2]
 
@@ -215,6 +216,7 @@ def test_searches_copies_and_choices_are_those_of_the_cpu(trained, images_file):
     "layout",
     [pytest.param(layout, marks=[pytest.mark.slow] * (layout == "finetune")) for layout in LAYOUTS],
 )
+@pytest.mark.slow
 def test_a_map_is_that_of_the_cpu(layout, trained, images_file, tmp_path, monkeypatch):
     for stage in ("LEAST_STEPS", "FINETUNE_LEAST_STEPS"):
         monkeypatch.setattr(projector, stage, 20)

@@ -176,6 +176,7 @@ def test_a_run_trains_longer_with_its_whole_state(photos, whole, log):
 
 
 @pytest.mark.usefixtures("no_pages")
+@pytest.mark.slow
 def test_a_longer_run_that_is_killed_goes_on_to_its_end(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     copied(whole)

@@ -310,6 +310,7 @@ def test_every_kind_of_loss_is_tried_with_few_images(name, tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("no_pages")
+@pytest.mark.slow
 def test_the_first_convolution_is_as_it_was_after_training_and_stopping(tmp_path):
     shared = dict(limit=256, batch_size=64, encoder="tiny", whiten=True)
     runs = [

@@ -70,6 +70,7 @@ def test_what_stands_beside_the_net_has_its_weight(images, tmp_path):
 
 
 @pytest.mark.usefixtures("no_pages")
+@pytest.mark.slow
 def test_a_run_that_is_joined_resumes_and_starts_others(images, tmp_path):
     options = dict(beside="edges", **FEW)
     whole = nearfar.pretrain(images, out=tmp_path / "whole", **options)
@@ -100,6 +101,7 @@ def test_evaluate_tells_the_trained_net_alone_from_what_is_saved(images, tmp_pat
 
 
 @pytest.mark.usefixtures("no_pages")
+@pytest.mark.slow
 def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp_path):
     first = nearfar.pretrain(images, out=tmp_path / "first", grid=1, **FEW)
     few = {name: value for name, value in FEW.items() if name != "encoder"}

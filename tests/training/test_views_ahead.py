@@ -42,6 +42,7 @@ def test_a_table_is_of_several_steps_and_large_batches_of_one(monkeypatch):
     assert ahead_of(plan("weak", 16, 3), batch=2**15).steps == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_views_sampled_ahead_is_the_run_without(images_file, tmp_path, monkeypatch):
     """With operations in the place of the kernel, which make the same views of the parameters."""
     options = dict(epochs=2, batch_size=16, held_out=0, encoder="tiny", micro_batch=8, seed=3)

@@ -46,7 +46,7 @@ def completed(script, *words):
     ("words", "offered"),
     [
         ([""], set(command_paths())),
-        (["e"], {"evaluate", "embed", "export"}),
+        (["e"], {"evaluate", "embed", "explore", "export"}),
         (["pretrain", "photos", "--batch"], {"--batch-size"}),
         (["pretrain", "photos", "--temp"], {"--temperature"}),  # a number of methods
         (

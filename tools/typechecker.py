@@ -39,9 +39,8 @@ _checked_in_full = jaxtyping.jaxtyped
 def install() -> None:
     """Have the modules of these rooms checked when they are imported.
 
-    Their functions are decorated by `checked_once` in place of `jaxtyping.jaxtyped`, which takes a
-    third of the time of all tests: it checks the arguments twice, and binds them to their names for
-    its messages.
+    Their functions are decorated by `checked_once` in place of `jaxtyping.jaxtyped`, which checks
+    the arguments twice, and binds them to their names for its messages.
     """
     jaxtyping.jaxtyped = checked_once
     jaxtyping.install_import_hook([f"nearfar.{room}" for room in ROOMS], f"{__name__}.checked")

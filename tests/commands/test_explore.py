@@ -101,6 +101,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(photos, monkeypatch):
     assert first == second
 
 
+@pytest.mark.slow
 def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatch):
     from nearfar.embeddings import sources, untrained
     from nearfar.neighbours import duplicates
@@ -119,6 +120,7 @@ def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatc
     assert directions.read_bytes() == made
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_features_is_made_anew(photos, caplog):
     nearfar.explore("photos", out="out")
     [file] = (photos.parent / "out" / "features").glob("0*.safetensors")
@@ -129,6 +131,7 @@ def test_a_damaged_file_of_features_is_made_anew(photos, caplog):
     assert "damaged" in caplog.text
 
 
+@pytest.mark.slow
 def test_it_is_a_command_and_a_method_of_vectors_too(photos, capsys):
     assert main(["explore", "photos", "--out", "out", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

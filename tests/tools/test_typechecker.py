@@ -8,7 +8,7 @@ from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
 from nearfar.losses import SimCLR
-from nearfar.networks import SmallNet
+from nearfar.networks import Queue, SmallNet
 from nearfar.views import View
 from tools.typechecker import checked, checked_once
 
@@ -49,6 +49,8 @@ def test_arguments_that_fit_are_passed_on():
         lambda: products(torch.ones(2, 3), torch.ones(4, 3), cut=1),
         lambda: Pair(torch.ones(2), torch.ones(3)),
         lambda: SimCLR()(torch.ones(2, 3), torch.ones(3, 3)),
+        lambda: SimCLR()(torch.zeros(4, 3), torch.zeros(4, 3, 2)),
+        lambda: Queue("8", 4),
         lambda: SmallNet(image_size="32"),
         lambda: SmallNet(image_size=32)(torch.zeros(3, 32, 32)),
         lambda: View(scale="small"),

@@ -102,7 +102,7 @@ def likely_wrong(
     own, others = chance[every, number], chance.copy()
     others[every, number] = -1
     best, other = others.argmax(1), others.max(1)
-    ratio = own / other
+    ratio = np.divide(own, other, out=np.full_like(own, np.inf), where=other > 0)
     predicted = predictability(chance.argmax(1), number)
     likely = precisions(chance, number) >= LEAST
     rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))

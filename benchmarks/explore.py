@@ -13,6 +13,7 @@ runs once more.
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import os
@@ -44,6 +45,11 @@ def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     box = (left, top, left + side, top + side)
     out = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
     return out.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else out
+
+
+def label_of(number: int, labels: list[int]) -> int:
+    """Return the true label of a number: that of its stronger photograph."""
+    return labels[int(np.random.default_rng([0, number]).integers(0, len(labels), 2)[0])]
 
 
 def photograph(
@@ -97,6 +103,18 @@ def make_files(data: Path, folder: Path, start: int, stop: int) -> None:
         list(pool.map(partial(_write, folder), jobs))
 
 
+def listed_labels(made: Path, labels: list[int]) -> dict[str, int]:
+    """Return how many labels are listed as doubtful, and how many of these are wrong."""
+    with (made / "check.csv").open(newline="") as file:
+        issues = [row for row in csv.DictReader(file) if row["problem"] == "label issue"]
+    numbers = [
+        (int(Path(row["name"]).stem[:7]), int(row["label"].removeprefix("class_")))
+        for row in issues
+    ]
+    wrong = sum(label_of(number, labels) != label for number, label in numbers)
+    return {"listed": len(numbers), "wrong": wrong}
+
+
 def explored(photos: Path, out: Path, options: list[str]) -> dict[str, Any]:
     """Run the command in a process of its own and return its parts, and what it took as a whole."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -132,10 +150,13 @@ def main() -> None:
     shutil.rmtree(made, ignore_errors=True)
     results: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
     results["load_average"] = os.getloadavg()[0]
+    _read(args.data)
     results["first"] = explored(photos, made, options)
+    results["first"]["doubtful labels"] = listed_labels(made, _PHOTOGRAPHS[1])
     if args.again:
         make_files(args.data, photos, args.images, args.images + args.images // 100)
         results["again"] = explored(photos, made, options)
+        results["again"]["doubtful labels"] = listed_labels(made, _PHOTOGRAPHS[1])
     print(json.dumps(results, indent=2))
     if args.out is not None:
         known = json.loads(args.out.read_text()) if args.out.exists() else {}

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from nearfar.data import open_images, resources
-from nearfar.data.resources import SharedMemory
+from nearfar.data.resources import SharedMemory, peak_memory
 from nearfar.data.value_range import LARGEST
 
 
@@ -66,3 +66,9 @@ def test_impossible_sizes(tmp_path, paint, size):
     ):
         with pytest.raises(ValueError, match=rf"`image_size` must be .*{LARGEST}"):
             ask()
+
+
+def test_the_peak_of_memory_rises_with_what_is_filled():
+    before = peak_memory()
+    filled = np.ones(int(1e6 * (before + 100)), np.uint8)  # MB
+    assert peak_memory() > before + 50 and filled[-1] == 1

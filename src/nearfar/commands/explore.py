@@ -10,7 +10,6 @@ nearfar explore clip.parquet photos/
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -171,17 +170,17 @@ class Parts:
     def measured(self, name: str) -> Iterator[dict[str, Any]]:
         """Do a part, and note it when it is finished; its numbers go into what is yielded."""
         from nearfar.atomic import write_file
+        from nearfar.data.resources import peak_memory
 
         cpu, began = time.process_time(), time.perf_counter()
         numbers: dict[str, Any] = {}
         yield numbers
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
         self.done[name] = {
             "digest": self.digest,
             "now": True,
             "cpu_seconds": time.process_time() - cpu,
             "seconds": time.perf_counter() - began,
-            "peak_memory_mb": memory,
+            "peak_memory_mb": peak_memory(),
             "numbers": numbers,
         }
         write_file(self.file, json.dumps(self.before | self.done, indent=1) + "\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -33,6 +34,18 @@ def usable_cores() -> int:
             cores, max(1, math.ceil(int(quota) / int(period)))
         )  # "max" without a limit: ValueError
     return cores
+
+
+def peak_memory() -> float:
+    """Return the most memory that this process has had, in MB; NaN where the system does not
+    tell.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.nan
+    unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes there, kilobytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def in_order(

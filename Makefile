@@ -3,9 +3,10 @@ BIN = .venv/bin
 
 PYTEST = $(BIN)/python -m pytest
 EXAMPLES = $(addprefix tests/test_, docstrings.py tutorials.py examples.py large.py)  # docstrings, notebooks, scripts
-APART = $(EXAMPLES) tests/papers tests/properties tests/torture  # with targets of their own
+WORKBENCH = tests/tools $(wildcard tests/test_*benchmark*.py)  # tests of tools/ and benchmarks/
+APART = $(EXAMPLES) $(WORKBENCH) tests/papers tests/properties tests/standin tests/torture  # with targets of their own
 
-.PHONY: demo demo-photos test papers drawn slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
+.PHONY: demo demo-photos test papers drawn standin workbench slow examples torture properties fuzz mutants check audit docs wheel bench gpu clean
 
 demo: .venv/installed
 	rm -rf runs/demo
@@ -16,7 +17,7 @@ demo-photos: .venv/installed
 	rm -rf runs/demo-photos
 	$(BIN)/nearfar demo "$(DATA)" --out runs/demo-photos
 
-test papers drawn slow examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
+test papers drawn standin workbench slow examples: export PYTHONDONTWRITEBYTECODE =  # hundreds of processes would compile the same modules
 
 test: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(APART:%=--ignore=%) tests
@@ -26,6 +27,12 @@ papers: .venv/tested
 
 drawn: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto tests/properties
+
+standin: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile tests/standin
+
+workbench: .venv/tested
+	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile $(WORKBENCH)
 
 slow: .venv/tested
 	OMP_NUM_THREADS=1 $(PYTEST) -n auto --dist loadfile -m slow $(TESTS)

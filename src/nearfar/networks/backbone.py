@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,6 @@ from jaxtyping import Float
 from timm.models import group_modules, group_parameters
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from nearfar.messages import did_you_mean, raise_as_value_error
 from nearfar.networks.pretrained import StartingWeights, find_weights, load_tensors
@@ -41,21 +40,6 @@ to load.
 """
 
 
-class _Zeros(TorchFunctionMode):
-    """Fill tensors with zeros in the place of random numbers, which take longer to draw."""
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if function in (Tensor.normal_, Tensor.uniform_):
-            return args[0].zero_()
-        return function(*args, **(kwargs or {}))
-
-
 @dataclass(frozen=True)
 class Architecture:
     """The form of a net, from which it is built again, without weights.
@@ -73,7 +57,7 @@ class Architecture:
         """Raise ValueError where the net has more than `most` weights, before memory is taken for
         them.
         """
-        with torch.device("meta"), _Zeros():
+        with torch.device("meta"):
             net = self.create()
         if (count := sum(weights.numel() for weights in net.parameters())) > most:
             raise ValueError(f"the net would have {count} weights, and the file has {most} bytes")
@@ -90,13 +74,6 @@ class Architecture:
         take.
         """
         return _finished(self.create(), self, image_size, self.arguments["in_chans"])
-
-    def build_to_load(self, image_size: int) -> Backbone:
-        """Build the backbone for weights that are all loaded next: as `build` does, with zeros in
-        the place of random numbers.
-        """
-        with _Zeros():
-            return self.build(image_size)
 
 
 OF_IMAGES = {"in_chans", "img_size", "image_size", "grid", "members"}

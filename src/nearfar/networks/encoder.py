@@ -280,7 +280,7 @@ def kind_of(tensor: Tensor) -> str:
 
 
 def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> Encoder:
-    """The encoder of a config.json, for the weights of its file, which has so many bytes."""
+    """The encoder of a config.json, with random weights; `weights`: the bytes of their file."""
     preprocessing = about["pretrained_cfg"]
     channels, size, _ = preprocessing["input_size"]
     for label, number, most in (
@@ -301,7 +301,7 @@ def _described(about: dict[str, Any], own: nn.Module | None, weights: int) -> En
         form = Architecture(name, arguments, bool(small_stem))
         if any(not isinstance(value, str) for key, value in arguments.items() if key not in USUAL):
             form.check_size(weights)
-        backbone = form.build_to_load(size)
+        backbone = form.build(size)
     else:
         backbone = own_backbone(own, size, channels)
     return Encoder(

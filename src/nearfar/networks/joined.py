@@ -267,7 +267,7 @@ def join_encoders(
     plain = [part.described() for part in parts]
     if all(plain):
         architecture = Architecture(JOINED, {"members": plain, "in_chans": channels})
-        backbone = architecture.build_to_load(size)
+        backbone = architecture.build(size)
         backbone.net.load_state_dict(Joined(parts, channels).state_dict())
     else:
         net = Joined(parts, channels)

@@ -51,12 +51,9 @@ def _blur(pixels: UInt8[np.ndarray, "height width"], axis: int) -> float:
     that enters and the one that leaves: no average is computed. At the edges the image is mirrored.
     """
     reach, length = BLURRED_BY // 2, pixels.shape[axis]
-    values = pixels.astype(np.int16)
-    edges = []
-    for beyond in (np.arange(-reach, 0), np.arange(length, length + reach)):
-        places = beyond % (2 * length)
-        edges.append(values.take(np.minimum(places, 2 * length - 1 - places), axis))
-    wide = np.concatenate([edges[0], values, edges[1]], axis)
+    around = [(0, 0), (0, 0)]
+    around[axis] = (reach, reach)
+    wide = np.pad(pixels.astype(np.int16), around, mode="symmetric")
 
     def part(start: int, stop: int) -> np.ndarray:
         return wide[start:stop] if axis == 0 else wide[:, start:stop]

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,15 @@ def photograph(
     return Image.blend(strong, weak, float(rng.uniform(*WEAKER))), labels[first], rng
 
 
+def is_copy(number: int) -> bool:
+    """Return whether the file of a number is a planted copy of the one before it."""
+    return number > 0 and bool(np.random.default_rng([1, number]).random() < COPIES)
+
+
 def write_part(folder: Path, encoded: list[bytes], labels: list[int], numbers: range) -> None:
     """Write the files of some numbers; a planted copy is that of the file before it."""
     for number in numbers:
-        copied = number > 0 and np.random.default_rng([1, number]).random() < COPIES
+        copied = is_copy(number)
         image, label, _ = photograph(number - copied, encoded, labels)
         rng = np.random.default_rng([2, number])
         if not copied and rng.random() < WRONG:
@@ -81,26 +86,24 @@ def write_part(folder: Path, encoded: list[bytes], labels: list[int], numbers: r
         image.save(place / f"{number:07}{'_copy' if copied else ''}.jpg", quality=quality)
 
 
-_PHOTOGRAPHS: tuple[list[bytes], list[int]] = ([], [])
-
-
-def _read(data: Path) -> None:
+@cache
+def photographs(data: Path) -> tuple[list[bytes], list[int]]:
+    """Return the encoded photographs of a data set, and their labels."""
     tables = [pyarrow.parquet.read_table(file) for file in sorted(data.glob("*.parquet"))]
     table = pyarrow.concat_tables(tables)
     images = [row["bytes"] for row in table["image"].to_pylist()]
-    _PHOTOGRAPHS[0].extend(images)
-    _PHOTOGRAPHS[1].extend(table["label"].to_pylist())
+    return images, table["label"].to_pylist()
 
 
-def _write(folder: Path, numbers: range) -> None:
-    write_part(folder, *_PHOTOGRAPHS, numbers)
+def _write(data: Path, folder: Path, numbers: range) -> None:
+    write_part(folder, *photographs(data), numbers)
 
 
 def make_files(data: Path, folder: Path, start: int, stop: int) -> None:
     """Write the files from number `start` to `stop`, by all cores."""
     jobs = [range(at, min(at + PART, stop)) for at in range(start, stop, PART)]
-    with ProcessPoolExecutor(os.cpu_count(), initializer=_read, initargs=(data,)) as pool:
-        list(pool.map(partial(_write, folder), jobs))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(partial(_write, data, folder), jobs))
 
 
 def listed_labels(made: Path, labels: list[int]) -> dict[str, int]:
@@ -113,6 +116,14 @@ def listed_labels(made: Path, labels: list[int]) -> dict[str, int]:
     ]
     wrong = sum(label_of(number, labels) != label for number, label in numbers)
     return {"listed": len(numbers), "wrong": wrong}
+
+
+def planted(count: int, made: Path, labels: list[int]) -> dict[str, Any]:
+    """Return what is planted among so many files, and of it what the pages have."""
+    return {
+        "planted copies": sum(map(is_copy, range(count))),
+        "doubtful labels": listed_labels(made, labels),
+    }
 
 
 def explored(photos: Path, out: Path, options: list[str]) -> dict[str, Any]:
@@ -150,13 +161,12 @@ def main() -> None:
     shutil.rmtree(made, ignore_errors=True)
     results: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
     results["load_average"] = os.getloadavg()[0]
-    _read(args.data)
-    results["first"] = explored(photos, made, options)
-    results["first"]["doubtful labels"] = listed_labels(made, _PHOTOGRAPHS[1])
+    labels = photographs(args.data)[1]
+    results["first"] = explored(photos, made, options) | planted(args.images, made, labels)
     if args.again:
-        make_files(args.data, photos, args.images, args.images + args.images // 100)
-        results["again"] = explored(photos, made, options)
-        results["again"]["doubtful labels"] = listed_labels(made, _PHOTOGRAPHS[1])
+        more = args.images + args.images // 100
+        make_files(args.data, photos, args.images, more)
+        results["again"] = explored(photos, made, options) | planted(more, made, labels)
     print(json.dumps(results, indent=2))
     if args.out is not None:
         known = json.loads(args.out.read_text()) if args.out.exists() else {}

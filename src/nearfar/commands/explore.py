@@ -242,14 +242,16 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
     import numpy as np
 
     from nearfar.data.table import digest
-    from nearfar.embeddings.untrained import MANY
-    from nearfar.embeddings.walk import Walk
+    from nearfar.embeddings.walk import DIRECTIONS, Walk
+    from nearfar.neighbours.duplicates import MANY
     from nearfar.networks import Encoder
 
     images, encoder = photos.images, photos.encoder
     if photos.vectors is not None or images.originals is None or not isinstance(encoder, Encoder):
         features = photos.features
         return replace(photos, vectors=features), digest(features.numpy().tobytes())
+    if len(images) > MANY:
+        log.info("features cut down to %d numbers: more than %d images", DIRECTIONS, MANY)
     walk = Walk(folder, encoder, images, shorten=len(images) > MANY)
     walked = walk.go()
     photos = replace(
@@ -285,12 +287,20 @@ def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddi
     """Find copies, and write the page that lists them."""
     from nearfar.embeddings.embeddings import Repeats
     from nearfar.neighbours import Link
+    from nearfar.neighbours.duplicates import MANY
     from nearfar.tools.duplicates.result import find_duplicates
 
     known = parts.known("copies", "duplicates.html", "duplicates.csv")
     if known is not None:
         links = [Link(*link) for link in known["links"]]
         return replace(photos, repeats=Repeats(known["near"], links))
+    assert photos.near is not None
+    if len(photos) > MANY and photos.has_pixels:
+        log.info(
+            "copies among the %d nearest images of each alone: more than %d images",
+            photos.near.index.shape[1],
+            MANY,
+        )
     with parts.measured("copies") as numbers:
         photos = replace(photos, repeats=photos.find_repeats(approximate))
         assert photos.repeats is not None

@@ -36,7 +36,7 @@ from nearfar.networks import Encoder
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 
-BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared
+BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared, and shown
 
 
 class Repeats(NamedTuple):
@@ -188,21 +188,36 @@ class Embeddings:
         compute = partial(extract, self.encoder)
         return duplicate_threshold(compute, self.images, self.features, stream(0, "altered"))
 
-    def find_repeats(self, approximate: bool = False) -> Repeats:
+    def find_repeats(
+        self,
+        approximate: bool = False,
+        *,
+        distance: float | None = None,
+        archive: int = 0,
+        orientations: bool = False,
+        edits: bool = False,
+    ) -> Repeats:
         """Find copies, confirmed by their pixels, and near-duplicates; `find_links` says how.
 
-        approximate: as for `find_nearest`.
+        approximate: as for `find_nearest`. distance: of near-duplicates. Default: estimated. The
+        others are those of `find_links`; without any, what is known is not found again.
         """
-        if self.repeats is not None:
+        plain = distance is None and not (archive or orientations or edits)
+        if self.repeats is not None and plain:
             return self.repeats
         features = normalize(self.features, dim=1)
-        near = near_duplicate_threshold(features, stream(0, "pairs"))
+        near = distance
+        if near is None:
+            near = near_duplicate_threshold(features, stream(0, "pairs"))
         links = find_links(
             self.images,
             features,
             max(self.duplicate_threshold(), BEYOND * near),
             approximate=approximate,
+            archive=archive,
+            orientations=orientations,
             has_pixels=self.has_pixels,
+            edits=edits,
             nearest=self.near,
         )
         return Repeats(near, links)

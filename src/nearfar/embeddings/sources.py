@@ -26,7 +26,6 @@ from nearfar.data.table import USUAL, printable
 from nearfar.data.value_range import EIGHT_BITS, FormatRequest
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.embeddings.untrained import (
-    MANY,
     encoder_for,
     encoder_for_copies,
     encoder_for_many,
@@ -34,6 +33,7 @@ from nearfar.embeddings.untrained import (
 )
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.messages import check_column, listed_names
+from nearfar.neighbours.duplicates import MANY
 from nearfar.networks.encoder import WEIGHTS
 from nearfar.progress import log, say_read
 from nearfar.run import Run, load

@@ -9,6 +9,7 @@ from torch import nn
 from nearfar.data import Images, scan
 from nearfar.data.images import divisors
 from nearfar.data.table import most_common_side
+from nearfar.neighbours.duplicates import MANY
 from nearfar.networks import Encoder, join_encoders, named_encoder
 from nearfar.networks.backbone import own_backbone
 from nearfar.networks.joined import SIDE
@@ -22,8 +23,7 @@ BESIDE = {"edges": 0.5, "colours": 0.5}
 """Weights of simple features beside a pretrained net of weight 1 (docs/starting-weights.md)."""
 BESIDE_GRAY = {"edges": 1.0, "colours": 0.25}
 """The same for grayscale images, where edges tell more and brightness less (docs/kinds.md)."""
-MANY, SIDE_OF_MANY = 20_000, 64
-"""Images beyond which one walk takes fewer pixels and no pretrained net, and how many pixels."""
+SIDE_OF_MANY = 64  # pixels at which one walk opens more than `MANY` images
 BETTER = (
     f"{INSTALL} brings better ones: kNN accuracy 87 % for 71 on photographs of flowers, "
     "82 for 52 on CIFAR-10 (docs/starting-weights.md)"
@@ -35,11 +35,8 @@ def encoder_for(images: Images, encoder: nn.Module | str | None) -> Encoder:
 
     encoder: weights by name, a user's module, or None for the best features at hand.
     """
-    size, channels, moments = (
-        images.image_size,
-        images.channels,
-        (images.mean, divisors(images.std)),
-    )
+    size, channels = images.image_size, images.channels
+    moments = (images.mean, divisors(images.std))
     if encoder is None:
         net = untrained_encoder(size, channels)
     elif isinstance(encoder, str):
@@ -60,8 +57,8 @@ def encoder_for_copies(images: Images) -> Encoder:
 
 
 def encoder_for_many(images: Images) -> Encoder:
-    """Return colours and edges beside the net that comes with this package, and log a line: a
-    millisecond for an image of 64 pixels, where a pretrained net takes ten.
+    """Return colours and edges beside the net that comes with this package, which is faster than a
+    pretrained one, and log a line.
     """
     if images.channels not in (1, 3):
         return encoder_for_copies(images)

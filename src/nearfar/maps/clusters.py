@@ -157,7 +157,7 @@ def _renumbered(labels: np.ndarray) -> np.ndarray:
 
 def _merged(places: np.ndarray, labels: np.ndarray) -> list[tuple[int, int]]:
     """The pairs of clusters that Ward's criterion joins in turn, nearest first; a joined one keeps
-    the first of the two numbers.
+    the first of the two numbers. Sizes count, which scipy and scikit-learn take to be equal.
     """
     sizes = np.bincount(labels).astype(float)
     centres = np.stack([np.bincount(labels, axis) for axis in places.T], 1) / sizes[:, None]

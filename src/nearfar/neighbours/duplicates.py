@@ -72,7 +72,7 @@ DIFFERENT = 8  # comparisons at full size that find no copy of an image there, a
 REDUCTIONS = 4096  # small versions in memory
 PAIRS = 8192  # that are compared at a time at 16 pixels
 CACHED = 4  # images of each set at full size in memory
-MANY = 20_000  # images of which the known neighbours alone are compared
+MANY = 20_000  # images of which known neighbours alone are compared, and one walk keeps less
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates

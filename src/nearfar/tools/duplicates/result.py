@@ -22,10 +22,8 @@ from nearfar.neighbours import (
     Link,
     Member,
     Staying,
-    find_links,
     group_members,
     image_stats,
-    near_duplicate_threshold,
 )
 from nearfar.neighbours.duplicates import SAME_FILE
 from nearfar.neighbours.removal import NOTHING
@@ -40,11 +38,9 @@ from nearfar.tools.result import (
     archive_and_delete_command,
     link_command,
 )
-from nearfar.training.seeding import stream
 
 CHOSEN = "to-remove.list"  # saved from the page
 MOST_IMAGES = 1500  # on the page, in the nearest pairs: about 10 MB
-BEYOND = 2.0  # times the distance: end of the slider on the page
 FOLDED = 0.2  # of the images: where more are near-duplicates, their groups are folded
 NEAR_DUPLICATE = len(KINDS) - 1
 
@@ -80,28 +76,14 @@ def find_duplicates(
     if against is not None:
         photos, archive = with_archive(photos, against)
     images, features = photos.images, normalize(photos.features, dim=1)
-    known = photos.repeats if against is None and distance is None else None
-    if orientations or edits:
-        known = None
-    near = near_duplicate_threshold(features, stream(0, "pairs")) if distance is None else distance
     if not photos.has_pixels:
         log.warning(
             "copies are confirmed by pixels: name the images of these vectors; without, all are "
             "near-duplicates"
         )
-    if known is not None:
-        links = known.links
-    else:
-        links = find_links(
-            images,
-            features,
-            max(photos.duplicate_threshold(), BEYOND * near),
-            approximate=approximate,
-            archive=archive,
-            orientations=orientations,
-            has_pixels=photos.has_pixels,
-            edits=edits,
-        )
+    near, links = photos.find_repeats(
+        approximate, distance=distance, archive=archive, orientations=orientations, edits=edits
+    )
     facts = image_stats(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
     members = group_members(links, facts, images.names, near, archive, stays.why)

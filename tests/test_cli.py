@@ -81,6 +81,7 @@ class Nothing(dict):
             "x\\udcff is not text",
         ),
         (["embed", "DATA", "--out", "x\udcff.parquet"], "x\\udcff.parquet is not text"),
+        (["embed", "DATA", "--out", "x\udcff.csv"], "x\\udcff.csv is not text"),
         (
             ["pretrain", "DATA", "--init", "nothing.safetensors", "--batch-size", "16"],
             "nothing.safetensors",

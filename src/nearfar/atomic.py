@@ -152,7 +152,7 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 def check_text(path: str | os.PathLike[str]) -> None:
     """Raise ValueError for a path that is not text in UTF-8, which safetensors, ONNX and
-    Parquet cannot write.
+    pyarrow cannot write.
     """
     try:
         os.fspath(path).encode()

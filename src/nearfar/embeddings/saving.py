@@ -25,11 +25,12 @@ _LONGEST_LABEL = 1000  # characters
 
 
 def check_format(out: str | Path, formats: Sequence[str] = FORMATS) -> None:
-    """Raise ValueError for a file that exists or has another ending, and for a .parquet file whose
-    name is not text.
+    """Raise ValueError for a file that exists or has another ending.
+
+    Also for a .parquet or .csv file whose name is not text in UTF-8.
     """
     check_output(Path(out), formats)
-    if Path(out).suffix == ".parquet":
+    if Path(out).suffix != ".npz":
         check_text(out)
 
 

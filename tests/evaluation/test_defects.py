@@ -1,11 +1,13 @@
 """Measures of single images, and the limits beyond which they count."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
 from nearfar.data import open_images
-from nearfar.data.measures import measures
+from nearfar.data.measures import measures, opencv
 from nearfar.tools.check.image_issues import find_image_issues
 from tests.pictures import write_dicom
 
@@ -32,6 +34,19 @@ def test_measures_are_those_of_the_definitions():
     )  # blurring a ramp changes nothing but its ends
     assert measures(ramp)[3] > 0.9
     assert measures(np.full((20, 20), 9, np.uint8)) == (0, 9, 0, 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (3, 2), (40, 61), (256, 300)])
+def test_opencv_has_the_numbers_of_numpy(shape, monkeypatch):
+    pytest.importorskip("cv2", reason="pip install 'nearfar[edits]'")
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    images = [pixels, pixels // 16 * 16, pixels // 200 * 255, pixels // 9, np.sort(pixels)]
+    by_opencv = [measures(image) for image in images]
+    opencv.cache_clear()
+    with monkeypatch.context() as changed:
+        changed.setitem(sys.modules, "cv2", None)  # as if it were not installed
+        assert [measures(image) for image in images] == by_opencv
+    opencv.cache_clear()
 
 
 def test_blur_grows_with_the_radius():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,20 +52,51 @@ def _blur(pixels: UInt8[np.ndarray, "height width"], axis: int) -> float:
     that enters and the one that leaves: no average is computed. At the edges the image is mirrored.
     """
     reach, length = BLURRED_BY // 2, pixels.shape[axis]
+    if length == 1:
+        return 0.0
     around = [(0, 0), (0, 0)]
     around[axis] = (reach, reach)
-    wide = np.pad(pixels.astype(np.int16), around, mode="symmetric")
+    wide = np.pad(pixels, around, mode="symmetric")
 
     def part(start: int, stop: int) -> np.ndarray:
         return wide[start:stop] if axis == 0 else wide[:, start:stop]
 
-    before = np.abs(part(reach + 1, reach + length) - part(reach, reach + length - 1))
-    after = np.abs(part(BLURRED_BY, length + 2 * reach) - part(0, length - 1))
-    total = int(before.sum(dtype=np.int64))
-    if not total:
-        return 0.0
-    lost = np.maximum(BLURRED_BY * before - after, 0)
-    return 1 - int(lost.sum(dtype=np.int64)) / (BLURRED_BY * total)
+    neighbours = part(reach + 1, reach + length), part(reach, reach + length - 1)
+    ends = part(BLURRED_BY, length + 2 * reach), part(0, length - 1)
+    total, lost = _sharpness(neighbours, ends)
+    return 1 - lost / (BLURRED_BY * total) if total else 0.0
+
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def _sharpness(neighbours: Pair, ends: Pair) -> tuple[int, int]:
+    """The sum of the differences of neighbours, and of what nine times each exceeds that of the
+    ends.
+
+    OpenCV, where it is installed, has the same numbers in a third of the time.
+    """
+    cv2 = opencv()
+    if cv2 is None:
+        before, after = (np.abs(np.subtract(*pair, dtype=np.int16)) for pair in (neighbours, ends))
+        lost = np.maximum(BLURRED_BY * before - after, 0)
+        return int(before.sum(dtype=np.int64)), int(lost.sum(dtype=np.int64))
+    before, after = (cv2.absdiff(*pair) for pair in (neighbours, ends))
+    most = cv2.multiply(before, BLURRED_BY)  # 255 at most, as `after` is
+    total, capped, beyond = (
+        int(cv2.sumElems(part)[0]) for part in (before, most, cv2.subtract(most, after))
+    )
+    return total, beyond + BLURRED_BY * total - capped
+
+
+@cache
+def opencv() -> Any:
+    """OpenCV; None where it is not installed."""
+    try:
+        import cv2
+    except ImportError:
+        return None
+    return cv2
 
 
 def grayscale(data: bytes | str) -> UInt8[np.ndarray, "height width"]:

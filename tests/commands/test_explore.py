@@ -1,6 +1,7 @@
 """One walk over a collection and everything that it shows, which goes on where it was stopped."""
 
 import json
+import pickle
 import shutil
 
 import numpy as np
@@ -12,6 +13,7 @@ import nearfar
 from nearfar.cli import main
 from nearfar.data.decoding import decode
 from nearfar.data.measures import decode_and_measure, grayscale, measures
+from nearfar.data.thumbnails import thumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
 
@@ -62,6 +64,24 @@ def test_features_are_those_of_the_images_as_they_are_opened(photos):
     own = encoder(images.subset(right).gather(torch.arange(len(right))))
     assert torch.cosine_similarity(walked.features[right], own).min() > 0.999
     assert [images.names[row] for row in walked.problems] == ["train/dim/bad.png"]
+
+
+@pytest.mark.parametrize(("size", "most"), [(32, 2), (80, 24)])
+def test_pages_show_what_the_walk_keeps_once_the_files_are_gone(photos, size, most):
+    images = nearfar.data.open_images("photos", split="all", image_size=size, later=True)
+    encoder = nearfar.join(["colours"], image_size=size)
+    walked = walk.Walk(photos.parent / "walk", encoder, images, shorten=False).go()
+    right = [row for row in range(len(images)) if row not in walked.problems]
+    images.thumbnails = walked.thumbnails
+    images = images.subset(right[::-1])
+    rows = torch.tensor([0, 40, 3])
+    true = thumbnails(images.pictures(rows), 64)
+    shutil.rmtree(photos)
+    shown = pickle.loads(pickle.dumps(images)).pictures(rows, 64)
+    assert shown.shape == (3, 3, min(size, 64), min(size, 64))
+    assert (shown.int() - true.int()).abs().max() <= most  # a small one is PNG, a large one JPEG
+    with pytest.raises(OSError):
+        images.pictures(rows)
 
 
 def test_another_time_only_new_files_are_read(photos, monkeypatch):

@@ -260,7 +260,7 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
         vectors=walked.features,
         measures=walked.measures.astype(np.float64),
     )
-    images.small = walked.small
+    images.small, images.thumbnails = walked.small, walked.thumbnails
     if walked.problems:
         skipped = [(images.names[row], why) for row, why in walked.problems.items()]
         photos = photos.subset([row for row in range(len(images)) if row not in walked.problems])

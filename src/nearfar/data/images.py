@@ -27,6 +27,7 @@ from nearfar.data.table import (
     digest,
     readable,
 )
+from nearfar.data.thumbnails import KeptThumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.progress import log
 from nearfar.views import eight_bits, resize_square, with_channels
@@ -77,6 +78,7 @@ class Images:
     - `shown`: the channels that pictures of them show, one or three; None: all of one or three
     - `source`: what was opened, in a few words; a path or name as it was given
     - `small`: the images shrunk to 16 pixels by area, where a walk has kept them; else None
+    - `thumbnails`: files of them as pages show them, where a walk has kept them; else None
     - `columns`: a table with a row for each image, what else a table of paths says of it; None for
       other sources
     - `table`: the table of the whole source, see `nearfar.data.table`; digests of images
@@ -129,6 +131,7 @@ class Images:
         )
         self._table, self._measured = table, measured
         self.small: UInt8[Tensor, "images channels side side"] | None = None
+        self.thumbnails: KeptThumbnails | None = None
         self._undigested = True  # digests of pixels in memory are computed when they are asked for
         self._read: Int64[np.ndarray, " images"] | None = (
             None  # among the readable rows of the table; None: all
@@ -357,10 +360,18 @@ class Images:
                 list(pool.map(lambda i: pixels_of(originals[i], self.form), index.tolist()))
             )
 
-    def pictures(self, index: Int64[Tensor, " batch"]) -> UInt8[Tensor, "batch shown size size"]:
+    def pictures(
+        self, index: Int64[Tensor, " batch"], size: int | None = None
+    ) -> UInt8[Tensor, "batch shown side side"]:
         """The images at these positions as they are shown: uint8, one or three channels, those of
         `shown`.
+
+        size: pixels of a side that are enough, so that `thumbnails` stand for images that are not
+        stored. Default: all that they have.
         """
+        kept = None if self.stored or self.shown else self.thumbnails
+        if kept and size is not None and min(size, self.image_size) <= kept.side:
+            return kept.read(index.numpy())
         pixels = self.gather(index)
         return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
@@ -381,6 +392,7 @@ class Images:
             vars(other).pop(of_all, None)
         other.names = [self.names[i] for i in chosen]
         other.small = None if self.small is None else self.small[torch.from_numpy(chosen)]
+        other.thumbnails = None if self.thumbnails is None else self.thumbnails.subset(chosen)
         other.labels = None if self.labels is None else self.labels[chosen]
         other.columns = None if self.columns is None else self.columns.take(chosen)
         other._rows = chosen if self._rows is None else self._rows[chosen]

@@ -27,6 +27,7 @@ from nearfar.data.measures import decode_and_measure
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
+from nearfar.data.thumbnails import ENLARGED, KeptThumbnails, encoded, thumbnails
 from nearfar.data.value_range import spread
 from nearfar.device import find_device, seeded, send
 from nearfar.embeddings.store import FEATURES
@@ -37,49 +38,58 @@ from nearfar.networks.encoder import describe_encoder, state_of
 from nearfar.progress import log, progress
 from nearfar.threads import use_threads
 from nearfar.training.run_folder import content_of
+from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
 BATCH = 64  # images that a thread decodes and encodes at a time
 FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
-KEPT = ("features", "measures", "small")
+THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
+KEPT = ("features", "measures", "small", "places")
 NO_DIGEST = 32 * "0"  # of an image whose content is not known
-MEASURING = 1  # raise it when the measures of an image become others
+MEASURING = 2  # raise it when something else is kept of an image
 
 
 class Walked(NamedTuple):
-    """Features, measures and small versions of each image, NaN for those that could not be read;
-    why not, by position; `new`: how many images were read now.
+    """Features, measures, small versions and thumbnails of each image, NaN for those that could not
+    be read; why not, by position; `new`: how many images were read now.
     """
 
     features: Float[Tensor, "images dim"]
     measures: Float32[np.ndarray, "images 4"]
     small: UInt8[Tensor, "images channels side side"]
+    thumbnails: KeptThumbnails
     problems: dict[int, str]
     new: int
 
 
 class Found(NamedTuple):
-    """Features of one image, its measures, and its small version."""
+    """Features of one image, its measures, its small version, and the file of its thumbnail."""
 
     vector: Float[Tensor, " dim"]
     measures: tuple[float, float, float, float]
     small: UInt8[Tensor, "channels side side"]
+    thumbnail: bytes
 
 
-def _stacked(images: Iterable[Found]) -> dict[str, Tensor]:
-    """Return what is kept of several images, but for their digests."""
-    vectors, measured, small = zip(*images, strict=True)
+def _stacked(images: Iterable[Found], number: int = 0) -> dict[str, Tensor]:
+    """Return what is kept of several images in the file of a number, but for their digests."""
+    vectors, measured, small, thumbnails = zip(*images, strict=True)
+    ends = torch.tensor([len(thumbnail) for thumbnail in thumbnails]).cumsum(0)
+    starts = F.pad(ends[:-1], (1, 0))
     return {
         "features": torch.stack(vectors),
         "measures": torch.tensor(measured),
         "small": torch.stack(small),
+        "places": torch.stack([torch.full_like(ends, number), starts, ends], 1),
+        "pictures": torch.frombuffer(bytearray(b"".join(thumbnails)), dtype=torch.uint8),
     }
 
 
 def _put(known: dict[str, Tensor], rows: list[int], kept: dict[str, Tensor], count: int) -> None:
     """Put what is kept of some images into the tensors of all, which are made if need be."""
-    for name, values in kept.items():
+    for name in KEPT:
+        values = kept[name]
         if name not in known:
             nothing = torch.nan if values.is_floating_point() else 0
             known[name] = torch.full((count, *values.shape[1:]), nothing, dtype=values.dtype)
@@ -94,6 +104,12 @@ def _shrunk(
     if values.shape[-1] > SIDE:
         values = F.interpolate(values, (SIDE, SIDE), mode="area")
     return values.round().to(torch.uint8)
+
+
+def _thumbnails(pixels: Shaped[Tensor, "batch channels size size"]) -> list[bytes]:
+    """Files of images as pages show them."""
+    tiles = thumbnails(eight_bits(pixels), THUMBNAIL)
+    return [encoded(tile, lossless=tile.shape[-1] < ENLARGED) for tile in tiles]
 
 
 class Shortened(Encoder):
@@ -166,7 +182,7 @@ class Walk:
                 right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
                     continue
-                kept = _stacked(right.values())
+                kept = _stacked(right.values(), number)
                 _put(known, list(right), kept, len(digests))
                 marks = [list(bytes.fromhex(digests[row] or NO_DIGEST)) for row in right]
                 of_files = {"digests": torch.tensor(marks, dtype=torch.uint8)}
@@ -174,8 +190,11 @@ class Walk:
                 number += 1
         if not known:
             raise ValueError(f"no image of {self.images.source} can be read: {problems[0]}")
+        files = {int(file.stem): file for file in self._files()}
+        side = min(self.images.image_size, THUMBNAIL)
+        pictures = KeptThumbnails(files, known["places"].numpy(), side)
         measured = known["measures"].numpy()
-        return Walked(known["features"], measured, known["small"], problems, len(unknown))
+        return Walked(known["features"], measured, known["small"], pictures, problems, len(unknown))
 
     def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
         """Yield what is found of images, or the reason why one cannot be read; in threads, each of
@@ -194,19 +213,19 @@ class Walk:
                 except Exception as error:  # decoders raise anything on damaged data
                     read.append(reason(error))
             whole = [image[0] for image in read if not isinstance(image, str)]
-            pairs: Iterator[tuple[Tensor, Tensor]] = iter(())
+            made: Iterator[tuple[Tensor, Tensor, bytes]] = iter(())
             if whole:
                 with torch.no_grad():
                     pixels = floats(np.stack(whole))
                     vectors = self.encoder(send(pixels, device)).float().cpu()
-                    pairs = zip(vectors, _shrunk(pixels), strict=True)
+                    made = zip(vectors, _shrunk(pixels), _thumbnails(pixels), strict=True)
             out: list[Found | str] = []
             for image in read:
                 if isinstance(image, str):
                     out.append(image)
                 else:
-                    vector, small = next(pairs)
-                    out.append(Found(vector, image[1], small))
+                    vector, small, thumbnail = next(made)
+                    out.append(Found(vector, image[1], small, thumbnail))
             return out
 
         chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
@@ -237,8 +256,8 @@ class Walk:
                 places.setdefault(bytes.fromhex(mark), []).append(row)
         kept: dict[str, Tensor] = {}
         missing: np.ndarray = np.ones(len(digests), bool)
-        for file in sorted(self.folder.glob("[0-9]*.safetensors")):
-            held = self._read(file, ["digests", *KEPT])
+        for file in self._files():
+            held = self._read(file, ["digests", *KEPT, "pictures"])
             rows, at = list[int](), list[int]()
             for place, known in enumerate(map(bytes, held[0].numpy()) if held else ()):
                 own = places.get(known, [])
@@ -248,15 +267,18 @@ class Walk:
                 file.unlink()
                 continue
             assert held is not None
-            own_rows = {name: tensor[at] for name, tensor in zip(KEPT, held[1:], strict=True)}
+            own_rows = {name: tensor[at] for name, tensor in zip(KEPT, held[1:-1], strict=True)}
             _put(kept, rows, own_rows, len(digests))
             missing[rows] = False
         return kept, np.flatnonzero(missing)
 
     def _next(self) -> int:
         """The number of the next file."""
-        files = sorted(self.folder.glob("[0-9]*.safetensors"))
+        files = self._files()
         return int(files[-1].stem) + 1 if files else 0
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.safetensors"))
 
     def _read(self, file: Path, names: list[str]) -> list[Tensor] | None:
         """Tensors of a file of this walk; None where it is of another one, or damaged."""

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.data import Images
+from nearfar.data.thumbnails import thumbnails
 from nearfar.maps.columns import GREY, PALETTE, label_column
-from nearfar.maps.thumbnails import thumbnails
 
 INK, PAPER = "#1b1f24", "#ffffff"
 MOST_THUMBNAILS, ACROSS, TRIED = 400, 30, 20_000
@@ -77,7 +77,7 @@ def _add_images(
         far = np.abs(coordinates[chosen] - coordinates[i]).max(axis=1, initial=0) > apart
         if len(chosen) < MOST_THUMBNAILS and far.all():
             chosen.append(int(i))
-    tiles = thumbnails(images.pictures(torch.tensor(chosen)), 32).permute(0, 2, 3, 1).numpy()
+    tiles = thumbnails(images.pictures(torch.tensor(chosen), 32), 32).permute(0, 2, 3, 1).numpy()
     for point, tile, colour in zip(coordinates[chosen], tiles, colours[chosen], strict=True):
         box = matplotlib.offsetbox.OffsetImage(
             tile, zoom=13 / tile.shape[0], interpolation="nearest"

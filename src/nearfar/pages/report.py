@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from nearfar.atomic import write_file
 from nearfar.data import Images, describe
+from nearfar.data.thumbnails import LOSSLESS, as_url, data_url, thumbnails
 from nearfar.device import find_device
 from nearfar.evaluation import extract, raw_pixels
 from nearfar.evaluation.results import (
@@ -34,7 +35,6 @@ from nearfar.evaluation.results import (
     outcome,
     sentence,
 )
-from nearfar.maps.thumbnails import LOSSLESS, as_url, data_url, thumbnails
 from nearfar.messages import first_line
 from nearfar.neighbours import nearest_rows
 from nearfar.networks import Encoder

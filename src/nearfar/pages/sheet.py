@@ -10,13 +10,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from nearfar.data.thumbnails import ENLARGED, data_url, thumbnails
 from nearfar.embeddings import Embeddings
-from nearfar.maps.thumbnails import data_url, thumbnails
 from nearfar.pages.template import render_page
 from nearfar.views import eight_bits
 
 SIZE = 128  # pixels of a picture, at most
-ENLARGED = 48  # pictures below this are shown pixel by pixel
 GATHERED = 256  # images that are held at a time
 
 
@@ -64,7 +63,9 @@ def thumbnails_for(
     """Return images, by their positions, each with a line on it."""
     urls: dict[int, str] = {}
     for some in torch.tensor(sorted(set(rows)), dtype=torch.int64).split(GATHERED):
-        urls.update(zip(some.tolist(), map(picture, photos.images.pictures(some)), strict=True))
+        urls.update(
+            zip(some.tolist(), map(picture, photos.images.pictures(some, SIZE)), strict=True)
+        )
     names, paths = photos.images.names, photos.paths
     links = [None if paths is None else Path(paths[row]).absolute().as_uri() for row in rows]
     return [

@@ -16,8 +16,7 @@ from torch import Tensor
 from nearfar.atomic import write_file
 from nearfar.data import Images, describe, open_images
 from nearfar.data.sources import are_paths
-from nearfar.maps.thumbnails import data_url, thumbnails
-from nearfar.pages.sheet import ENLARGED
+from nearfar.data.thumbnails import ENLARGED, data_url, thumbnails
 from nearfar.pages.template import in_channels, words, write_page
 from nearfar.training.job import Job
 from nearfar.training.seeding import stream

@@ -17,12 +17,12 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.data.opening import shown_positions
 from nearfar.data.table import concat_columns
+from nearfar.data.thumbnails import thumbnails
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import read_images
 from nearfar.maps import Map, MapQuality, find_map, load_map, map_fingerprint, map_quality
 from nearfar.maps.columns import NEAREST, columns_of
-from nearfar.maps.thumbnails import thumbnails
 from nearfar.neighbours import find_nearest
 from nearfar.pages.sheet import GATHERED
 from nearfar.tools.map.page import THUMBNAIL_SIZES, Plane
@@ -148,7 +148,7 @@ def _together(images: Images, new: Images) -> Images:
     parts = [
         (part, rows) for part in (images, new) for rows in torch.arange(len(part)).split(GATHERED)
     ]
-    small = torch.cat([thumbnails(part.pictures(rows), size) for part, rows in parts])
+    small = torch.cat([thumbnails(part.pictures(rows, size), size) for part, rows in parts])
     labels, classes = images.labels, images.class_names
     if labels is None:
         labels, classes = np.zeros(len(images), dtype=np.int64), [OLD]

@@ -28,9 +28,9 @@ from torch import Tensor
 from nearfar.atomic import replacing_all
 from nearfar.data import Images
 from nearfar.data.resources import usable_cores
+from nearfar.data.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails
 from nearfar.maps import Map, MapQuality, save_map
 from nearfar.maps.columns import GREY, Column, described, label_column, packed
-from nearfar.maps.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails
 from nearfar.pages.template import map_scripts, write_page
 from nearfar.progress import progress
 
@@ -241,7 +241,7 @@ def _sheets(
         return encoded(one_sheet(tiles, PER_ROW), lossless=size <= LOSSLESS)
 
     def drawn(rows: Tensor) -> tuple[Tensor, bytes]:
-        tiles = thumbnails(images.pictures(rows), size)
+        tiles = thumbnails(images.pictures(rows, size), size)
         return tiles, encode(tiles)
 
     each = PER_ROW**2

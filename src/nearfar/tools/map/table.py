@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nearfar.data import Images
+from nearfar.data.thumbnails import ENLARGED, encoded, thumbnails
 from nearfar.embeddings import Embeddings
 from nearfar.maps import Map, map_fingerprint
-from nearfar.maps.thumbnails import encoded, thumbnails
 from nearfar.neighbours import Nearest, find_nearest
-from nearfar.pages.sheet import ENLARGED, GATHERED, SIZE
+from nearfar.pages.sheet import GATHERED, SIZE
 from nearfar.tools.map.adding import place_on_map
 
 IMAGE, NEIGHBOURS = "image", 15
@@ -46,7 +46,7 @@ def table_columns(
     tiles = (
         tile
         for rows in torch.arange(len(images)).split(GATHERED)
-        for tile in thumbnails(images.pictures(rows), SIZE)
+        for tile in thumbnails(images.pictures(rows, SIZE), SIZE)
     )
     files = [
         {"bytes": encoded(tile, lossless=tile.shape[-1] < ENLARGED), "path": name}

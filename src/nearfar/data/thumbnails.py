@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Int64, UInt8
 from PIL import Image
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
+from torchvision.io import ImageReadMode, decode_image
 
 JPEG_QUALITY = 85
 LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
+ENLARGED = 48  # pictures below this are shown pixel by pixel
 
 
 def thumbnails(
@@ -30,6 +37,36 @@ def thumbnails(
         images = F.interpolate(images.float(), size=(size, size), mode="bilinear", antialias=True)
         images = images.round().clamp(0, 255).to(torch.uint8)
     return images.expand(-1, 3, -1, -1)
+
+
+class KeptThumbnails:
+    """Thumbnails in .safetensors files, which hold encoded ones one after the other as "pictures".
+
+    places: of each image the number of its file, and where its thumbnail begins and ends there.
+    side: pixels of all of them.
+    """
+
+    def __init__(
+        self, files: Mapping[int, Path], places: Int64[np.ndarray, "images 3"], side: int
+    ) -> None:
+        self.files, self.places, self.side = files, places, side
+        self._opened: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": {}}
+
+    def read(self, rows: Int64[np.ndarray, " rows"]) -> UInt8[Tensor, "rows 3 side side"]:
+        """Return the thumbnails of images, by position."""
+        tiles = torch.empty(len(rows), 3, self.side, self.side, dtype=torch.uint8)
+        for tile, (file, start, stop) in zip(tiles, self.places[rows].tolist(), strict=True):
+            if file not in self._opened:
+                self._opened[file] = safe_open(self.files[file], "pt").get_slice("pictures")
+            tile.copy_(decode_image(self._opened[file][start:stop], ImageReadMode.RGB))
+        return tiles
+
+    def subset(self, rows: Int64[np.ndarray, " rows"]) -> KeptThumbnails:
+        """Return those of some images, by position."""
+        return KeptThumbnails(self.files, self.places[rows], self.side)
 
 
 def cell_of(side: int) -> int:

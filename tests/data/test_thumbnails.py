@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from nearfar.maps.thumbnails import data_url, one_sheet, thumbnails
+from nearfar.data.thumbnails import data_url, one_sheet, thumbnails
 
 
 def decoded(url):

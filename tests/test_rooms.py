@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "views": {"triton_kernels"},
     "networks": {"views"},
     "data": {"views"},
+    "ray": {"data"},
     "losses": {"pairs"},
     "testing": set(),
     "methods": {"losses", "views", "networks"},
@@ -87,6 +88,7 @@ ANYWHERE = {
     "allocator",
     "atomic",
     "device",
+    "engine",
     "isolation",
     "messages",
     "plugins",
@@ -374,6 +376,7 @@ OPTIONS = "each is an option of the command, documented one by one"
 PUBLIC = "public: each is a keyword with a default of its own"
 DECLARED = "a declaration: written once for each, by name"
 MANY = {
+    ("commands/embed.py", "embed"): OPTIONS,
     ("commands/pretrain.py", "resume"): OPTIONS,
     ("commands/views.py", "show_views"): OPTIONS,
     ("tools/evaluate/__init__.py", "evaluate"): OPTIONS,

@@ -5,6 +5,7 @@ nearfar embed runs/photos others/ --out others.csv
 nearfar embed photos/ --out photos.parquet
 nearfar embed runs/photos --out photos.parquet --map
 nearfar embed runs/photos --out photos.parquet --mirrored
+nearfar embed photos/ --out photos.parquet --engine ray --workers 4
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def embed(
     map: bool = False,
     mirrored: bool = False,
     encoder: str | nn.Module | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
 ) -> Embeddings:
     """Make the embedding of every image, and write it to a .parquet, .csv or .npz file.
 
@@ -53,6 +56,9 @@ def embed(
         encoder: for data without a run: a timm model by name, hf:owner/name, pretrained, nearfar or
             a folder. Default: the best features at hand. In Python also the trained module of a
             run, if it was an object of your own.
+        engine: "ray" divides the work among processes, of this machine or of a cluster, and goes on
+            from where a job died (docs/scaling.md). Default: this process does it all.
+        workers: processes of the engine. Default: one for each core.
 
     Returns:
         `Embeddings`: the images with their features, whose methods are the tools, such as
@@ -66,6 +72,7 @@ def embed(
     from nearfar.embeddings.saving import FORMATS, check_format, save_embeddings
     from nearfar.embeddings.sources import OfRun, Opening, resolve
     from nearfar.maps import find_map, load_map
+    from nearfar.ray import engine_named
     from nearfar.tools.map.table import IMAGE, map_columns
 
     if out is not None:
@@ -83,9 +90,12 @@ def embed(
                 f"`map` adds the map of a run, and {source.name} is none: leave `map` out"
             )
         saved = load_map(find_map("map", source.run.path))
-    photos = source.open(Opening(data, split, encoder, label_column, fewest=1))
-    if mirrored:
-        photos = photos.mirrored()
+    with engine_named(engine, workers) as chosen:
+        photos = source.open(Opening(data, split, encoder, label_column, fewest=1))
+        if mirrored:
+            photos = photos.mirrored()
+        if chosen is not None:  # which is gone when the features are asked for
+            photos = replace(photos, vectors=photos.features)
     if out is None:
         return photos
     if saved is None:

@@ -18,8 +18,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -36,6 +37,7 @@ from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_feather, read_small, write_feather
 from nearfar.data.value_range import PixelFormat
+from nearfar.engine import each, engine
 from nearfar.progress import progress
 
 ELSEWHERE = "set XDG_CACHE_HOME to another folder (in Python also cache_dir)"
@@ -236,22 +238,13 @@ def _build(
     """
     known = _decoded_before(home.parent, lineage)
     most = min(32, max(1, _CHUNK // (form.channels * form.size**2)))
-
-    def made(item: tuple[bytes | str, str | None]) -> np.ndarray | Exception:
-        data, mark = item
-        try:
-            earlier = known.get(mark or "")
-            return decode(read_small(data), form) if earlier is None else earlier
-        except Exception as error:  # decoders raise anything on damaged data
-            return error
-
-    items = _chunks(zip(images, digests, strict=True), most)
-    chunks = in_order(items, made, store.workers or usable_cores())
+    items = (known.get(mark or "", data) for data, mark in zip(images, digests, strict=True))
+    blocks = _blocks(_chunks(items, most), form, wanted, store.workers or usable_cores())
     with replacing(home) as part:
         part.mkdir()
         file = _pixels_file(part, form)
-        with contextlib.closing(chunks), open(file, "wb") as pixels:
-            written = _write_pixels(chunks, len(digests), form, pixels if wanted else None)
+        with contextlib.closing(blocks), open(file, "wb") as pixels:
+            written = _write_pixels(blocks, len(digests), form, pixels)
             pixels.flush()
             os.fsync(pixels.fileno())
         mean, std = statistics(written.moments, written.images * form.size**2, form.white)
@@ -276,7 +269,7 @@ def _build(
     _tidy(home, lineage)
 
 
-class _Decoded(NamedTuple):
+class _Written(NamedTuple):
     """Number and moments of decoded images, and the problems of the others by position; passing:
     those whose problem comes from the machine.
     """
@@ -287,40 +280,91 @@ class _Decoded(NamedTuple):
     passing: list[int]
 
 
+class _Block(NamedTuple):
+    """Images of a chunk: the pixels of those that could be decoded, where they are wanted, and how
+    many they are; their moments; and the problems of the others, as in `_Written`.
+    """
+
+    pixels: np.ndarray | None
+    images: int
+    moments: np.ndarray
+    problems: dict[int, str]
+    passing: list[int]
+
+
+def _blocks(
+    chunks: Iterable[list[Any]], form: PixelFormat, wanted: bool, threads: int
+) -> Generator[_Block, None, None]:
+    """Yield the blocks of chunks, decoded in threads; an engine sends back no pixels that are not
+    wanted.
+    """
+    if engine() is not None:
+        yield from each(partial(_decoded_block, form, wanted), chunks)
+        return
+    with contextlib.closing(in_order(chunks, partial(_decoded, form), threads)) as made:
+        for images in made:
+            yield _block(form, wanted, images)
+
+
+def _decoded(form: PixelFormat, data: bytes | str | np.ndarray) -> np.ndarray | Exception:
+    """Return an image, or why it cannot be decoded; an array is decoded already."""
+    try:
+        return data if isinstance(data, np.ndarray) else decode(read_small(data), form)
+    except Exception as error:  # decoders raise anything on damaged data
+        return error
+
+
+def _block(form: PixelFormat, wanted: bool, images: list[np.ndarray | Exception]) -> _Block:
+    """Put the images of a chunk together."""
+    whole = [image for image in images if not isinstance(image, Exception)]
+    wrong = {i: error for i, error in enumerate(images) if isinstance(error, Exception)}
+    shape = (0, form.channels, form.size, form.size)
+    pixels = np.ascontiguousarray(np.stack(whole)) if whole else np.zeros(shape, form.dtype)
+    return _Block(
+        pixels if wanted else None,
+        len(whole),
+        moments_of(pixels),
+        {place: reason(error) for place, error in wrong.items()},
+        [place for place, error in wrong.items() if is_passing(error)],
+    )
+
+
+def _decoded_block(
+    form: PixelFormat, wanted: bool, chunk: list[bytes | str | np.ndarray]
+) -> _Block:
+    """Decode the images of a chunk."""
+    return _block(form, wanted, [_decoded(form, data) for data in chunk])
+
+
 def _write_pixels(
-    chunks: Iterable[Sequence[np.ndarray | Exception]],
-    total: int,
-    form: PixelFormat,
-    pixels: BinaryIO | None,
-) -> _Decoded:
-    """Write decoded images one after the other; pixels: None to write nothing."""
+    blocks: Iterable[_Block], total: int, form: PixelFormat, pixels: BinaryIO
+) -> _Written:
+    """Write decoded images one after the other."""
     moments: np.ndarray = np.zeros((2, form.channels), dtype=np.int64)
     problems: dict[int, str] = {}
     passing: list[int] = []
     count = 0
     with quietly(), progress("reading images", total) as bar:
-        for pieces in chunks:
-            whole = [piece for piece in pieces if not isinstance(piece, Exception)]
-            wrong = {bar.done + i: e for i, e in enumerate(pieces) if isinstance(e, Exception)}
-            problems |= {row: reason(error) for row, error in wrong.items()}
-            passing += [row for row, error in wrong.items() if is_passing(error)]
-            count += len(whole)
-            if whole:
-                block: np.ndarray = np.ascontiguousarray(np.stack(whole))
-                moments = moments + moments_of(block)
-                if pixels is not None:
-                    pixels.write(block.data)
-            bar.advance(len(pieces))
-    return _Decoded(count, moments, problems, passing)
+        for block in blocks:
+            problems |= {bar.done + place: why for place, why in block.problems.items()}
+            passing += [bar.done + place for place in block.passing]
+            moments = moments + block.moments
+            count += block.images
+            if block.pixels is not None:
+                pixels.write(block.pixels.data)
+            bar.advance(block.images + len(block.problems))
+    return _Written(count, moments, problems, passing)
 
 
-def _chunks(items: Iterable[tuple[Any, Any]], most: int) -> Iterator[list[tuple[Any, Any]]]:
+def _chunks(
+    items: Iterable[bytes | str | np.ndarray], most: int
+) -> Iterator[list[bytes | str | np.ndarray]]:
     """Items in lists of at most `most` and about 4 MB of encoded data."""
-    chunk: list[tuple[Any, Any]] = []
+    chunk: list[bytes | str | np.ndarray] = []
     size = 0
     for item in items:
         chunk.append(item)
-        size += len(item[0]) if isinstance(item[0], bytes) else 0
+        size += len(item) if isinstance(item, bytes) else 0
         if len(chunk) == most or size > _CHUNK:
             yield chunk
             chunk, size = [], 0

@@ -14,8 +14,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+from nearfar.engine import each, engine
 
 CGROUP = Path("/sys/fs/cgroup")
 Given, Made = TypeVar("Given"), TypeVar("Made")
@@ -51,9 +54,12 @@ def peak_memory() -> float:
 def in_order(
     chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int
 ) -> Generator[list[Made], None, None]:
-    """Yield the results of `work` for the items of each chunk, in threads; in order, a few chunks
-    ahead.
+    """Yield the results of `work` for the items of each chunk, in threads or by an engine; in
+    order, a few chunks ahead.
     """
+    if engine() is not None:
+        yield from each(partial(all_of, work), chunks)
+        return
     stop = threading.Event()
 
     def work_on(chunk: list[Given]) -> list[Made]:
@@ -72,6 +78,11 @@ def in_order(
             stop.set()  # or Ctrl-C would wait for the rest of the chunks
             for future in waiting:
                 future.cancel()
+
+
+def all_of(work: Callable[[Given], Made], chunk: list[Given]) -> list[Made]:
+    """Return the results of `work` for the items of a chunk."""
+    return [work(item) for item in chunk]
 
 
 def machine_memory() -> dict[str, int | None]:

@@ -36,6 +36,8 @@ from nearfar.networks import Encoder
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 
+# images whose features are computed at a time: more of them take gigabytes, and longer, on a CPU
+BATCH, BATCH_OF_GPU = 64, 512
 BEYOND = 2.0  # times the distance of near-duplicates: pairs up to there are compared, and shown
 
 
@@ -185,7 +187,7 @@ class Embeddings:
         """
         if self.encoder is None:
             return 0.0
-        compute = partial(extract, self.encoder)
+        compute = partial(extract, self.encoder, batch_size=BATCH)
         return duplicate_threshold(compute, self.images, self.features, stream(0, "altered"))
 
     def find_repeats(
@@ -239,7 +241,9 @@ def compute_features(
 
     Raises ValueError for features that are not finite.
     """
-    features = extract(encoder, images, device=find_device(), title=title)
+    device = find_device()
+    at_once = BATCH if device.type == "cpu" else BATCH_OF_GPU
+    features = extract(encoder, images, batch_size=at_once, device=device, title=title)
     if bad := int((~features.isfinite()).any(1).sum()):
         raise ValueError(
             f"the features of {bad} of {len(images)} images are not finite: the encoder's "

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 
+import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from nearfar.data import Images
+from nearfar.data.table import digest
 from nearfar.device import send
+from nearfar.engine import Keys, each, engine
 from nearfar.networks import Encoder
+from nearfar.networks.encoder import describe_encoder, state_of
 from nearfar.progress import progress
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import View, ViewPlan, Views, eight_bits, make_views
 
 LOOKED_AT = 64  # images
+TRIED = 512  # images above which a trial of the number of threads is worth its time
 ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
 
 
@@ -51,27 +59,55 @@ def extract(
             f"images must be [images, channels, height, width], at least one, got {shape}"
         )
     out: Tensor | None = None
-    # a trial takes as long as a batch
-    threads = fastest_threads() if batch_size < count else torch.get_num_threads()
+    threads = fastest_threads() if count > TRIED else torch.get_num_threads()
     with (
         _in_use(encoder, device) as place,
         use_threads(threads),
-        torch.no_grad(),
         progress(title, count) as bar,
     ):
-        for index in torch.arange(count).split(batch_size):
-            pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
-            features = encoder(send(pixels, place))
-            if features.ndim != 2 or len(features) != len(index):
-                raise ValueError(
-                    f"the encoder must return [{len(index)}, dim], got {list(features.shape)}"
-                )
+        batches = torch.arange(count).split(batch_size)
+        work = partial(_features, encoder, images, place)
+        made: Iterator[dict[str, np.ndarray]] = map(work, batches)
+        # other encoders may draw random numbers, one batch after the other
+        if isinstance(encoder, Encoder) and isinstance(images, Images) and place.type == "cpu":
+            made = each(work, batches, _keys(encoder, images))
+        for index, features in zip(batches, made, strict=True):
             if out is None:
-                out = torch.empty(count, features.shape[1])
-            out[index] = features.float().cpu()
+                out = torch.empty(count, features["features"].shape[1])
+            out.numpy()[index] = features["features"]
             bar.advance(len(index))
     assert out is not None
     return out
+
+
+def _features(
+    encoder: nn.Module | Callable[[Tensor], Tensor],
+    images: Images | Shaped[Tensor, "*shape"],
+    place: torch.device,
+    index: Int64[Tensor, " batch"],
+) -> dict[str, np.ndarray]:
+    """The features of a batch, float32 [batch, dim]."""
+    with torch.no_grad():
+        pixels = images[index] if isinstance(images, Tensor) else images.gather(index)
+        features = encoder(send(pixels, place))
+    if features.ndim != 2 or len(features) != len(index):
+        raise ValueError(f"the encoder must return [{len(index)}, dim], got {list(features.shape)}")
+    return {"features": features.float().cpu().numpy()}
+
+
+def _keys(encoder: Encoder, images: Images) -> Keys | None:
+    """Of a batch, what its features depend on; None where nobody keeps them."""
+    if engine() is None:
+        return None
+    about = [list(images.form), describe_encoder(encoder)]
+    of_all = digest([save(state_of(encoder)), json.dumps(about).encode()])
+    digests = images.digests
+
+    def key(index: Int64[Tensor, " batch"]) -> str | None:
+        own = [digests[row] for row in index.tolist()]
+        return None if None in own else digest(json.dumps([of_all, *own]).encode())
+
+    return key
 
 
 def extract_view(

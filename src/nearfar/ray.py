@@ -1,0 +1,231 @@
+"""Ray as the engine of `nearfar ... --engine ray`: work is divided among processes of one machine,
+or of a cluster that runs already ($RAY_ADDRESS).
+
+Ray starts and restarts the processes, hands them the pieces and holds what they share in memory.
+Here is only what a piece is to nearfar: results in order, and those with a key kept in files until
+the job is done, so that one that died goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from nearfar.atomic import replacing
+from nearfar.data.resources import all_of, peak_memory, usable_cores
+from nearfar.data.table import cache_folder, digest
+from nearfar.engine import Keys, working
+from nearfar.messages import check_known, check_range, first_line
+from nearfar.progress import log, quietly, waiting
+from nearfar.threads import use_threads
+
+INSTALL = "pip install 'nearfar[ray]'"
+AHEAD = 3  # pieces for each worker that are under way, or done and not asked for
+RETRIES = 20  # of a piece whose worker died
+ADDRESS = "RAY_ADDRESS"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a change to come
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # its own lines on stdout, where results go
+}
+# without it Ray listens on all networks of a machine, even where nobody else takes part
+ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOCALHOST = "127.0.0.1"
+
+
+class Spent(NamedTuple):
+    """Pieces of one kind of work that were done now, and those known from before; CPU seconds, and
+    the most memory of a worker by then, in MB.
+    """
+
+    done: int = 0
+    known: int = 0
+    cpu_seconds: float = 0.0
+    peak_memory_mb: float = 0.0
+
+
+class RayEngine:
+    """Does pieces of work as tasks of Ray, in a session that runs.
+
+    folder: keeps results by their keys. workers: processes at work at a time. `spent`: what each
+    kind of work took, by the name of its function.
+    """
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        import ray
+
+        self.folder, self.workers = folder, workers
+        self.spent: dict[str, Spent] = {}
+        self.task = ray.remote(num_cpus=1, max_retries=RETRIES)(_done)
+        self.kept: set[Path] = set()
+
+    def each(
+        self, work: Callable[[Any], Any], pieces: Iterable[Any], keys: Keys | None = None
+    ) -> Iterator[Any]:
+        """Yield `work(piece)` for each piece, in their order; see `nearfar.engine.each`.
+
+        Raises what `work` raises, and ChildProcessError for a piece on which 20 workers died.
+        """
+        import ray
+
+        name, shared = _name(work), [ray.put(work)]
+        ahead: deque[tuple[Path | None, Any]] = deque()
+        try:
+            for piece in pieces:
+                file = self._file(None if keys is None else keys(piece))
+                known = None if file is None else self._read(file)
+                ahead.append((file, known or self.task.remote(shared, piece)))
+                if len(ahead) > AHEAD * self.workers:
+                    yield self._result(name, *ahead.popleft())
+            while ahead:
+                yield self._result(name, *ahead.popleft())
+        finally:
+            for _, left in ahead:
+                if isinstance(left, ray.ObjectRef):
+                    ray.cancel(left)
+
+    def _result(self, name: str, file: Path | None, made: Any) -> Any:
+        """Return the result of a piece, which is kept if it was made now."""
+        import ray
+
+        done, known, seconds, peak = self.spent.get(name, Spent())
+        if isinstance(made, dict):
+            self.spent[name] = Spent(done, known + 1, seconds, peak)
+            return made
+        try:
+            result, own_seconds, own_peak = ray.get(made)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.WorkerCrashedError as error:
+            message = f"{RETRIES + 1} workers died on the same piece of {name}"
+            raise ChildProcessError(f"{message}: {first_line(error)}") from error
+        self.spent[name] = Spent(done + 1, known, seconds + own_seconds, max(peak, own_peak))
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file) as unfinished:
+                np.savez(unfinished, **result)
+            self.kept.add(file)
+        return result
+
+    def _file(self, key: str | None) -> Path | None:
+        return None if key is None else self.folder / f"{key}.npz"
+
+    def _read(self, file: Path) -> dict[str, np.ndarray] | None:
+        """Return a result that is kept; None where it is not there, or damaged."""
+        if not file.exists():
+            return None
+        try:
+            with np.load(file, allow_pickle=False) as kept:
+                result = dict(kept)
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            log.warning("%s is damaged, and made anew: %s", file, first_line(error)[:200])
+            return None
+        self.kept.add(file)
+        return result
+
+    def finish(self) -> None:
+        """Remove what was kept for a job that is done now, and say how much an earlier one left."""
+        if known := sum(spent.known for spent in self.spent.values()):
+            log.info("%d pieces of work were done already, by a job that died", known)
+        for file in self.kept:
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # another job's results are left
+            self.folder.rmdir()
+
+
+def _name(work: Callable[..., Any]) -> str:
+    """The name of the function behind a piece of work."""
+    while isinstance(work, partial):
+        work = work.args[0] if work.func is all_of else work.func
+    return getattr(work, "__name__", type(work).__name__).lstrip("_")
+
+
+_held: dict[str, Callable[[Any], Any]] = {}
+"""The work that this worker did last, which has read what its pieces share."""
+
+
+def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float]:
+    """In a worker: the result of a piece, the CPU seconds that it took, and the most memory."""
+    import ray
+    import torch
+
+    began = time.process_time()
+    torch.set_num_threads(1)
+    name = shared[0].hex()
+    if name not in _held:
+        _held.clear()
+        _held[name] = ray.get(shared[0])
+    with quietly():  # what it would say, one process says too
+        result = _held[name](piece)
+    return result, time.process_time() - began, peak_memory()
+
+
+@contextmanager
+def engine_named(name: str | None, workers: int | None = None) -> Iterator[RayEngine | None]:
+    """Let an engine do the work while the context is open; None: this process does it all.
+
+    workers: processes, default: one for each core; the cores of a cluster at $RAY_ADDRESS. One
+    thread computes in each, and in this process, so that all numbers are the same. What a job has
+    kept is removed when the context ends, but for an error.
+
+    Raises ValueError for another name, workers without an engine, and where Ray is not installed.
+    """
+    if name is None:
+        if workers is not None:
+            raise ValueError("`workers` are those of an engine: name it with `engine`")
+        yield None
+        return
+    check_known("engine", name, ["ray"])
+    check_range("workers", workers, 1)
+    if find_spec("ray") is None:
+        raise ValueError(f"the engine ray needs Ray: {INSTALL}")
+    with _session(workers) as count, use_threads(1):
+        chosen = RayEngine(cache_folder() / digest(b"results of pieces of work"), count)
+        with working(chosen):
+            yield chosen
+        chosen.finish()
+
+
+@contextmanager
+def _session(workers: int | None) -> Iterator[int]:
+    """Ray, running: that of the program, of $RAY_ADDRESS, or else on this machine alone until the
+    context ends; yields its number of workers.
+    """
+    started = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    cluster = ADDRESS in os.environ
+    if (started or cluster) and workers is not None:
+        raise ValueError("`workers` are those of the Ray that runs already: leave it out")
+    with ExitStack() as stack:
+        if not started:
+            known = {} if cluster else ALONE
+            stack.enter_context(patch.dict(os.environ, QUIET | known))
+            import ray
+
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if not cluster:
+                folder = TemporaryDirectory(prefix="nearfar-", ignore_cleanup_errors=True)
+                options |= {
+                    "num_cpus": workers or usable_cores(),
+                    "include_dashboard": False,
+                    "_node_ip_address": LOCALHOST,
+                    "_temp_dir": stack.enter_context(folder),
+                }
+            with waiting("starting Ray"):
+                ray.init(**options)
+            stack.callback(ray.shutdown)
+        import ray
+
+        yield int(ray.cluster_resources()["CPU"])

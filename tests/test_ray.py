@@ -1,0 +1,239 @@
+"""Ray as an engine: the numbers of one process, bit for bit, whoever dies on the way."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pyarrow.parquet import read_table
+
+import nearfar
+from nearfar.data.table import cache_folder
+from nearfar.engine import each
+from nearfar.ray import engine_named
+from tests.pictures import encoded
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
+
+
+def write_photos(folder, count):
+    """Smooth colours of 48 px, some of them twice in other sizes and forms; two are damaged."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(count):
+        small = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        image = small.resize((48, 48), Image.Resampling.BICUBIC)
+        image.save(folder / f"{number:05}.png")
+        if number % 10 == 0:
+            image.resize((40, 40)).save(folder / f"{number:05}-smaller.png")
+        if number % 10 == 1:
+            image.save(folder / f"{number:05}-again.jpg", quality=90)
+        if number % 10 == 2:
+            (folder / f"{number:05}-copy.png").write_bytes(encoded(image))
+    (folder / "00003.png").write_bytes((folder / "00004.png").read_bytes()[:300])
+    (folder / "none.png").write_bytes(b"no image")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The cache of this file's tests, which compute by one thread, as workers do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("photos") / "photos", 250)
+
+
+@pytest.fixture(scope="module")
+def expected(photos, tmp_path_factory):
+    """The folder of what one process writes."""
+    folder = tmp_path_factory.mktemp("one")
+    nearfar.embed(photos, out=folder / "embed.parquet", encoder="nearfar")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ray(expected):
+    """A session of Ray with two workers, which the tests share; it ends without a trace."""
+    with engine_named("ray", 2) as engine:
+        yield engine
+    assert running() == {}
+
+
+def running():
+    """The processes of Ray that this process started, by number: their command lines."""
+    parents, lines = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")")[1].split()[1])
+            lines[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it ended
+            continue
+
+    def ours(process):
+        while process > 1 and process != os.getpid():
+            process = parents.get(process, 0)
+        return process == os.getpid()
+
+    own = [process for process in lines if process != os.getpid() and ours(process)]
+    return {process: lines[process] for process in own if "ray" in lines[process]}
+
+
+def heard_outside(processes):
+    """Addresses on which these processes listen for other machines than this one."""
+    sockets = set()
+    for process in processes:
+        for file in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(OSError):
+                sockets.add(os.readlink(file))
+    local = ("0100007F", "0000000000000000FFFF00000100007F", 24 * "0" + "01000000")
+    heard = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            address, listens = words[1].split(":")[0], words[3] == "0A"
+            if listens and f"socket:[{words[9]}]" in sockets and address not in local:
+                heard.append(words[1])
+    return heard
+
+
+def kept():
+    return sorted(cache_folder().glob("*/*.npz"))
+
+
+def squared(number):
+    return {"square": np.array([number**2])}
+
+
+def squared_and_killed(folder, number):
+    """Kills its worker the first time that it is asked for a multiple of three."""
+    mark = folder / str(number)
+    if number % 3 == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"square": np.array([number**2])}
+
+
+def reciprocal(number):
+    return 1 / number
+
+
+def of_pieces(made):
+    return [int(piece["square"][0]) for piece in made]
+
+
+def called(*words):
+    return subprocess.Popen([sys.executable, "-m", "nearfar", *map(str, words)])
+
+
+def embed(photos, out, workers):
+    words = ["embed", photos, "--out", out, "--encoder", "nearfar"]
+    return [*words, "--engine", "ray", "--workers", workers]
+
+
+def workers():
+    return [process for process, line in running().items() if line.startswith("ray::")]
+
+
+def test_pieces_of_work_come_back_in_order_whoever_dies(ray, tmp_path, capfd):
+    """And Ray listens on this machine alone, and says nothing."""
+    work = partial(squared_and_killed, tmp_path)
+    assert of_pieces(each(work, range(12))) == [number**2 for number in range(12)]
+    assert sorted(map(int, os.listdir(tmp_path))) == [0, 3, 6, 9]
+    with pytest.raises(ZeroDivisionError):
+        list(each(reciprocal, [1, 0]))
+    assert heard_outside(running()) == []
+    assert [ray.spent[name].done for name in ("squared_and_killed", "reciprocal")] == [12, 1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_job_goes_on_from_what_an_earlier_one_kept(ray):
+    with pytest.raises(KeyboardInterrupt), engine_named("ray"):
+        made = each(squared, range(10), "of {}".format)
+        assert of_pieces([next(made) for _ in range(4)]) == [0, 1, 4, 9]
+        raise KeyboardInterrupt
+    files = kept()
+    assert len(files) == 4
+    files[0].write_bytes(files[0].read_bytes()[:-40] + bytes(40))
+    with engine_named("ray") as engine:
+        assert of_pieces(each(squared, range(10), "of {}".format)) == [n**2 for n in range(10)]
+        assert engine.spent["squared"][:2] == (7, 3)
+    assert kept() == []
+
+
+def test_embeddings_are_those_of_one_process(photos, expected, ray, tmp_path):
+    shutil.rmtree(cache_folder())
+    out = tmp_path / "embed.parquet"
+    nearfar.embed(photos, out=out, encoder="nearfar", engine="ray")
+    table = read_table(out)
+    assert table.equals(read_table(expected / "embed.parquet")) and len(table) == 324
+    assert kept() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 4])
+def test_any_number_of_workers_writes_the_same(photos, expected, tmp_path, count):
+    shutil.rmtree(cache_folder())
+    out = tmp_path / "embed.parquet"
+    job = called(*embed(photos, out, count))
+    assert job.wait() == 0
+    assert read_table(out).equals(read_table(expected / "embed.parquet"))
+
+
+@pytest.mark.slow
+def test_random_workers_may_be_killed(photos, expected, tmp_path):
+    shutil.rmtree(cache_folder())
+    out, rng, killed = tmp_path / "embed.parquet", np.random.default_rng(0), []
+    job = called(*embed(photos, out, 2))
+    while job.poll() is None:
+        time.sleep(3.0)
+        if alive := workers():
+            killed.append(int(rng.choice(alive)))
+            with suppress(ProcessLookupError):
+                os.kill(killed[-1], signal.SIGKILL)
+    assert job.returncode == 0 and killed
+    assert read_table(out).equals(read_table(expected / "embed.parquet"))
+
+
+@pytest.mark.slow
+def test_a_killed_job_reads_no_finished_part_again(photos, expected, tmp_path, capfd):
+    out = tmp_path / "embed.parquet"
+    job = called(*embed(photos, out, 1))
+    while len(kept()) < 2:
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.kill()
+    job.wait()
+    finished = len(kept())
+    assert not out.exists() and 2 <= finished < 6
+    assert called(*embed(photos, out, 1)).wait() == 0
+    assert f"{finished} pieces of work were done already" in capfd.readouterr().out
+    assert read_table(out).equals(read_table(expected / "embed.parquet"))
+
+
+def test_an_engine_is_named_with_one_clear_line(monkeypatch):
+    with pytest.raises(ValueError, match="there is no engine 'spark'"):
+        nearfar.embed("digits", engine="spark")
+    with pytest.raises(ValueError, match="`workers`"):
+        nearfar.embed("digits", workers=2)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install 'nearfar\[ray\]'"):
+        nearfar.embed("digits", engine="ray")

@@ -13,6 +13,7 @@ from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
 from nearfar.neighbours import copies as copies_module
+from nearfar.neighbours import duplicates, find_links
 from nearfar.neighbours.copies import (
     COPY,
     LOCAL,
@@ -22,13 +23,15 @@ from nearfar.neighbours.copies import (
     compare_pixels,
     differs,
     local_difference,
+    outlines,
     perturb,
     pixel_difference,
     reduced,
     small_images,
     whole_images,
 )
-from nearfar.neighbours.duplicates import components
+from nearfar.neighbours.duplicates import NEAR_DUPLICATE, components, group_links
+from nearfar.neighbours.nearest import nearest_rows
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +74,44 @@ def test_altered_images_are_copies_and_other_crops_are_not(photographs, channels
         assert pixel_difference(shrunk[0], other).max() < COPY
     first, second = torch.triu_indices(40, 40, 1)
     assert pixel_difference(shrunk[0][first], shrunk[0][second]).min() > COPY
+
+
+@pytest.mark.parametrize("side", [6, 16, 64])
+def test_means_of_blocks_refuse_most_pairs_and_no_copy(photographs, side):
+    halves, jpegs = perturb(photographs.pixels)
+    pixels = torch.cat([photographs.pixels, halves, jpegs, photographs.pixels + 3])
+    small = F.interpolate(pixels.float(), (side, side), mode="area").round().byte()
+    images = open_images(small.numpy())
+    rough, shrunk = outlines(images, torch.arange(160)), small_images(images, torch.arange(160))
+    first, second = torch.arange(160**2) // 160, torch.arange(160**2) % 160
+    refused = rough.refused(first, second)
+    near = pixel_difference(shrunk[first], shrunk[second]) <= COPY
+    assert not (refused & near).any() and near.sum() >= 400
+    assert refused[~near].float().mean() > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [False, True])
+def test_copies_are_the_same_for_any_number_of_threads(photographs, tmp_path, monkeypatch, many):
+    for number, pixels in enumerate(photographs.pixels[:4].numpy().transpose(0, 2, 3, 1)):
+        for quality in (60, 75, 90):  # copies
+            Image.fromarray(pixels).save(tmp_path / f"{number}-{quality}.jpg", quality=quality)
+        for shift in (1, 2, 3):  # other frames, alike at 16 pixels
+            moved = np.roll(pixels, shift, (0, 1))
+            Image.fromarray(moved).save(tmp_path / f"{number}-{shift}.png")
+    images = open_images(tmp_path, image_size=64)
+    features = images.pixels.flatten(1).float()
+    features -= features.mean(0)
+    known = nearest_rows(features, k=30) if many else None
+    monkeypatch.setattr(duplicates, "MANY", 0)
+    by_threads = []
+    for threads in (1, 2, 6):
+        monkeypatch.setattr(duplicates, "usable_cores", lambda threads=threads: threads)
+        by_threads.append(find_links(images, features, 0.2, nearest=known))
+    assert by_threads[0] == by_threads[1] == by_threads[2]
+    sure = [link for link in by_threads[0] if link.kind < NEAR_DUPLICATE]
+    copies, _ = group_links(sure, len(images), 0.2)
+    assert sorted(map(len, copies)) == [3] * 4 and len(sure) == 8 + 4 * (not many)
 
 
 def test_components_are_named_by_their_smallest_number():

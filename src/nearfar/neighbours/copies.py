@@ -65,6 +65,8 @@ REFUSED, REFUSED_RESIZED = 1.5, 2.0  # local difference of these, for images of 
 MIRROR = 4
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
 
+BLOCKS = 4  # pixels of a side of the blocks whose means refuse most pairs of small versions
+
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -147,6 +149,35 @@ def pixel_difference(
         [image.flatten(2).var(2, unbiased=False).mean(1) for image in (first, second)]
     )
     return (square / variances.mean(0).clamp_min(LEAST**2)).sqrt()
+
+
+class Outlines(NamedTuple):
+    """Small versions of images in little: the means of blocks of 4 x 4 pixels, and the contrast."""
+
+    means: Float[Tensor, "images blocks"]
+    variance: Float[Tensor, " images"]
+
+    def refused(
+        self, first: Int64[Tensor, " pairs"], second: Int64[Tensor, " pairs"]
+    ) -> Bool[Tensor, " pairs"]:
+        """Return which pairs of positions certainly have a `pixel_difference` above COPY: means
+        differ by no more than what they are means of.
+        """
+        square = (self.means[first] - self.means[second]).square().mean(1)
+        variance = (self.variance[first] + self.variance[second]) / 2
+        return square > 1.001 * COPY**2 * variance.clamp_min(LEAST**2)  # beyond any rounding
+
+
+def outlines(images: Images, rows: Int64[Tensor, " rows"]) -> Outlines:
+    """Return the outlines of the images at these positions."""
+    parts = []
+    for some in rows.split(4096):
+        small = small_images(images, some)
+        side = BLOCKS if small.shape[-1] % BLOCKS == 0 else 1
+        variance = small.flatten(2).var(2, unbiased=False).mean(1)
+        parts.append((F.avg_pool2d(small, side).flatten(1), variance))
+    means, variances = zip(*parts, strict=True)
+    return Outlines(torch.cat(means), torch.cat(variances))
 
 
 def turned(

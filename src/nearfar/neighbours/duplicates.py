@@ -5,9 +5,11 @@ they form.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from nearfar.data import Images
 from nearfar.data.decoding import header
 from nearfar.data.pictures import is_lossless
 from nearfar.data.readers import look
+from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
@@ -35,6 +38,7 @@ from nearfar.neighbours.copies import (
     composed,
     differs,
     inverse,
+    outlines,
     perturb,
     pixel_difference,
     reduced,
@@ -79,6 +83,8 @@ CONFIRMED = 20_000  # such pairs at most
 CHANCE, PART = 20_000, 0.1
 AT_ONCE = 512  # such pairs whose features are in memory
 
+Pair = tuple[int, int, float]
+"""The positions of two images, and the distance of their features."""
 Comparison = Callable[[int, int], int]
 """Of the positions of two images, each in its set: their relation, a position in KINDS."""
 
@@ -274,10 +280,13 @@ def _links_among(
     compared.
     """
     pairs: list[tuple[int, int, float]] = []
+    rough = outlines(images, known)
     for places in torch.arange(len(known)).split(PAIRS // near.index.shape[1]):
         row, column = torch.where(near.distance[places] <= most)
         row = places[row]
         other, distance = near.index[row, column], near.distance[row, column]
+        left = ~rough.refused(row, other)
+        row, other, distance = row[left], other[left], distance[left]
         small = small_images(images, known[row]), small_images(images, known[other])
         close = pixel_difference(*small) <= COPY
         ends = torch.minimum(row, other)[close], torch.maximum(row, other)[close]
@@ -546,25 +555,51 @@ def _confirmed(
             groups.merge(*ends)
     confirmed = list[Link]()
     failed: Counter[tuple[bool, int]] = Counter()
-    for at, by, distance in tracked(pairs, "comparing images"):
-        row, other = int(known[at]), int(queries[by])
-        if first is second:
-            row, other = min(row, other), max(row, other)
-        ends = -1 if apart else row, other
-        tried = (False, row), (apart, other)
-        if (
+
+    def is_open(pair: Pair) -> bool:
+        row, other, _ = pair
+        return (
             (row, other) not in judged
-            and not groups.connected(*ends)
-            and min(failed[end] for end in tried) < DIFFERENT
-        ):
-            judged.add((row, other))
-            kind = compare(row, other)
-            if kind < NEAR_DUPLICATE:
-                confirmed.append(Link(distance, row, other, kind))
-                groups.merge(*ends)
-            else:
-                failed.update(tried)
+            and not groups.connected(-1 if apart else row, other)
+            and min(failed[False, row], failed[apart, other]) < DIFFERENT
+        )
+
+    each = ((int(known[at]), int(queries[by]), distance) for at, by, distance in pairs)
+    if first is second:
+        each = ((min(pair[:2]), max(pair[:2]), pair[2]) for pair in each)
+    tried = tracked(each, "comparing images", len(pairs))
+    for (row, other, distance), kind in _compared(tried, is_open, compare):
+        judged.add((row, other))
+        if kind < NEAR_DUPLICATE:
+            confirmed.append(Link(distance, row, other, kind))
+            groups.merge(-1 if apart else row, other)
+        else:
+            failed.update([(False, row), (apart, other)])
     return confirmed
+
+
+def _compared(
+    pairs: Iterable[Pair], is_open: Callable[[Pair], bool], compare: Comparison
+) -> Iterator[tuple[Pair, int]]:
+    """Yield the pairs that are open when their turn comes, with their relation, in their order.
+
+    Threads compare a few pairs ahead, so that what one shows may close another that was compared
+    for nothing: the result is that of one thread.
+    """
+    threads = usable_cores()
+    waiting: deque[tuple[Pair, Future[int]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for pair in chain(pairs, repeat(None)):
+            if pair is not None and is_open(pair):
+                waiting.append((pair, pool.submit(compare, *pair[:2])))
+            if waiting and (pair is None or len(waiting) > 2 * threads):
+                first, kind = waiting.popleft()
+                if is_open(first):
+                    yield first, kind.result()
+                else:
+                    kind.cancel()
+            elif pair is None:
+                break
 
 
 class Leaks(NamedTuple):
@@ -644,11 +679,14 @@ def _confirm_pairs(
     apart = torch.cat(
         [pixel_difference(left[i], right[j]) for i, j in zip(at_left, at_right, strict=True)]
     )
-    links = []
-    for position, (row, other) in enumerate(tracked(pairs.tolist(), "comparing images")):
-        kind = compare(row, other) if apart[position] <= COPY else NEAR_DUPLICATE
-        links.append(Link(float(distance[position]), row, other, kind))
-    return links
+    kinds = torch.full((len(pairs),), NEAR_DUPLICATE)
+    close = torch.where(apart <= COPY)[0]
+    chunks = pairs[close, None].tolist()  # of one pair
+    compared = in_order(chunks, lambda pair: compare(*pair), usable_cores())
+    for place, [kind] in zip(close, tracked(compared, "comparing images", len(close)), strict=True):
+        kinds[place] = kind
+    rows = zip(distance.tolist(), *pairs.T.tolist(), kinds.tolist(), strict=True)
+    return [Link(*row) for row in rows]
 
 
 class _AtFullSize:

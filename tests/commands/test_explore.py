@@ -161,6 +161,31 @@ def test_it_is_a_command_and_a_method_of_vectors_too(photos, capsys):
     assert alone["images"] == len(embedded) == 62 and "leak" not in alone["problems"]
 
 
+def test_pages_among_the_photos_are_no_photos(photos, log):
+    first = nearfar.explore("photos", out="photos/explored")
+    log.clear()
+    again = nearfar.explore("photos", out="photos/explored")
+    assert again["images"] == first["images"] and again["problems"] == first["problems"]
+    assert not any(part["now"] for part in again["parts"].values() if part["digest"])
+    assert "'photos/explored' is a folder" in log.text
+
+
+def test_a_collection_of_copies_is_told_to_look_through_them(photos):
+    for number in range(4):
+        shutil.copy(photos / "train" / "dim" / "1.png", photos.parent / f"{number}.png")
+    explored = nearfar.explore([photos.parent / f"{number}.png" for number in range(4)], out="same")
+    assert explored["repeats"] == 3 and explored["next"] == "Look through the copies (3)."
+
+
+def test_what_cannot_be_explored_leaves_no_folder(photos, complaint):
+    (photos.parent / "empty").mkdir()
+    assert "empty" in complaint("explore", "empty")
+    assert "only 2 images" in complaint(
+        "explore", "photos/train/dim/1.png", "photos/train/dim/3.png", "--out", "two"
+    )
+    assert sorted(path.name for path in photos.parent.iterdir()) == ["empty", "photos"]
+
+
 def test_a_folder_with_other_things_is_left_alone(photos, complaint):
     assert "photos holds something else" in complaint("explore", "photos", "--out", "photos")
 

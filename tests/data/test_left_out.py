@@ -327,3 +327,28 @@ def test_a_scan_shows_how_far_it_is_from_the_start(tmp_path, paint, bars):
     assert {title for title, *_ in bars} == {"looking at images"}
     assert bars[0][1:] == (0, None) and bars[-1][1:] == (5, 5)
     assert [done for _, done, total in bars if total == 5] == [0, 0, 1, 2, 3, 4, 5]
+
+
+def test_what_maps_and_runs_wrote_among_the_images_is_left_out(tmp_path, paint, log):
+    """Figures and sheets of thumbnails are no images of the user; a class that has the name of a
+    map, and a picture beside numbers of its own, are.
+    """
+    for number in range(20):
+        paint(tmp_path / "in" / ["cats", "dogs"][number % 2] / f"{number}.png", number)
+    paint(tmp_path / "in" / "cats" / "own.png", 20)
+    (tmp_path / "in" / "cats" / "own.json").write_text("{}")
+    root = str(tmp_path / "in")
+    before = open_images(root)
+    nearfar.map(root, out=f"{root}/cats.html")
+    nearfar.map(root, out=f"{root}/plane")
+    nearfar.pretrain(root, out=f"{root}/runs/dogs", epochs=1, encoder="tiny")
+    assert list((tmp_path / "in" / "plane" / "pictures").rglob("*.png"))
+    after = open_images(root)
+    assert after.names == before.names and after.class_names == ["cats", "dogs"]
+    assert after.skipped == []
+    for words in (
+        "cats' is a map",
+        "plane' is a map",
+        "folder of a run",
+    ):
+        assert words in log.text

@@ -132,7 +132,7 @@ def explore(
 
 
 def _folder(source: Any, out: str | Path | None) -> Path:
-    """Return the folder to write, made if need be; ValueError for one with something else in it."""
+    """Return the folder to write; ValueError for one with something else in it."""
     if out is None:
         page = source.page("explore")
         folder = Path("explore") if page is None else page.with_suffix("")
@@ -142,7 +142,6 @@ def _folder(source: Any, out: str | Path | None) -> Path:
         raise ValueError(f"{folder} holds something else: name another folder with `out`")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder with `out`")
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -150,12 +149,11 @@ class Parts:
     """Finished parts of a folder, in its parts.json: by the name of each part its digest, its
     numbers and what it took.
 
-    digest: of images and options, on which all parts depend but those before it is set.
+    digest: of images and options, on which all parts depend but those before it is set. The folder
+    is made when its first part is finished.
     """
 
     def __init__(self, folder: Path) -> None:
-        from nearfar.atomic import write_file
-
         self.folder, self.file = folder, folder / RECORD
         self.digest = ""
         self.done: dict[str, dict[str, Any]] = {}
@@ -164,7 +162,6 @@ class Parts:
             self.before: dict[str, Any] = {name: dict(part) for name, part in known.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             self.before = {}
-            write_file(self.file, "{}\n")
 
     @contextmanager
     def measured(self, name: str) -> Iterator[dict[str, Any]]:
@@ -183,6 +180,7 @@ class Parts:
             "peak_memory_mb": peak_memory(),
             "numbers": numbers,
         }
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_file(self.file, json.dumps(self.before | self.done, indent=1) + "\n")
 
     def known(self, name: str, *files: str) -> dict[str, Any] | None:
@@ -329,7 +327,10 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
         copies, _ = group_links(sure, len(photos), photos.repeats.near)
         numbers["problems"] = dict(Counter(result["problem"]))
         numbers["repeats"] = sum(len(group) - 1 for group in copies)
-        numbers["next"] = result.next
+        steps = [result.next] if result["problem"] or not copies else []
+        if copies:
+            steps.append(f"Look through the copies ({numbers['repeats']}).")
+        numbers["next"] = " ".join(steps)
     return numbers
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,11 @@ _LONGEST = 4096  # characters of a path; encoded images in a table have more
 _HEADER = 2**20  # characters of the first line of a table, at most
 _NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})([.]\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_RUN = {"config.yaml", "environment.json"}  # what every run folder of nearfar holds
+# what every folder of nearfar's own holds, by what it is
+_OWN_FOLDERS = {
+    "the folder of a run": {"config.yaml", "environment.json"},
+    "a folder of nearfar explore": {"parts.json", "features"},
+}
 _NOT_FILES = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 _NOT_FILES |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
@@ -443,7 +447,8 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
 
     And (path, reason) of what might have been data: folders that cannot be read, pipes and devices
     with the name of an image, a Parquet file or a tar. Links to folders are followed, each real
-    folder once, and further links to it are listed; folders of runs are left out, with one line.
+    folder once, and further links to it are listed. What nearfar wrote is left out, each with one
+    line: folders of runs and of explore, and pictures of maps.
     """
     files: list[str] = []
     problems: list[tuple[str, str]] = []
@@ -467,11 +472,16 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
                     raise ValueError(f"the folder '{root}' {why}") from error
                 problems.append((inside, f"the folder {why}"))
                 continue
-            if inside and {entry.name for entry in listed} >= _RUN:
-                say_once(f"'{folder}' is the folder of a run, not of images: left out")
+            names = {entry.name for entry in listed}
+            own = [kind for kind, parts in _OWN_FOLDERS.items() if names >= parts]
+            if inside and own:
+                say_once(f"'{folder}' is {own[0]}, not of images: left out")
                 continue
+            of_maps = _of_maps(folder, names)
             inner = []
             for entry in listed:
+                if entry.name in of_maps:
+                    continue
                 name = inside + entry.name
                 if entry.is_file(follow_symlinks=False):  # known without a stat
                     files.append(name)
@@ -484,6 +494,21 @@ def list_files(root: Path) -> tuple[list[str], list[tuple[str, str]]]:
             folders += reversed(inner)
             bar.update(len(files))
     return sorted(files), sorted(problems)
+
+
+def _of_maps(folder: str, names: Set[str]) -> Set[str]:
+    """Of the names in a folder those of the maps that nearfar drew, which a line says: figure,
+    numbers, coordinates, and the page if it is a folder.
+    """
+    own: set[str] = set()
+    for name in sorted(name for name in names if name.endswith(".safetensors")):
+        stem = name.removesuffix(".safetensors")
+        beside = {name, f"{stem}.png", f"{stem}.json"}
+        if beside <= names:
+            say_once(f"'{os.path.join(folder, stem)}' is a map of images: its files are left out")
+            page = os.path.exists(os.path.join(folder, stem, "index.html"))
+            own |= beside | ({stem} if page else set())
+    return own
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

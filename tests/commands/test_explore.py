@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
@@ -16,6 +17,8 @@ from nearfar.data.measures import decode_and_measure, grayscale, measures
 from nearfar.data.thumbnails import thumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
+from nearfar.neighbours import duplicates
+from nearfar.neighbours.copies import compare_pixels
 
 
 @pytest.fixture
@@ -184,6 +187,93 @@ def test_what_cannot_be_explored_leaves_no_folder(photos, complaint):
         "explore", "photos/train/dim/1.png", "photos/train/dim/3.png", "--out", "two"
     )
     assert sorted(path.name for path in photos.parent.iterdir()) == ["empty", "photos"]
+
+
+def tables(explored):
+    """Copies, problems and neighbours in a folder."""
+    folder = explored.path.parent
+    near = load_file(folder / "neighbours.safetensors")
+    texts = [(folder / f"{name}.csv").read_text() for name in ("duplicates", "check")]
+    return texts, near["index"].tolist(), near["distance"].tolist()
+
+
+def add(photos):
+    shutil.copy(photos / "train/dim/1.png", photos / "train/dim/0.png")
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "test/light/new.png")
+
+
+def remove(photos):
+    (photos / "train/light/2.png").unlink()
+
+
+def change(photos):
+    with Image.open(photos / "train/light/4.png") as image:
+        turned = image.rotate(90)
+    turned.save(photos / "train/light/4.png")
+
+
+def correct_a_label(photos):
+    (photos / "train/dim/99.png").write_bytes((photos / "train/dim/9.png").read_bytes())
+    (photos / "train/dim/9.png").unlink()
+    (photos / "train/dim/99.png").rename(photos / "train/light/00.png")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("happened", [add, remove, change, correct_a_label])
+def test_another_time_the_result_is_that_from_nothing(photos, happened):
+    nearfar.explore("photos", out="out")
+    happened(photos)
+    again = nearfar.explore("photos", out="out")
+    # but for features, whose last bits depend on the images that are encoded together
+    shutil.copytree(photos.parent / "out" / "features", photos.parent / "afresh" / "features")
+    (photos.parent / "afresh" / "parts.json").write_text("{}")
+    afresh = nearfar.explore("photos", out="afresh")
+    assert tables(again) == tables(afresh)
+    for name in ("images", "problems", "repeats", "next"):
+        assert again[name] == afresh[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["neighbours", "layout", "clusters", "verdicts"])
+def test_damaged_tensors_are_noticed_and_computed_again(photos, caplog, name):
+    whole = nearfar.explore("photos", out="out")
+    kept = tables(whole)
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")
+    nearfar.explore("photos", out="out")
+    (photos / "train/dim/new.png").unlink()
+    file = photos.parent / "out" / f"{name}.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    assert tables(nearfar.explore("photos", out="out")) == kept
+    assert f"{name}.safetensors is damaged" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_pair_of_files_is_compared_once(photos, monkeypatch):
+    nearfar.explore("photos", out="out")
+    compared = []
+    monkeypatch.setattr(
+        duplicates, "compare_pixels", lambda *args: compared.append(args) or compare_pixels(*args)
+    )
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")
+    assert nearfar.explore("photos", out="out")["repeats"] == 1
+    assert not compared  # the new one is like no other
+    with Image.open(photos / "train" / "dim" / "1.png") as image:
+        image.resize((32, 32), Image.Resampling.BOX).save(photos / "train/dim/small.png")
+    assert nearfar.explore("photos", out="out")["repeats"] == 2
+    assert 1 <= len(compared) <= 2
+
+
+@pytest.mark.slow
+def test_a_map_begins_from_the_last_one(photos):
+    before = load_file(nearfar.explore("photos", out="out").path.parent / "layout.safetensors")
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/light/zz.png")
+    after = load_file(nearfar.explore("photos", out="out").path.parent / "layout.safetensors")
+    old, new = before["coordinates"], after["coordinates"][:-1]
+    assert len(after["coordinates"]) == len(old) + 1
+    moved, side = (old - new).norm(dim=1).mean(), (old.amax(0) - old.amin(0)).max()
+    assert moved < 0.05 * side
 
 
 def test_a_folder_with_other_things_is_left_alone(photos, complaint):

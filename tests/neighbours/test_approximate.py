@@ -2,10 +2,12 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from nearfar.neighbours import approximate_rows, nearest_rows
+from nearfar.neighbours.approximate import update_nearest
 
 
 @pytest.fixture
@@ -47,3 +49,36 @@ def test_without_faiss_there_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ValueError, match="pip install 'nearfar\\[faiss\\]'"):
         approximate_rows(torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("added", "removed"),
+    [
+        ([], []),
+        ([30], []),
+        (range(500, 520), []),
+        ([], [3]),
+        (range(20, 35), [5, 200]),
+        ([7], [400]),
+    ],
+)
+def test_neighbours_that_are_brought_up_to_date_are_those_of_all(added, removed):
+    rows = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
+    rows[7] = rows[400] = rows[200]  # equal ones, of which the first come first
+    kept, left = (np.delete(np.arange(600), list(gone)) for gone in (added, removed))
+    place = np.where(np.isin(left, kept), np.searchsorted(kept, left), -1)
+    before, afresh = (nearest_rows(rows[chosen], k=10) for chosen in (kept, left))
+    updated = update_nearest(rows[left], before, torch.from_numpy(place), 10)
+    assert updated is not None
+    assert torch.equal(updated.index, afresh.index)
+    assert torch.equal(updated.distance, afresh.distance)
+
+
+def test_neighbours_of_many_new_rows_are_not_brought_up_to_date():
+    rows = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    before = nearest_rows(rows[:80], k=10)
+    place = torch.cat([torch.arange(80), torch.full((20,), -1)])
+    assert update_nearest(rows, before, place, 10) is None
+    reverse = torch.arange(80).flip(0)
+    assert update_nearest(rows[:80].flip(0), before, reverse, 10) is None
+    assert update_nearest(rows[:80], before, torch.arange(80), 9) is None

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +21,23 @@ from nearfar.isolation import isolated
 from nearfar.progress import Table, log
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
+    from nearfar.data import Images
     from nearfar.embeddings import Embeddings
     from nearfar.maps import Map
     from nearfar.maps.clusters import Clusters
+    from nearfar.neighbours import Nearest
 
 RECORD = "parts.json"
 GRANULARITIES = ("coarse", "middle", "fine")
 # of the map's side: a thousandth keeps 99 % of the neighbours that further steps would
 LEAST_MOVE = 0.001
-FORMAT = 1  # raise it when a part writes something else
+MOST_OLD = 0.9  # share of the images that an earlier map has, for a map to begin from it
+NOTHING = {"cpu_seconds": 0.0, "seconds": 0.0, "peak_memory_mb": 0.0, "numbers": dict[str, Any]()}
+"""What a part took that was finished and not noted."""
+FORMAT = 2  # raise it when a part writes something else
 
 
 class Explored(dict[str, Any]):
@@ -65,9 +71,10 @@ def explore(
     """Look at a whole collection in one go: copies, leaks, doubtful labels, defects, clusters in
     three granularities, and a map of everything, as one folder of pages.
 
-    Each file is decoded once. Features are kept by the digests of the files, so that another time
-    only new files are read; what else is finished is kept while the images and options stay the
-    same, so that a run that was stopped goes on from there. Nothing is moved or removed.
+    Each file is decoded once. What is found is kept by the digests of the files: another time only
+    new files are read, and compared with the others. A run that was stopped goes on from there, and
+    nothing is computed again while the images and options stay the same. Nothing is moved or
+    removed.
 
     Args:
         target: run folder; or, without one, the data itself, which gets the best features at hand,
@@ -98,6 +105,7 @@ def explore(
     """
     from nearfar.embeddings.sources import Opening, each_file_once, resolve
     from nearfar.messages import LARGEST_SEED, check_range
+    from nearfar.training.run_folder import content_of
 
     check_range("seed", seed, 0, LARGEST_SEED)
     source = resolve(target)
@@ -108,11 +116,12 @@ def explore(
         photos = each_file_once(source.open(opening))
     with parts.measured("features"):
         photos, key = _with_features(photos, folder / "features")
-    parts.digest = _digest([FORMAT, key, list(photos.images.digests), approximate, seed])
+    parts.depend([FORMAT, key, approximate, seed], photos.images)
     photos = _with_neighbours(photos, parts, approximate)
     photos = _with_copies(photos, parts, approximate)
     problems = _checked(photos, parts, approximate, seed)
     made = _laid_out(photos, parts, seed)
+    parts.digest = _digest([parts.digest, content_of(made.coordinates)])
     layers = _clustered(photos, parts, made.coordinates, seed)
     _write_map(photos, parts, made, layers, seed)
     explored = Explored(
@@ -149,19 +158,31 @@ class Parts:
     """Finished parts of a folder, in its parts.json: by the name of each part its digest, its
     numbers and what it took.
 
-    digest: of images and options, on which all parts depend but those before it is set. The folder
-    is made when its first part is finished.
+    digest: of images, with their names and labels, and options, on which all parts depend but those
+    before it is set. marks: digests of the images, as bytes. options: digest of the options. The
+    folder is made when its first part is finished.
     """
 
     def __init__(self, folder: Path) -> None:
+        import torch
+
         self.folder, self.file = folder, folder / RECORD
-        self.digest = ""
+        self.digest = self.options = ""
+        self.marks = torch.empty(0, 16, dtype=torch.uint8)
         self.done: dict[str, dict[str, Any]] = {}
         try:
             known = json.loads(self.file.read_text(encoding="utf-8"))
             self.before: dict[str, Any] = {name: dict(part) for name, part in known.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             self.before = {}
+
+    def depend(self, options: Sequence[Any], images: Images) -> None:
+        """Set what the parts from here on depend on."""
+        from nearfar.embeddings.kept import as_marks
+
+        self.options, self.marks = _digest(options), as_marks(images.digests)
+        words = [images.names, images.label_names, images.split_names]
+        self.digest = _digest([self.options, images.digests, words])
 
     @contextmanager
     def measured(self, name: str) -> Iterator[dict[str, Any]]:
@@ -192,39 +213,40 @@ class Parts:
             return None
         if not all((self.folder / file).exists() for file in files):
             return None
+        return self.take(name)
+
+    def take(self, name: str) -> dict[str, Any]:
+        """Return the numbers of a part that was finished an earlier time, and count it as kept."""
+        part = self.before.get(name, NOTHING)
         self.done[name] = {**part, "now": False}
         return dict(part["numbers"])
 
 
-@dataclass(frozen=True)
 class Kept:
-    """Tensors of a part in a file of its folder."""
+    """Tensors of a part, with a row for each image, in a file of the folder.
 
-    parts: Parts
-    name: str
-    file: str
+    before: those of an earlier time with the same options, None without. place: in them the
+    position of each image, -1 for new ones. is_whole: whether they are those of these images.
+    """
 
-    def read(self) -> dict[str, Tensor] | None:
-        """Return the tensors of a finished part; None where they are not there, or damaged."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+    def __init__(self, parts: Parts, name: str) -> None:
+        import numpy as np
 
-        if self.parts.known(self.name, self.file) is None:
-            return None
-        try:
-            return load_file(self.parts.folder / self.file)
-        except (OSError, SafetensorError, ValueError):
-            del self.parts.done[self.name]
-            return None
+        from nearfar.embeddings.kept import places_among, read_kept
+
+        self.parts, self.file = parts, parts.folder / f"{name}.safetensors"
+        self.before = read_kept(self.file, parts.options)
+        self.place, self.is_whole = np.full(len(parts.marks), -1), False
+        if self.before is not None:
+            marks = self.before["digests"]
+            self.is_whole = marks.shape == parts.marks.shape and bool((marks == parts.marks).all())
+            self.place = places_among(parts.marks, marks)
 
     def write(self, tensors: dict[str, Tensor]) -> None:
         """Write the tensors, whole or not at all."""
-        from safetensors.torch import save_file
+        from nearfar.embeddings.kept import save_kept
 
-        from nearfar.atomic import replacing
-
-        with replacing(self.parts.folder / self.file) as unfinished:
-            save_file(tensors, unfinished)
+        save_kept(self.file, self.parts.options, tensors | {"digests": self.parts.marks})
 
 
 def _digest(parts: Any) -> str:
@@ -267,18 +289,26 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
 
 
 def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
+    import torch
+
     from nearfar.maps.cluster_embedding import ATTRACTING
     from nearfar.neighbours import Nearest, find_nearest
+    from nearfar.neighbours.approximate import update_nearest
 
-    kept = Kept(parts, "neighbours", "neighbours.safetensors")
-    tensors = kept.read()
-    if tensors is None:
-        with parts.measured("neighbours"):
-            k = min(ATTRACTING, len(photos) - 1)
+    kept, near = Kept(parts, "neighbours"), None
+    if kept.before is not None:
+        near = Nearest(kept.before["distance"], kept.before["index"].long())
+    if near is not None and kept.is_whole:
+        parts.take("neighbours")
+        return replace(photos, near=near)
+    with parts.measured("neighbours"):
+        k = min(ATTRACTING, len(photos) - 1)
+        if near is not None:
+            near = update_nearest(photos.features, near, torch.from_numpy(kept.place), k)
+        if near is None:
             near = find_nearest(photos.features, k=k, approximate=approximate)
-            tensors = {"distance": near.distance, "index": near.index.int()}
-            kept.write(tensors)
-    return replace(photos, near=Nearest(tensors["distance"], tensors["index"].long()))
+        kept.write({"distance": near.distance, "index": near.index.int()})
+    return replace(photos, near=near)
 
 
 def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
@@ -300,13 +330,41 @@ def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddi
             MANY,
         )
     with parts.measured("copies") as numbers:
-        photos = replace(photos, repeats=photos.find_repeats(approximate))
+        with _verdicts(photos, parts.folder / "verdicts.safetensors") as verdicts:
+            repeats = photos.find_repeats(approximate, verdicts=verdicts)
+        photos = replace(photos, repeats=repeats)
         assert photos.repeats is not None
         numbers["near"] = photos.repeats.near
         numbers["links"] = [link[:5] for link in photos.repeats.links]
         result = find_duplicates(photos, None, False, False, None, approximate)
         result.write(parts.folder / "duplicates.html")
     return photos
+
+
+@contextmanager
+def _verdicts(photos: Embeddings, file: Path) -> Iterator[dict[tuple[str, str], int]]:
+    """Relations of pairs of files that were compared, by their digests; those that are added are
+    kept, also where the run is stopped.
+    """
+    import torch
+
+    from nearfar.embeddings.kept import as_marks, read_kept, save_kept
+
+    verdicts: dict[tuple[str, str], int] = {}
+    kept = read_kept(file, str(FORMAT))
+    if kept is not None:
+        marks = ([bytes(mark).hex() for mark in kept[name].numpy()] for name in ("first", "second"))
+        verdicts = dict(zip(zip(*marks, strict=True), kept["kind"].tolist(), strict=True))
+    try:
+        yield verdicts
+    finally:
+        known = set(photos.images.digests)
+        left = {pair: kind for pair, kind in verdicts.items() if known.issuperset(pair)}
+        pairs = {
+            name: as_marks([pair[side] for pair in left])
+            for side, name in enumerate(("first", "second"))
+        }
+        save_kept(file, str(FORMAT), pairs | {"kind": torch.tensor(list(left.values()))})
 
 
 def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> dict[str, Any]:
@@ -341,17 +399,36 @@ def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
     from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
     from nearfar.threads import fastest_threads, use_threads
 
-    kept = Kept(parts, "layout", "layout.safetensors")
-    tensors = kept.read()
-    if tensors is None:
+    kept = Kept(parts, "layout")
+    places = None if kept.before is None else kept.before["coordinates"]
+    if places is not None and kept.is_whole:
+        parts.take("layout")
+    else:
         with parts.measured("layout"), use_threads(fastest_threads()):
-            embedding = ClusterEmbedding(
-                metric="cosine", random_state=seed, least_move=LEAST_MOVE
-            ).fit(photos.features.numpy(), neighbours=photos.near)
-            tensors = {"coordinates": torch.from_numpy(embedding.embedding_).contiguous()}
-            kept.write(tensors)
-    places = tensors["coordinates"]
+            embedding = ClusterEmbedding(metric="cosine", random_state=seed, least_move=LEAST_MOVE)
+            if places is not None and (kept.place >= 0).mean() > MOST_OLD:
+                assert photos.near is not None
+                embedding.init = _start(photos.near, places, kept.place)
+                embedding.early_exaggeration = 1.0
+            embedding.fit(photos.features.numpy(), neighbours=photos.near)
+            places = torch.from_numpy(embedding.embedding_).contiguous()
+            kept.write({"coordinates": places})
     return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})
+
+
+def _start(near: Nearest, before: Tensor, place: np.ndarray) -> np.ndarray:
+    """Coordinates from an earlier map: new images lie among their nearest earlier ones."""
+    import torch
+
+    from nearfar.maps.cluster_embedding import among_neighbours
+    from nearfar.neighbours import Nearest
+
+    old = torch.from_numpy(place >= 0)
+    coordinates = torch.full((len(place), 2), torch.nan)
+    coordinates[old] = before[torch.from_numpy(place)[old]]
+    of_new = Nearest(near.distance[~old], near.index[~old])
+    coordinates[~old] = among_neighbours(of_new, coordinates, "cosine")
+    return coordinates.numpy()
 
 
 def _clustered(
@@ -361,9 +438,10 @@ def _clustered(
     from nearfar.maps.clusters import Clusters, layered_clusters
     from nearfar.tools.cluster.result import Groups
 
-    kept = Kept(parts, "clusters", "clusters.safetensors")
-    tensors = kept.read()
-    if tensors is None:
+    kept = Kept(parts, "clusters")
+    tensors = kept.before
+    page = "clusters-fine.html"
+    if tensors is None or not kept.is_whole or parts.known("clusters", page) is None:
         with parts.measured("clusters"):
             layers = layered_clusters(photos.features, coordinates, seed)
             names = {1: GRANULARITIES[2:], 2: GRANULARITIES[::2]}.get(len(layers), GRANULARITIES)

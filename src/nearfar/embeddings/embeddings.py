@@ -198,6 +198,7 @@ class Embeddings:
         archive: int = 0,
         orientations: bool = False,
         edits: bool = False,
+        verdicts: dict[tuple[str, str], int] | None = None,
     ) -> Repeats:
         """Find copies, confirmed by their pixels, and near-duplicates; `find_links` says how.
 
@@ -221,6 +222,7 @@ class Embeddings:
             has_pixels=self.has_pixels,
             edits=edits,
             nearest=self.near,
+            verdicts=verdicts,
         )
         return Repeats(near, links)
 

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Shaped, UInt8
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearfar.atomic import replacing
 from nearfar.data import Images
 from nearfar.data.bits import floats
 from nearfar.data.cache import FORMAT as READING
@@ -30,14 +28,13 @@ from nearfar.data.table import digest, read_small
 from nearfar.data.thumbnails import ENLARGED, KeptThumbnails, encoded, thumbnails
 from nearfar.data.value_range import spread
 from nearfar.device import find_device, seeded, send
+from nearfar.embeddings.kept import as_marks, read_kept, save_kept
 from nearfar.embeddings.store import FEATURES
-from nearfar.messages import first_line
 from nearfar.neighbours.copies import SIDE
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import describe_encoder, state_of
 from nearfar.progress import log, progress
 from nearfar.threads import use_threads
-from nearfar.training.run_folder import content_of
 from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
@@ -46,7 +43,6 @@ FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
 KEPT = ("features", "measures", "small", "places")
-NO_DIGEST = 32 * "0"  # of an image whose content is not known
 MEASURING = 2  # raise it when something else is kept of an image
 
 
@@ -152,10 +148,10 @@ class Walk:
         self.encoder = encoder
         if shorten:
             file = folder / "directions.safetensors"
-            directions = self._read(file, ["directions"])
-            known = self._directions(encoder) if directions is None else directions[0]
-            if directions is None:
-                self._save(file, {"directions": known})
+            kept = read_kept(file, self.key)
+            known = self._directions(encoder) if kept is None else kept["directions"]
+            if kept is None:
+                save_kept(file, self.key, {"directions": known})
             self.encoder = Shortened(encoder, known).eval()
             self.key = digest([self.key.encode(), known.numpy().tobytes()])
 
@@ -184,9 +180,8 @@ class Walk:
                     continue
                 kept = _stacked(right.values(), number)
                 _put(known, list(right), kept, len(digests))
-                marks = [list(bytes.fromhex(digests[row] or NO_DIGEST)) for row in right]
-                of_files = {"digests": torch.tensor(marks, dtype=torch.uint8)}
-                self._save(self.folder / f"{number:05}.safetensors", of_files | kept)
+                kept["digests"] = as_marks([digests[row] for row in right])
+                save_kept(self.folder / f"{number:05}.safetensors", self.key, kept)
                 number += 1
         if not known:
             raise ValueError(f"no image of {self.images.source} can be read: {problems[0]}")
@@ -257,18 +252,16 @@ class Walk:
         kept: dict[str, Tensor] = {}
         missing: np.ndarray = np.ones(len(digests), bool)
         for file in self._files():
-            held = self._read(file, ["digests", *KEPT, "pictures"])
+            held = read_kept(file, self.key) or {}
             rows, at = list[int](), list[int]()
-            for place, known in enumerate(map(bytes, held[0].numpy()) if held else ()):
+            for place, known in enumerate(map(bytes, held["digests"].numpy()) if held else ()):
                 own = places.get(known, [])
                 rows += own
                 at += [place] * len(own)
             if not rows:
                 file.unlink()
                 continue
-            assert held is not None
-            own_rows = {name: tensor[at] for name, tensor in zip(KEPT, held[1:-1], strict=True)}
-            _put(kept, rows, own_rows, len(digests))
+            _put(kept, rows, {name: held[name][at] for name in KEPT}, len(digests))
             missing[rows] = False
         return kept, np.flatnonzero(missing)
 
@@ -279,25 +272,3 @@ class Walk:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*.safetensors"))
-
-    def _read(self, file: Path, names: list[str]) -> list[Tensor] | None:
-        """Tensors of a file of this walk; None where it is of another one, or damaged."""
-        if not file.exists():
-            return None
-        try:
-            with safe_open(file, "pt") as opened:
-                about = opened.metadata() or {}
-                if about.get("key") != self.key:
-                    return None
-                tensors = [opened.get_tensor(name) for name in names]
-            if about.get("content") != content_of(*tensors):
-                raise ValueError("its content has changed")
-        except (OSError, SafetensorError, ValueError, RuntimeError) as error:
-            log.warning("%s is damaged, and made anew: %s", file, first_line(error)[:200])
-            return None
-        return tensors
-
-    def _save(self, file: Path, tensors: dict[str, Tensor]) -> None:
-        about = {"key": self.key, "content": content_of(*tensors.values())}
-        with replacing(file) as unfinished:
-            save_file(tensors, unfinished, metadata=about)

@@ -28,6 +28,7 @@ START = 1e-4  # standard deviation of the initial coordinates along the widest d
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
 # share of the steps in which the attraction is as many times as strong
 EARLY, EXAGGERATION = 0.2, 12.0
+AT_LEAST = 10  # steps without exaggeration, which momentum takes to build up
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
@@ -55,6 +56,7 @@ class ClusterEmbedding(BaseEstimator):
     (random coordinates for equal or too few rows), or initial coordinates [n, n_components].
     random_state: seed; torch's own state stays as it is. least_move: share of the map's longest
     side; after the exaggeration the steps end when points move less on average. 0: all steps.
+    early_exaggeration: how many times as strong; 1, for initial coordinates of an earlier map: not.
     Attributes after fit: embedding_ float32 [n, n_components], centred; partition_: 1 / (s n (n -
     1)). Raises ValueError for numbers out of range, fewer than two rows and numbers that are not
     finite. Source: SACLR, section 3.1; Yang, Chen, Sedov, Kaski & Corander, "Stochastic Cluster
@@ -84,6 +86,7 @@ class ClusterEmbedding(BaseEstimator):
     init: Any = "pca"
     random_state: int = 0
     least_move: float = 0.0
+    early_exaggeration: float = EXAGGERATION
 
     def fit(self, X: Any, y: Any = None, *, neighbours: Nearest | None = None) -> ClusterEmbedding:
         """Lay out the rows of X [n, dim]; y is ignored. neighbours: n_neighbors of each row or
@@ -145,16 +148,17 @@ class ClusterEmbedding(BaseEstimator):
     def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
         move, gain = torch.zeros_like(points), torch.ones_like(points)
         partition = 1.0
+        early = EARLY * self.max_iter if self.early_exaggeration > 1 else AT_LEAST
         for step in tracked(range(self.max_iter), "laying out the map"):
             attraction, repulsion, partition = forces(points, index, probability, self.alpha)
-            exaggeration = EXAGGERATION if step < EARLY * self.max_iter else 1.0
+            exaggeration = self.early_exaggeration if step < early else 1.0
             gradient = exaggeration * attraction - repulsion
             gain = torch.where(gradient * move < 0, gain + 0.2, gain * 0.8).clamp_(min=LEAST_GAIN)
             move = (MOMENTUM * move - len(points) / exaggeration * gain * gradient).renorm(
                 2, 0, LONGEST
             )
             points = points + move
-            if self.least_move and step >= EARLY * self.max_iter:
+            if self.least_move and step >= early:
                 side = (points.amax(0) - points.amin(0)).max()
                 if move.norm(dim=1).mean() < self.least_move * side:
                     break
@@ -216,16 +220,27 @@ class NeighborInterpolation(nn.Module):
     @torch.no_grad()
     def forward(self, features: Float[Tensor, "new dim"]) -> Float[Tensor, "new 2"]:
         k = min(NEIGHBOURS, len(self.coordinates))
-        distance, index = nearest_rows(self.features.float(), features, k, metric=self.metric)
-        probability = entropic_affinities(
-            squared_distances(distance, self.metric), min(PERPLEXITY, k)
-        )
-        around = self.coordinates[index]  # [new, k, 2]
-        coordinates = around.median(1).values
-        for _ in range(ROUNDS):
-            weights = probability / (1 + (coordinates[:, None] - around).square().sum(2))
-            coordinates = (weights[..., None] * around).sum(1) / weights.sum(1, keepdim=True)
-        return coordinates
+        near = nearest_rows(self.features.float(), features, k, metric=self.metric)
+        return among_neighbours(near, self.coordinates, self.metric)
+
+
+def among_neighbours(
+    near: Nearest, coordinates: Float[Tensor, "old 2"], metric: Metric
+) -> Float[Tensor, "new 2"]:
+    """Coordinates of new points among their nearest old ones; see `NeighborInterpolation`.
+
+    Old points at NaN count for nothing, and a new one without others lies at 0.
+    """
+    squared = squared_distances(near.distance, metric)
+    probability = entropic_affinities(squared, min(PERPLEXITY, squared.shape[1]))
+    around = coordinates[near.index]  # [new, k, 2]
+    places = around.nanmedian(1).values.nan_to_num()
+    probability = probability * around.isfinite().all(2)
+    around = around.nan_to_num()
+    for _ in range(ROUNDS):
+        weights = probability / (1 + (places[:, None] - around).square().sum(2))
+        places = (weights[..., None] * around).sum(1) / weights.sum(1, keepdim=True).clamp_min(1e-9)
+    return places
 
 
 def squared_distances(distance: Float[Tensor, "rows k"], metric: Metric) -> Float[Tensor, "rows k"]:

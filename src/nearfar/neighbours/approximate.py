@@ -19,6 +19,7 @@ from nearfar.progress import log, progress
 WANTED = 0.98  # share of the true neighbours at which the search is wide enough
 SAMPLE = 1000  # queries on which the share is measured
 A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
+MOST_NEW = 10  # rows to one that is new, at least, where earlier neighbours are of use
 PART = 8192  # queries between two moves of the bar
 
 
@@ -50,6 +51,44 @@ def find_nearest(
     queries, own = (None if rows is None else rows.to(device) for rows in (queries, own))
     nearest = nearest_rows(rows.to(device), queries, k, own=own)
     return Nearest(nearest.distance.cpu(), nearest.index.cpu())
+
+
+def update_nearest(
+    rows: Float[Tensor, "rows dim"],
+    before: Nearest,
+    place: Int64[Tensor, " rows"],
+    k: int,
+) -> Nearest | None:
+    """Find the k nearest others of each row by cosine, where those of most rows among themselves
+    are known: as if all were compared, in a part of the time.
+
+    before: of earlier rows. place: the position of each row among these, -1 for a new one. New
+    rows, and those one of whose neighbours is gone, are compared with all; the others with new ones
+    alone. None where that is no less work: more than a tenth is compared with all, the earlier ones
+    are in another order, or k is another number.
+    """
+    old = torch.where(place >= 0)[0]
+    if before.index.shape[1] != k or bool((place[old].diff() < 0).any()):
+        return None
+    now = torch.full((len(before.index),), -1)
+    now[place[old]] = old
+    index = torch.full((len(rows), k), -1)
+    distance = torch.full((len(rows), k), torch.inf)
+    index[old], distance[old] = now[before.index[place[old]]], before.distance[place[old]]
+    is_whole = (index >= 0).all(1)
+    whole, other, new = (torch.where(some)[0] for some in (is_whole, ~is_whole, place < 0))
+    if len(other) > len(rows) // MOST_NEW:
+        return None
+    if len(other):
+        distance[other], index[other] = find_nearest(rows, rows[other], k, own=other)
+    if len(new) and len(whole):
+        added = find_nearest(rows[new], rows[whole], min(k, len(new)))
+        far = torch.cat([distance[whole], added.distance], 1)
+        near = torch.cat([index[whole], new[added.index]], 1)
+        near, order = near.sort(1)  # the first ones of those at equal distances come first
+        far, nearest = far.gather(1, order).sort(dim=1, stable=True)
+        distance[whole], index[whole] = far[:, :k], near.gather(1, nearest)[:, :k]
+    return Nearest(distance, index)
 
 
 def approximate_rows(

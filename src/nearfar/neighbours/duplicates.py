@@ -192,6 +192,7 @@ def find_links(
     approximate: bool = False,
     edits: bool = False,
     nearest: Nearest | None = None,
+    verdicts: dict[tuple[str, str], int] | None = None,
 ) -> list[Link]:
     """Find pairs of images no farther apart than `most`, nearest first.
 
@@ -207,7 +208,9 @@ def find_links(
     eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
     approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`). nearest: the
     nearest others of each image, more than eight, where they are known and there is no archive;
-    among more than 20 000 images no others are compared then.
+    among more than 20 000 images no others are compared then. verdicts: relations of two files by
+    their digests, as comparisons at full size found them: those that are there are not compared,
+    and others are added.
 
     >>> images = nearfar.data.open_images("photos", image_size=32)
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
@@ -224,9 +227,10 @@ def find_links(
     known, queries = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(queries):
         return sorted(links)
+    compare = _comparison(images, images, verdicts)
     if nearest is not None and has_pixels and not archive and len(images) > MANY:
         near_rows = nearest.among(known, nearest.index.shape[1])
-        return _without_chains([*links, *_links_among(images, known, near_rows, most)])
+        return _without_chains([*links, *_links_among(images, known, near_rows, most, compare)])
     count = min(NEIGHBOURS, len(known) - (not archive))
     query_features = features[queries] if archive else None
     if nearest is None or archive:
@@ -238,7 +242,6 @@ def find_links(
     pairs = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
     pairs, inverted = pairs.unique(dim=0, return_inverse=True)
     distance = torch.zeros(len(pairs)).index_put_((inverted,), near_rows.distance[near, column])
-    compare = _comparison(images, images)
     if has_pixels:
         links += _confirm_pairs(images, images, pairs, distance, compare)
     else:
@@ -249,11 +252,9 @@ def find_links(
             images, images, known, queries[crowded], links, compare, approximate
         )
     if has_pixels:
-        sure_links = [link for link in links if link.kind < NEAR_DUPLICATE]
-        stretched = _stretched_copies(
-            images, images, known, queries, sure_links, compare, approximate
-        )
-        links = _replaced(links, stretched)
+        copied = [link for link in links if link.kind < NEAR_DUPLICATE]
+        others = _stretched_copies(images, images, known, queries, copied, compare, approximate)
+        links = _replaced(links, others)
     if orientations:
         sure = {link[1:3] for link in links if link.kind < NEAR_DUPLICATE}
         links = _replaced(links, _turned_copies(images, known, queries, sure, approximate))
@@ -271,7 +272,11 @@ def _unconfirmed(pairs: Int64[Tensor, "pairs 2"], distance: Float[Tensor, " pair
 
 
 def _links_among(
-    images: Images, known: Int64[Tensor, " known"], near: Nearest, most: float
+    images: Images,
+    known: Int64[Tensor, " known"],
+    near: Nearest,
+    most: float,
+    compare: Comparison,
 ) -> list[Link]:
     """Copies among the known neighbours of images, at any place of the list, and the pairs of which
     each is the other's nearest.
@@ -292,7 +297,7 @@ def _links_among(
         ends = torch.minimum(row, other)[close], torch.maximum(row, other)[close]
         pairs += zip(*(end.tolist() for end in ends), distance[close].tolist(), strict=True)
     pairs = sorted(set(pairs), key=lambda pair: pair[2])
-    links = _confirmed(images, images, known, known, pairs, [], _comparison(images, images))
+    links = _confirmed(images, images, known, known, pairs, [], compare)
     sure = {link[1:3] for link in links}
     best = near.index[:, 0]
     mutual = (best[best] == torch.arange(len(known))) & (best > torch.arange(len(known)))
@@ -698,8 +703,12 @@ class _AtFullSize:
         self.is_lossless = lru_cache(None)(partial(_is_lossless, images))
 
 
-def _comparison(first: Images, second: Images) -> Comparison:
-    """Compares an image of each set at full size, unless small versions differ."""
+def _comparison(
+    first: Images, second: Images, verdicts: dict[tuple[str, str], int] | None = None
+) -> Comparison:
+    """Compares an image of each set at full size, unless small versions differ, or there is a
+    verdict on the two files.
+    """
     own = _AtFullSize(first)
     others = own if first is second else _AtFullSize(second)
 
@@ -709,7 +718,20 @@ def _comparison(first: Images, second: Images) -> Comparison:
         lossless = own.is_lossless(row) and others.is_lossless(other)
         return KINDS.index(compare_pixels(own.pixels(row), others.pixels(other), lossless))
 
-    return compare
+    if verdicts is None:
+        return compare
+    marks, other_marks = first.digests, second.digests
+
+    def compare_once(row: int, other: int) -> int:
+        mark, other_mark = marks[row], other_marks[other]
+        if mark is None or other_mark is None:
+            return compare(row, other)
+        pair = min(mark, other_mark), max(mark, other_mark)
+        if pair not in verdicts:
+            verdicts[pair] = compare(row, other)
+        return verdicts[pair]
+
+    return compare_once
 
 
 def group_links(

@@ -1,0 +1,74 @@
+"""Tensors that files keep from one time to the next: with what they depend on, with a digest of
+their content, and by the digests of the images that their rows belong to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nearfar.atomic import replacing
+from nearfar.messages import first_line
+from nearfar.progress import log
+from nearfar.training.run_folder import content_of
+
+NO_DIGEST = 32 * "0"  # of an image whose content is not known
+
+
+def save_kept(file: Path, key: str, tensors: dict[str, Tensor]) -> None:
+    """Write tensors, whole or not at all. key: what they depend on."""
+    about = {"key": key, "content": _content(tensors)}
+    with replacing(file) as unfinished:
+        save_file(tensors, unfinished, metadata=about)
+
+
+def read_kept(file: Path, key: str) -> dict[str, Tensor] | None:
+    """Read tensors; None where there are none, where they depend on something else, and, with a
+    warning, where they are damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, "pt") as opened:
+            about = opened.metadata() or {}
+            if about.get("key") != key:
+                return None
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        if about.get("content") != _content(tensors):
+            raise ValueError("its content has changed")
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+        log.warning("%s is damaged, and made anew: %s", file, first_line(error)[:200])
+        return None
+    return tensors
+
+
+def _content(tensors: dict[str, Tensor]) -> str:
+    return content_of(*(tensors[name] for name in sorted(tensors)))
+
+
+def as_marks(digests: Sequence[str | None]) -> UInt8[Tensor, "images 16"]:
+    """Digests of images as bytes: zeros where one is not known."""
+    marks = bytes.fromhex("".join(digest or NO_DIGEST for digest in digests))
+    return torch.from_numpy(np.frombuffer(marks, np.uint8).reshape(-1, 16).copy())
+
+
+def places_among(
+    marks: UInt8[Tensor, "images 16"], known: UInt8[Tensor, "known 16"]
+) -> Int64[np.ndarray, " images"]:
+    """The position of each image among known ones by its digest, -1 for none; of several with one
+    digest the first takes the first.
+    """
+    places: dict[bytes, deque[int]] = {}
+    for place, mark in enumerate(map(bytes, known.numpy())):
+        places.setdefault(mark, deque()).append(place)
+    places.pop(bytes(16), None)
+    of_images = (places.get(mark) for mark in map(bytes, marks.numpy()))
+    return np.array([left.popleft() if left else -1 for left in of_images], np.int64)

@@ -5,16 +5,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyarrow.csv import read_csv
 from pyarrow.parquet import read_table
 
 import nearfar
@@ -26,21 +30,23 @@ from tests.pictures import encoded
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
 
 
-def write_photos(folder, count):
-    """Smooth colours of 48 px, some of them twice in other sizes and forms; two are damaged."""
+def write_photos(folder, count, copied):
+    """Smooth colours of 20 px; the first ones again, smaller, as JPEG or as they are; two damaged."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     for number in range(count):
         small = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
-        image = small.resize((48, 48), Image.Resampling.BICUBIC)
+        image = small.resize((20, 20), Image.Resampling.BICUBIC)
         image.save(folder / f"{number:05}.png")
-        if number % 10 == 0:
-            image.resize((40, 40)).save(folder / f"{number:05}-smaller.png")
-        if number % 10 == 1:
+        if number >= copied:
+            continue
+        if number % 3 == 0:
+            image.resize((16, 16)).save(folder / f"{number:05}-smaller.png")
+        if number % 3 == 1:
             image.save(folder / f"{number:05}-again.jpg", quality=90)
-        if number % 10 == 2:
+        if number % 3 == 2:
             (folder / f"{number:05}-copy.png").write_bytes(encoded(image))
-    (folder / "00003.png").write_bytes((folder / "00004.png").read_bytes()[:300])
+    (folder / "00003.png").write_bytes((folder / "00004.png").read_bytes()[:100])
     (folder / "none.png").write_bytes(b"no image")
     return folder
 
@@ -53,26 +59,44 @@ def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        patch.chdir(tmp_path_factory.mktemp("pages"))
         yield
     torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return write_photos(tmp_path_factory.mktemp("photos") / "photos", 250)
+    return write_photos(tmp_path_factory.mktemp("photos") / "photos", 270, copied=60)
 
 
 @pytest.fixture(scope="module")
-def expected(photos, tmp_path_factory):
-    """The folder of what one process writes."""
+def many(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("many") / "many", 9801, copied=201)
+
+
+@pytest.fixture(scope="module")
+def expected(photos, many, tmp_path_factory):
+    """Results of one process, and the folder of its embeddings."""
     folder = tmp_path_factory.mktemp("one")
     nearfar.embed(photos, out=folder / "embed.parquet", encoder="nearfar")
-    return folder
+    return Expected(folder, dict(nearfar.check(photos)), dict(nearfar.duplicates(many)))
+
+
+class Expected(NamedTuple):
+    folder: Path
+    problems: dict
+    copies: dict
+
+    @property
+    def embeddings(self):
+        return read_table(self.folder / "embed.parquet")
 
 
 @pytest.fixture(scope="module")
 def ray(expected):
     """A session of Ray with two workers, which the tests share; it ends without a trace."""
+    shutil.rmtree(cache_folder())
     with engine_named("ray", 2) as engine:
         yield engine
     assert running() == {}
@@ -144,13 +168,30 @@ def called(*words):
     return subprocess.Popen([sys.executable, "-m", "nearfar", *map(str, words)])
 
 
-def embed(photos, out, workers):
-    words = ["embed", photos, "--out", out, "--encoder", "nearfar"]
-    return [*words, "--engine", "ray", "--workers", workers]
+def by_ray(out, workers):
+    return ["--out", out, "--engine", "ray", "--workers", workers]
 
 
-def workers():
-    return [process for process, line in running().items() if line.startswith("ray::")]
+@contextmanager
+def killing(times, every):
+    """Kill a random worker so many times; yields those that were killed."""
+    rng, killed, ended = np.random.default_rng(0), list[int](), threading.Event()
+
+    def kill():
+        while len(killed) < times and not ended.wait(every):
+            alive = [process for process, line in running().items() if line.startswith("ray::_")]
+            if alive:
+                killed.append(int(rng.choice(alive)))
+                with suppress(ProcessLookupError):
+                    os.kill(killed[-1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        killer.join()
 
 
 def test_pieces_of_work_come_back_in_order_whoever_dies(ray, tmp_path, capfd):
@@ -180,53 +221,53 @@ def test_a_job_goes_on_from_what_an_earlier_one_kept(ray):
 
 
 def test_embeddings_are_those_of_one_process(photos, expected, ray, tmp_path):
-    shutil.rmtree(cache_folder())
     out = tmp_path / "embed.parquet"
     nearfar.embed(photos, out=out, encoder="nearfar", engine="ray")
-    table = read_table(out)
-    assert table.equals(read_table(expected / "embed.parquet")) and len(table) == 324
+    assert read_table(out).equals(expected.embeddings) and len(expected.embeddings) == 329
     assert kept() == []
+
+
+def test_a_check_says_what_one_process_says(photos, expected, ray):
+    assert dict(nearfar.check(photos, engine="ray")) == expected.problems
+
+
+def test_groups_of_ten_thousand_images_are_the_same_while_workers_are_killed(many, expected, ray):
+    with killing(2, every=3.0) as killed:
+        copies = nearfar.duplicates(many, engine="ray")
+    assert dict(copies) == expected.copies
+    assert len(killed) == 2 and len(copies.photos) == 10_001
+    assert Counter(copies["kind"]) == {"first": 200, "copy": 133, "same file": 67}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4])
-def test_any_number_of_workers_writes_the_same(photos, expected, tmp_path, count):
+def test_any_number_of_workers_writes_the_same(photos, many, expected, tmp_path, count):
     shutil.rmtree(cache_folder())
-    out = tmp_path / "embed.parquet"
-    job = called(*embed(photos, out, count))
-    assert job.wait() == 0
-    assert read_table(out).equals(read_table(expected / "embed.parquet"))
-
-
-@pytest.mark.slow
-def test_random_workers_may_be_killed(photos, expected, tmp_path):
-    shutil.rmtree(cache_folder())
-    out, rng, killed = tmp_path / "embed.parquet", np.random.default_rng(0), []
-    job = called(*embed(photos, out, 2))
-    while job.poll() is None:
-        time.sleep(3.0)
-        if alive := workers():
-            killed.append(int(rng.choice(alive)))
-            with suppress(ProcessLookupError):
-                os.kill(killed[-1], signal.SIGKILL)
-    assert job.returncode == 0 and killed
-    assert read_table(out).equals(read_table(expected / "embed.parquet"))
+    out, beside = tmp_path / "embed.parquet", tmp_path / "duplicates.html"
+    assert called("embed", photos, "--encoder", "nearfar", *by_ray(out, count)).wait() == 0
+    assert read_table(out).equals(expected.embeddings)
+    assert called("duplicates", many, *by_ray(beside, count)).wait() == 0
+    table = read_csv(beside.with_suffix(".csv"))
+    assert table["name"].to_pylist() == expected.copies["name"]
+    assert table["group"].to_pylist() == expected.copies["group"]
 
 
 @pytest.mark.slow
 def test_a_killed_job_reads_no_finished_part_again(photos, expected, tmp_path, capfd):
+    shutil.rmtree(cache_folder())
     out = tmp_path / "embed.parquet"
-    job = called(*embed(photos, out, 1))
+    words = ["embed", photos, "--encoder", "nearfar", *by_ray(out, 1)]
+    job = called(*words)
     while len(kept()) < 2:
         assert job.poll() is None
-        time.sleep(0.05)
+        time.sleep(0.01)
     job.kill()
     job.wait()
     finished = len(kept())
     assert not out.exists() and 2 <= finished < 6
-    assert called(*embed(photos, out, 1)).wait() == 0
+    assert called(*words).wait() == 0
     assert f"{finished} pieces of work were done already" in capfd.readouterr().out
-    assert read_table(out).equals(read_table(expected / "embed.parquet"))
+    assert read_table(out).equals(expected.embeddings)
 
 
 def test_an_engine_is_named_with_one_clear_line(monkeypatch):

@@ -65,6 +65,7 @@ MAY_IMPORT = {
         "evaluation",
     },
     "tools": {
+        "ray",
         "methods",
         "pages",
         "embeddings",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,8 @@ from torchvision.io import decode_jpeg, encode_jpeg
 
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
-from nearfar.data.resources import usable_cores
+from nearfar.data.resources import in_order, usable_cores
+from nearfar.engine import each
 from nearfar.progress import progress, tracked
 
 SIDE = 16  # pixels of the small versions
@@ -93,14 +95,17 @@ def small_images(
         return images.small[rows].float()
     out = []
     with progress("shrinking images", len(rows)) as bar:
-        for some in rows.split(GATHERED):
-            pixels = images.gather(some)
-            pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
-            if pixels.shape[-1] > side:
-                pixels = F.interpolate(pixels, (side, side), mode="area")
+        for pixels in each(partial(_shrunk, images, side), rows.split(GATHERED)):
             out.append(pixels)
-            bar.advance(len(some))
+            bar.advance(len(pixels))
     return torch.cat(out)
+
+
+def _shrunk(images: Images, side: int, rows: Int64[Tensor, " rows"]) -> Tensor:
+    """Some of `small_images`."""
+    pixels = images.gather(rows)
+    pixels = pixels.float() if pixels.dtype == torch.uint8 else 255 * pixels
+    return F.interpolate(pixels, (side, side), mode="area") if pixels.shape[-1] > side else pixels
 
 
 def whole_images(
@@ -117,20 +122,23 @@ def whole_images(
     side = min(side, images.image_size)
     out = torch.empty(len(rows), images.channels, side, side)
     out[square] = small_images(images, rows[square], side)
-    others, originals = torch.where(~square)[0], images.originals
-
-    def squashed(at: int) -> Tensor:
-        assert originals is not None  # others are square
-        data, at_least = originals[int(rows[at])], 2 * side
-        planes = whole_planes(data, images.channels, images.value_range, at_least)
-        planes = planes.float() if planes.dtype == torch.uint8 else 255 * planes
-        return F.adaptive_avg_pool2d(planes, side)
-
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        shrunk = tracked(pool.map(squashed, others.tolist()), "shrinking images", len(others))
-        for at, pixels in zip(others.tolist(), shrunk, strict=True):
-            out[at] = pixels
+    others = torch.where(~square)[0]
+    work = partial(_squashed, images, side)
+    chunks = (some.tolist() for some in rows[others].split(GATHERED // 8))
+    shrunk = chain.from_iterable(in_order(chunks, work, usable_cores()))
+    tracked_pixels = tracked(shrunk, "shrinking images", len(others))
+    for at, pixels in zip(others.tolist(), tracked_pixels, strict=True):
+        out[at] = pixels
     return out
+
+
+def _squashed(images: Images, side: int, row: int) -> Tensor:
+    """A whole image resized to a square."""
+    assert images.originals is not None
+    data, at_least = images.originals[row], 2 * side
+    planes = whole_planes(data, images.channels, images.value_range, at_least)
+    planes = planes.float() if planes.dtype == torch.uint8 else 255 * planes
+    return F.adaptive_avg_pool2d(planes, side)
 
 
 def pixel_difference(

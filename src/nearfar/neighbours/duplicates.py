@@ -7,9 +7,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
-from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -588,23 +586,26 @@ def _compared(
 ) -> Iterator[tuple[Pair, int]]:
     """Yield the pairs that are open when their turn comes, with their relation, in their order.
 
-    Threads compare a few pairs ahead, so that what one shows may close another that was compared
-    for nothing: the result is that of one thread.
+    Threads, or an engine, compare a few pairs ahead, so that what one shows may close another that
+    was compared for nothing: the result is that of one thread.
     """
-    threads = usable_cores()
-    waiting: deque[tuple[Pair, Future[int]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        for pair in chain(pairs, repeat(None)):
-            if pair is not None and is_open(pair):
-                waiting.append((pair, pool.submit(compare, *pair[:2])))
-            if waiting and (pair is None or len(waiting) > 2 * threads):
-                first, kind = waiting.popleft()
-                if is_open(first):
-                    yield first, kind.result()
-                else:
-                    kind.cancel()
-            elif pair is None:
-                break
+    begun: deque[Pair] = deque()
+
+    def chunks() -> Iterator[list[Pair]]:
+        for pair in pairs:
+            if is_open(pair):
+                begun.append(pair)
+                yield [pair]
+
+    for [kind] in in_order(chunks(), partial(_kind, compare), usable_cores()):
+        pair = begun.popleft()
+        if is_open(pair):
+            yield pair, kind
+
+
+def _kind(compare: Comparison, pair: Sequence[Any]) -> int:
+    """The relation of a pair."""
+    return compare(pair[0], pair[1])
 
 
 class Leaks(NamedTuple):
@@ -687,7 +688,7 @@ def _confirm_pairs(
     kinds = torch.full((len(pairs),), NEAR_DUPLICATE)
     close = torch.where(apart <= COPY)[0]
     chunks = pairs[close, None].tolist()  # of one pair
-    compared = in_order(chunks, lambda pair: compare(*pair), usable_cores())
+    compared = in_order(chunks, partial(_kind, compare), usable_cores())
     for place, [kind] in zip(close, tracked(compared, "comparing images", len(close)), strict=True):
         kinds[place] = kind
     rows = zip(distance.tolist(), *pairs.T.tolist(), kinds.tolist(), strict=True)
@@ -698,9 +699,13 @@ class _AtFullSize:
     """Images of a set as they are compared at full size; the last ones read stay in memory."""
 
     def __init__(self, images: Images) -> None:
+        self.images = images
         self.pixels = lru_cache(CACHED)(partial(full_size, images))
         self.reduced = lru_cache(REDUCTIONS)(lambda row: reduced(self.pixels(row)))
         self.is_lossless = lru_cache(None)(partial(_is_lossless, images))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # in another process nothing is read yet
+        return type(self), (self.images,)
 
 
 def _comparison(
@@ -710,14 +715,7 @@ def _comparison(
     verdict on the two files.
     """
     own = _AtFullSize(first)
-    others = own if first is second else _AtFullSize(second)
-
-    def compare(row: int, other: int) -> int:
-        if differs(own.reduced(row), others.reduced(other)):
-            return NEAR_DUPLICATE
-        lossless = own.is_lossless(row) and others.is_lossless(other)
-        return KINDS.index(compare_pixels(own.pixels(row), others.pixels(other), lossless))
-
+    compare = partial(_compare, own, own if first is second else _AtFullSize(second))
     if verdicts is None:
         return compare
     marks, other_marks = first.digests, second.digests
@@ -732,6 +730,13 @@ def _comparison(
         return verdicts[pair]
 
     return compare_once
+
+
+def _compare(own: _AtFullSize, others: _AtFullSize, row: int, other: int) -> int:
+    if differs(own.reduced(row), others.reduced(other)):
+        return NEAR_DUPLICATE
+    lossless = own.is_lossless(row) and others.is_lossless(other)
+    return KINDS.index(compare_pixels(own.pixels(row), others.pixels(other), lossless))
 
 
 def group_links(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from nearfar.data.table import digest
 from nearfar.device import in_float64
+from nearfar.engine import each, engine
 from nearfar.messages import check_known
 from nearfar.pairs.arithmetic import dot_products, unit_rows
 from nearfar.progress import progress
@@ -17,6 +22,7 @@ Metric = Literal["cosine", "euclidean"]
 METRICS = ("cosine", "euclidean")
 QUERIES, ROWS = 1024, 8192  # of a tile of similarities: 32 MB
 BLOCK = 32  # similarities that are first compared by their maximum alone
+PARTITION = 2**28  # bytes of the rows that an engine hands to its workers at a time
 GATHERED = 2**22  # numbers of the neighbours whose distances are computed again at a time
 
 
@@ -90,14 +96,88 @@ def nearest_rows(
     distance = torch.empty(len(query_rows), k, device=rows.device)
     index = torch.empty(len(query_rows), k, dtype=torch.int64, device=rows.device)
     step, tile = min(chunk or QUERIES, QUERIES), min(chunk or ROWS, ROWS)
+    parts = [
+        _Queries(
+            query_rows[start : start + step], None if own is None else own[start : start + step]
+        )
+        for start in range(0, len(query_rows), step)
+    ]
+    every = _Searched(searched, penalty, 0)
+    divided = engine() is not None and rows.device.type == "cpu"
+    keys = _divided(every, parts, k, tile) if divided else _together(every, parts, k, tile)
     with progress("comparing images", len(query_rows)) as bar:
-        for start in range(0, len(query_rows), step):
-            part = slice(start, start + step)
-            left_out = None if own is None else own[part]
-            candidates = _largest(searched, query_rows[part], penalty, k, left_out, tile)
-            distance[part], index[part] = _ordered(searched, query_rows[part], candidates, metric)
-            bar.update(min(start + step, len(query_rows)))
+        for part, best in zip(parts, keys, strict=True):
+            own_places = slice(bar.done, bar.done + len(part.rows))
+            candidates = 0xFFFFFFFF - (best & 0xFFFFFFFF)
+            distance[own_places], index[own_places] = _ordered(
+                searched, part.rows, candidates, metric
+            )
+            bar.advance(len(part.rows))
     return Nearest(distance, index)
+
+
+class _Searched(NamedTuple):
+    """Rows that are searched, the penalty of each, and the position of the first among all."""
+
+    rows: Tensor
+    penalty: Tensor | None
+    first: int
+
+
+class _Queries(NamedTuple):
+    """Some of the queries, and the position of the row that each is; None: of none."""
+
+    rows: Tensor
+    own: Tensor | None
+
+
+def _together(
+    every: _Searched, parts: Sequence[_Queries], k: int, tile: int
+) -> Iterator[Int64[Tensor, "queries k"]]:
+    """Yield the keys of the k rows with the largest similarities, for each part of the queries."""
+    return (_largest(every, part, k, tile) for part in parts)
+
+
+def _divided(
+    every: _Searched, parts: Sequence[_Queries], k: int, tile: int
+) -> Iterator[Int64[Tensor, "queries k"]]:
+    """The same by an engine, one partition of the rows after another: which keys are the largest
+    does not depend on how the rows are divided, as long as the tiles stay the same.
+    """
+    best = [torch.empty(len(part.rows), 0, dtype=torch.int64) for part in parts]
+    marks = [digest([part.rows.numpy().tobytes(), str(part.own).encode()]) for part in parts]
+    count = max(1, PARTITION // (4 * every.rows.shape[1] * tile)) * tile
+    for start in range(0, len(every.rows), count):
+        rows = every.rows[start : start + count].numpy()  # which workers share in memory
+        penalty = None if every.penalty is None else every.penalty[start : start + count].numpy()
+        of_rows = digest([rows.tobytes(), f"{start} {k} {tile}".encode()])
+        made: Iterator[dict[str, np.ndarray]] = each(
+            partial(_largest_in_partition, rows, penalty, start, k, tile),
+            enumerate(parts),
+            partial(_key, of_rows, marks),
+        )
+        for place, keys in enumerate(made):
+            both = torch.cat([best[place], torch.tensor(keys["keys"])], 1)
+            best[place] = both.topk(min(k, both.shape[1]), dim=1, sorted=False).values
+    return iter(best)
+
+
+def _key(of_rows: str, marks: Sequence[str], part: tuple[int, _Queries]) -> str:
+    return digest(f"{of_rows} {marks[part[0]]}".encode())
+
+
+def _largest_in_partition(
+    rows: np.ndarray,
+    penalty: np.ndarray | None,
+    first: int,
+    k: int,
+    tile: int,
+    part: tuple[int, _Queries],
+) -> dict[str, np.ndarray]:
+    """The keys of a part of the queries in a partition of the rows."""
+    penalties = None if penalty is None else torch.from_numpy(penalty)
+    searched = _Searched(torch.from_numpy(rows), penalties, first)
+    return {"keys": _largest(searched, part[1], k, tile).numpy()}
 
 
 def _prepared(
@@ -116,21 +196,24 @@ def _prepared(
     return searched, query_rows, searched.square().sum(1) / 2
 
 
-def _largest(
-    rows: Tensor, queries: Tensor, penalty: Tensor | None, k: int, own: Tensor | None, step: int
-) -> Int64[Tensor, "queries k"]:
-    """Positions of the k rows with the largest similarities, in any order."""
+def _largest(searched: _Searched, part: _Queries, k: int, step: int) -> Int64[Tensor, "queries k"]:
+    """Keys of the k rows with the largest similarities to each query, in any order; all rows, where
+    there are fewer.
+    """
+    rows, penalty, first = searched
+    queries, own = part
     best = torch.empty(len(queries), 0, dtype=torch.int64, device=rows.device)
     for start in range(0, len(rows), step):
         tile = dot_products(queries, rows[start : start + step])
         if penalty is not None:
             tile -= penalty[start : start + step]
         if own is not None:
-            (mine,) = torch.where((own >= start) & (own < start + tile.shape[1]))
-            tile[mine, own[mine] - start] = -torch.inf
-        best = torch.cat([best, _candidates(tile, start, k)], 1)
+            inside = own - first
+            (mine,) = torch.where((inside >= start) & (inside < start + tile.shape[1]))
+            tile[mine, inside[mine] - start] = -torch.inf
+        best = torch.cat([best, _candidates(tile, first + start, k)], 1)
         best = best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
-    return 0xFFFFFFFF - (best & 0xFFFFFFFF)
+    return best
 
 
 def _candidates(tile: Tensor, start: int, k: int) -> Tensor:

@@ -37,6 +37,9 @@ COMMON = {
     "object of your own.",
     "label_column": "column of the data with the labels. Default: one of a usual name, such as "
     "label.",
+    "engine": '"ray" divides the work among processes, of this machine or of a cluster, and goes '
+    "on from where a job died (docs/scaling.md). Default: this process does it all.",
+    "workers": "processes of the engine. Default: one for each core.",
 }
 KINDS = {
     "target": (Any, Parameter.empty),
@@ -45,6 +48,8 @@ KINDS = {
     "label_column": (str | None, None),
     "encoder": ("str | nn.Module | None", None),
     "out": (str | Path | None, None),
+    "engine": (str | None, None),
+    "workers": (int | None, None),
 }
 
 
@@ -75,6 +80,7 @@ class Tool:
         fewest: int = 2,
         lists: bool = False,
         saves: bool = False,
+        engine: bool = False,
         before: Callable[[Any, Mapping[str, Any]], None] | None = None,
     ) -> None:
         """Args:
@@ -90,6 +96,7 @@ class Tool:
         lists: whether paths go to a pipe.
         saves: whether the function itself logs what it found and saves it in the run, in place of a
             `Result` with a page (there is no option `out` then).
+        engine: whether an engine can divide its work.
         before: called with the target and the arguments before anything is opened, to raise
             ValueError for options that do not go together.
         """
@@ -97,6 +104,7 @@ class Tool:
         self.default_page, self.beside, self.folder, self.data = page, tuple(beside), folder, data
         self.split, self.labels, self.copies = split, labels, copies
         self.fewest, self.lists, self.saves, self.before = fewest, lists, saves, before
+        self.has_engine = engine
         self.ranges: dict[str, Between] = {}
         self.command = self._command()
 
@@ -124,6 +132,7 @@ class Tool:
         """Open a target, compute the result, log it, and write it where it belongs."""
         from nearfar.embeddings.sources import OfRun, Opening, folders_apart, resolve
         from nearfar.progress import log
+        from nearfar.ray import engine_named
 
         self.check(given)
         source = resolve(target)
@@ -143,7 +152,8 @@ class Tool:
             copies=self.copies,
             fewest=self.fewest,
         )
-        result = self.function(source.open(opening), **options)
+        with engine_named(given.get("engine"), given.get("workers")):
+            result = self.function(source.open(opening), **options)
         if self.saves:
             return result
         result.again = functools.partial(self._again, source.name, given, page)
@@ -159,6 +169,8 @@ class Tool:
             "label_column": not self.labels,
             "split": isinstance(self.split, tuple),
             "out": self.saves,
+            "engine": not self.has_engine,
+            "workers": not self.has_engine,
         }
         names = [name for name in KINDS if not lacking.get(name)]
         own = list(self._options())

@@ -3,6 +3,7 @@
 nearfar check runs/photos
 nearfar check runs/photos labelled/ --out labelled.html
 nearfar check photos/
+nearfar check photos/ --engine ray --workers 4
 nearfar check clip.parquet photos/
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     split="all",
     labels=True,
     copies=True,
+    engine=True,
 )
 def check(photos: Embeddings, *, approximate: bool = False, seed: Seed = 0) -> Checked:
     """Look for mistakes in a data set: copies across splits, wrong labels, blurred, dark and odd

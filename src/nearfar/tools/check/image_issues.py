@@ -4,15 +4,18 @@ of an odd shape.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
+from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.measures import MEASURES, are_rough, grayscale, measures
-from nearfar.data.resources import usable_cores
+from nearfar.data.resources import in_order, usable_cores
+from nearfar.engine import each
 from nearfar.progress import progress
 
 # robust standard deviations from the median of the set beyond which an image is an outlier
@@ -61,20 +64,26 @@ def _measured(images: Images) -> Float[np.ndarray, "images 4"]:
     originals = images.originals
     rough = are_rough(originals, images.form)
     values: list[tuple[float, ...]] = []
-    with (
-        ThreadPoolExecutor(usable_cores()) as pool,
-        progress("measuring images", len(images)) as bar,
-    ):
-        for rows in torch.arange(len(images)).split(PART):
-            if originals is not None and rough:
-                values += pool.map(lambda row: measures(grayscale(originals[row])), rows.tolist())
-            else:
-                values += [
-                    measures(picture.float().mean(0).byte().numpy())
-                    for picture in images.pictures(rows)
-                ]
-            bar.update(len(values))
+    parts = torch.arange(len(images)).split(PART)
+    made: Iterator[list[tuple[float, ...]]]
+    if originals is not None and rough:
+        work = partial(_measured_file, originals)
+        made = in_order((rows.tolist() for rows in parts), work, usable_cores())
+    else:
+        made = each(partial(_measured_pictures, images), parts)
+    with progress("measuring images", len(images)) as bar:
+        for part in made:
+            values += part
+            bar.advance(len(part))
     return np.array(values)
+
+
+def _measured_file(originals: Sequence[bytes | str], row: int) -> tuple[float, ...]:
+    return measures(grayscale(originals[row]))
+
+
+def _measured_pictures(images: Images, rows: Int64[Tensor, " rows"]) -> list[tuple[float, ...]]:
+    return [measures(picture.float().mean(0).byte().numpy()) for picture in images.pictures(rows)]
 
 
 def outlying(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[int, float]]]:

@@ -4,6 +4,7 @@ nearfar duplicates runs/photos
 nearfar duplicates runs/photos others/ --distance 0.02 --out others.html
 nearfar duplicates runs/photos new/ --against archive/ --orientations
 nearfar duplicates photos/
+nearfar duplicates photos/ --engine ray --workers 4
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     data="images to compare",
     split="all",
     copies=True,
+    engine=True,
     fewest=1,
     lists=True,
 )

@@ -85,9 +85,10 @@ def one_sheet(
     side = tiles.shape[-1]
     cell, rows = cell_of(side), -(-len(tiles) // per_row)
     sheet = torch.zeros(rows * per_row, 3, cell, cell, dtype=torch.uint8)
-    sheet[: len(tiles)] = F.pad(
-        tiles.float(), (0, cell - side, 0, cell - side), mode="replicate"
-    ).byte()
+    if cell > side:
+        around = (0, cell - side, 0, cell - side)
+        tiles = F.pad(tiles.float(), around, mode="replicate").byte()
+    sheet[: len(tiles)] = tiles
     return (
         sheet.view(rows, per_row, 3, cell, cell)
         .permute(2, 0, 3, 1, 4)

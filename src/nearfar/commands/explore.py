@@ -37,7 +37,7 @@ LEAST_MOVE = 0.001
 MOST_OLD = 0.9  # share of the images that an earlier map has, for a map to begin from it
 NOTHING = {"cpu_seconds": 0.0, "seconds": 0.0, "peak_memory_mb": 0.0, "numbers": dict[str, Any]()}
 """What a part took that was finished and not noted."""
-FORMAT = 2  # raise it when a part writes something else
+FORMAT = 2  # raise it when a part writes something else, or finds other copies
 
 
 class Explored(dict[str, Any]):
@@ -225,22 +225,25 @@ class Parts:
 class Kept:
     """Tensors of a part, with a row for each image, in a file of the folder.
 
-    before: those of an earlier time with the same options, None without. place: in them the
-    position of each image, -1 for new ones. is_whole: whether they are those of these images.
+    before: those of an earlier time with the same options, None without. is_whole: whether they
+    are those of these images.
     """
 
     def __init__(self, parts: Parts, name: str) -> None:
-        import numpy as np
+        import torch
 
-        from nearfar.embeddings.kept import places_among, read_kept
+        from nearfar.embeddings.kept import read_kept
 
         self.parts, self.file = parts, parts.folder / f"{name}.safetensors"
         self.before = read_kept(self.file, parts.options)
-        self.place, self.is_whole = np.full(len(parts.marks), -1), False
-        if self.before is not None:
-            marks = self.before["digests"]
-            self.is_whole = marks.shape == parts.marks.shape and bool((marks == parts.marks).all())
-            self.place = places_among(parts.marks, marks)
+        self.is_whole = self.before is not None and torch.equal(self.before["digests"], parts.marks)
+
+    def places(self) -> Tensor:
+        """Return the position of each image among those before, -1 for a new one."""
+        from nearfar.embeddings.kept import places_among
+
+        assert self.before is not None
+        return places_among(self.parts.marks, self.before["digests"])
 
     def write(self, tensors: dict[str, Tensor]) -> None:
         """Write the tensors, whole or not at all."""
@@ -289,8 +292,6 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
 
 
 def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
-    import torch
-
     from nearfar.maps.cluster_embedding import ATTRACTING
     from nearfar.neighbours import Nearest, find_nearest
     from nearfar.neighbours.approximate import update_nearest
@@ -304,7 +305,7 @@ def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Emb
     with parts.measured("neighbours"):
         k = min(ATTRACTING, len(photos) - 1)
         if near is not None:
-            near = update_nearest(photos.features, near, torch.from_numpy(kept.place), k)
+            near = update_nearest(photos.features, near, kept.places(), k)
         if near is None:
             near = find_nearest(photos.features, k=k, approximate=approximate)
         kept.write({"distance": near.distance, "index": near.index.int()})
@@ -406,9 +407,9 @@ def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
     else:
         with parts.measured("layout"), use_threads(fastest_threads()):
             embedding = ClusterEmbedding(metric="cosine", random_state=seed, least_move=LEAST_MOVE)
-            if places is not None and (kept.place >= 0).mean() > MOST_OLD:
+            if places is not None and ((place := kept.places()) >= 0).float().mean() > MOST_OLD:
                 assert photos.near is not None
-                embedding.init = _start(photos.near, places, kept.place)
+                embedding.init = _start(photos.near, places, place)
                 embedding.early_exaggeration = 1.0
             embedding.fit(photos.features.numpy(), neighbours=photos.near)
             places = torch.from_numpy(embedding.embedding_).contiguous()
@@ -416,16 +417,16 @@ def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
     return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})
 
 
-def _start(near: Nearest, before: Tensor, place: np.ndarray) -> np.ndarray:
+def _start(near: Nearest, before: Tensor, place: Tensor) -> np.ndarray:
     """Coordinates from an earlier map: new images lie among their nearest earlier ones."""
     import torch
 
     from nearfar.maps.cluster_embedding import among_neighbours
     from nearfar.neighbours import Nearest
 
-    old = torch.from_numpy(place >= 0)
+    old = place >= 0
     coordinates = torch.full((len(place), 2), torch.nan)
-    coordinates[old] = before[torch.from_numpy(place)[old]]
+    coordinates[old] = before[place[old]]
     of_new = Nearest(near.distance[~old], near.index[~old])
     coordinates[~old] = among_neighbours(of_new, coordinates, "cosine")
     return coordinates.numpy()

@@ -62,7 +62,7 @@ def as_marks(digests: Sequence[str | None]) -> UInt8[Tensor, "images 16"]:
 
 def places_among(
     marks: UInt8[Tensor, "images 16"], known: UInt8[Tensor, "known 16"]
-) -> Int64[np.ndarray, " images"]:
+) -> Int64[Tensor, " images"]:
     """The position of each image among known ones by its digest, -1 for none; of several with one
     digest the first takes the first.
     """
@@ -71,4 +71,4 @@ def places_among(
         places.setdefault(mark, deque()).append(place)
     places.pop(bytes(16), None)
     of_images = (places.get(mark) for mark in map(bytes, marks.numpy()))
-    return np.array([left.popleft() if left else -1 for left in of_images], np.int64)
+    return torch.tensor([left.popleft() if left else -1 for left in of_images])

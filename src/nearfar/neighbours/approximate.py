@@ -83,11 +83,13 @@ def update_nearest(
         distance[other], index[other] = find_nearest(rows, rows[other], k, own=other)
     if len(new) and len(whole):
         added = find_nearest(rows[new], rows[whole], min(k, len(new)))
-        far = torch.cat([distance[whole], added.distance], 1)
-        near = torch.cat([index[whole], new[added.index]], 1)
-        near, order = near.sort(1)  # the first ones of those at equal distances come first
-        far, nearest = far.gather(1, order).sort(dim=1, stable=True)
-        distance[whole], index[whole] = far[:, :k], near.gather(1, nearest)[:, :k]
+        parts = (each.split(PART) for each in (whole, added.distance, added.index))
+        for some, far, near in zip(*parts, strict=True):
+            far = torch.cat([distance[some], far], 1)
+            near, order = torch.cat([index[some], new[near]], 1).sort(1)
+            # the first ones of those at equal distances come first
+            far, nearest = far.gather(1, order).sort(dim=1, stable=True)
+            distance[some], index[some] = far[:, :k], near.gather(1, nearest)[:, :k]
     return Nearest(distance, index)
 
 

@@ -66,8 +66,8 @@ REFUSED, REFUSED_RESIZED = 1.5, 2.0  # local difference of these, for images of 
 # orientations, each a number of quarter turns; so many more are those of the mirror image
 MIRROR = 4
 LEAST = 2.0  # of 255: contrast below which an image is plain, and noise would decide
-
 BLOCKS = 4  # pixels of a side of the blocks whose means refuse most pairs of small versions
+MEANS = 4096  # images whose means are computed at a time
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
@@ -179,7 +179,7 @@ class Outlines(NamedTuple):
 def outlines(images: Images, rows: Int64[Tensor, " rows"]) -> Outlines:
     """Return the outlines of the images at these positions."""
     parts = []
-    for some in rows.split(4096):
+    for some in rows.split(MEANS):
         small = small_images(images, some)
         side = BLOCKS if small.shape[-1] % BLOCKS == 0 else 1
         variance = small.flatten(2).var(2, unbiased=False).mean(1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
@@ -22,6 +23,7 @@ from nearfar.data.value_range import EIGHT_BITS, PixelFormat
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.evaluation import extract
 from nearfar.messages import did_you_mean, raise_as_value_error
+from nearfar.neighbours.duplicates import file_at_full_size, full_size
 from nearfar.networks import Encoder
 
 LISTS = (".txt", ".list")
@@ -31,13 +33,14 @@ COMPARED = 20_000  # names that a misspelt one is compared with
 @dataclass(frozen=True)
 class Queries:
     """Query images. `own`: their positions in the data, -1 for others; `pixels`: as the encoder
-    takes them.
+    takes them; `at_full_size`: the pixels of one of them, by its place, as its file has them.
     """
 
     names: list[str]
     features: Float[Tensor, "queries dim"]
     own: Int64[Tensor, " queries"]
     pixels: list[Shaped[Tensor, "channels side side"]]
+    at_full_size: Callable[[int], np.ndarray]
 
 
 def resolve_queries(given: Any, photos: Embeddings) -> Queries:
@@ -58,10 +61,15 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         others = open_images(given, image_size=size, channels=channels, value_range=value_range)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(
-            others.names, extract(net, torch.stack(pixels)), torch.full((len(others),), -1), pixels
+            others.names,
+            extract(net, torch.stack(pixels)),
+            torch.full((len(others),), -1),
+            pixels,
+            partial(full_size, others),
         )
     names, rows, pixels = [], [], []
-    for word, row in resolve_names(words, photos):
+    resolved = resolve_names(words, photos)
+    for word, row in resolved:
         names.append(printable(word) if row < 0 else photos.images.names[row])
         rows.append(row)
         pixels.append(
@@ -75,7 +83,12 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         photos.features[row] if row >= 0 else extract(_encoder_of(photos), x[None])[0]
         for row, x in zip(rows, pixels, strict=True)
     ]
-    return Queries(names, torch.stack(features), torch.tensor(rows), pixels)
+
+    def at_full_size(place: int) -> np.ndarray:
+        word, row = resolved[place]
+        return file_at_full_size(word) if row < 0 else full_size(photos.images, row)
+
+    return Queries(names, torch.stack(features), torch.tensor(rows), pixels, at_full_size)
 
 
 def _encoder_of(photos: Embeddings) -> Encoder:

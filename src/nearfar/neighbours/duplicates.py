@@ -991,7 +991,12 @@ def full_size(images: Images, row: int) -> np.ndarray:
     originals = images.originals
     if originals is None:
         return images.gather(torch.tensor([row]))[0].numpy()
-    grounds = look(originals[row]).grounds()
+    return file_at_full_size(originals[row])
+
+
+def file_at_full_size(data: bytes | str) -> np.ndarray:
+    """The pixels of an encoded image, as `full_size` has them."""
+    grounds = look(data).grounds()
     is_same = np.array_equal(grounds[0], grounds[-1])
     return grounds[0] if is_same else np.concatenate(grounds)
 

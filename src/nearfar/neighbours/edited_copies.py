@@ -1,4 +1,5 @@
-"""Edited copies among many images: candidates by features, confirmed by `edits.find_edit`.
+"""Edited copies among many images, and the origin of one: candidates by features, confirmed by
+`edits.find_edit`.
 
 Candidates are the nearest images by the features at hand, and by VLAD (Jegou et al. 2010) of local
 features, also of the mirror image: it holds what a turn, a crop or a border leaves.
@@ -6,13 +7,13 @@ features, also of the mirror image: it holds what a turn, a crop or a border lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from scipy.cluster.hierarchy import DisjointSet
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.random_projection import GaussianRandomProjection
@@ -22,6 +23,7 @@ from torch.nn.functional import normalize
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
 from nearfar.neighbours.approximate import find_nearest
+from nearfar.neighbours.copies import compare_pixels
 from nearfar.neighbours.edits import (
     LONGEST_SIDE,
     Edit,
@@ -34,6 +36,7 @@ from nearfar.neighbours.edits import (
     mirrored,
     opencv,
     root_descriptors,
+    shares,
 )
 from nearfar.progress import log, tracked
 
@@ -43,6 +46,8 @@ SAMPLE = 100_000  # descriptors that words are learned from
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
 CACHED = 8  # images in memory at full size
+LOOKED_AT = 30  # nearest images that are all compared with a query; further ones until one is found
+IN_ITS_PLACE = 0.05  # difference of a map from none, up to which images may be copies without edits
 
 Read = Callable[[int], np.ndarray]
 """Of the position of an image: its pixels at full size."""
@@ -97,6 +102,62 @@ def find_edited(
                 edited.append(Edited(first, second, edit))
                 groups.merge(first, second)
     return edited
+
+
+class Origin(NamedTuple):
+    """The image that another was made from, by its position, and how; the width and the height of
+    both.
+    """
+
+    row: int
+    edit: Edit
+    size: tuple[int, int]
+    made: tuple[int, int]
+
+
+def find_origin(
+    images: Images,
+    query: Shaped[np.ndarray, "bands height width"],
+    order: Iterable[int],
+    local: dict[int, Local],
+    read: Read,
+) -> Origin | None:
+    """Find the image that another one is a crop, an edited copy or a copy of; None without one.
+
+    order: positions of images, the likely ones first. The first 30 are compared, and others until
+    one is found. Of several that is the one which has most of the query, then most beside it.
+    local: local features by position, which this fills. ValueError where OpenCV is not installed,
+    and for a query that is neither grayscale nor colour of 8 bits.
+    """
+    pixels, best, most = comparable(query), None, (-1.0, 0.0)
+    if pixels is None:
+        raise ValueError("crops are found by images that are grayscale or colour of 8 bits")
+    ours = local_features(pixels)
+    for place, row in enumerate(tracked(list(order), "comparing images")):
+        if best is not None and place >= LOOKED_AT:
+            break
+        if row not in local:
+            local[row] = _local(images, row, read)
+        for is_mirrored in (False, True):
+            matrix = _matched(local[row], ours, is_mirrored)
+            whole = None if matrix is None else comparable(read(row))
+            if matrix is None or whole is None:
+                continue
+            edit = find_edit(whole, pixels, matrix) or _unedited(whole, pixels, matrix)
+            if edit is not None:
+                shown, covered = shares(edit)
+                if (round(covered, 2), -shown) > most:
+                    most = round(covered, 2), -shown
+                    best = Origin(row, edit, whole.shape[:0:-1], pixels.shape[:0:-1])
+                break
+    return best
+
+
+def _unedited(first: np.ndarray, second: np.ndarray, matrix: Map) -> Edit | None:
+    """Return an edit that changes nothing, of copies; None for images that differ."""
+    if np.abs(matrix - np.eye(2, 3)).max() > IN_ITS_PLACE:
+        return None
+    return Edit() if compare_pixels(first, second) in ("same pixels", "copy") else None
 
 
 def _local(images: Images, row: int, read: Read) -> Local:
@@ -184,14 +245,14 @@ def _vectors(
     shorter: GaussianRandomProjection | None,
 ) -> Float[Tensor, "images dim"]:
     """VLAD of images: of each word the sum of differences of descriptors from it, of length 1."""
-    parts = []
+    parts, every, half = [], np.eye(len(words), dtype=np.float32), np.square(words).sum(1) / 2
     for start in range(0, len(local), PART):
         some = local[start : start + PART]
         sums = np.zeros((len(some), *words.shape), np.float32)
         for of_image, image in zip(sums, some, strict=True):
             rows = root_descriptors(image.descriptors)
-            word = (rows @ words.T - np.square(words).sum(1) / 2).argmax(1)
-            np.add.at(of_image, word, rows - words[word])
+            chosen = every[(rows @ words.T - half).argmax(1)]
+            of_image[:] = chosen.T @ rows - chosen.sum(0)[:, None] * words
         sums /= np.linalg.norm(sums, axis=2, keepdims=True).clip(1e-6)
         flat = sums.reshape(len(some), -1)
         parts.append(flat if shorter is None else shorter.transform(flat).astype(np.float32))

@@ -590,7 +590,7 @@ def edit_in_words(edit: Edit, size: tuple[int, int], other: tuple[int, int]) -> 
         words.append("squeezed")
     if abs(angle) > ANGLE:
         words.append(f"turned by {abs(angle):.0f} degrees {'right' if angle > 0 else 'left'}")
-    shown, covered = _shares(edit)
+    shown, covered = shares(edit)
     if shown < WHOLE:
         words.append(f"cropped to {shown:.0%}".replace("%", " %"))
     if covered < WHOLE:
@@ -602,7 +602,7 @@ def edit_in_words(edit: Edit, size: tuple[int, int], other: tuple[int, int]) -> 
     return ", ".join(words) or "resized or encoded again"
 
 
-def _shares(edit: Edit) -> tuple[float, float]:
+def shares(edit: Edit) -> tuple[float, float]:
     """The share of the first image that the second shows, and the share of the second that is of
     the first.
     """
@@ -613,3 +613,11 @@ def _shares(edit: Edit) -> tuple[float, float]:
         for direction in (edit, edit.undone())
     )
     return shown, covered
+
+
+def corners_in_first(edit: Edit) -> Float[np.ndarray, "4 2"]:
+    """Return the corners of the second image in the first, whose own are at (0, 0) and (1, 1);
+    they may lie outside.
+    """
+    corners = np.array([[-0.5, 0.5, 0.5, -0.5], [-0.5, -0.5, 0.5, 0.5], [1, 1, 1, 1]])
+    return (np.reshape(edit.undone().matrix, (2, 3)) @ corners).T + 0.5

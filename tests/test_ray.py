@@ -23,7 +23,9 @@ from pyarrow.parquet import read_table
 
 import nearfar
 from nearfar.data.table import cache_folder
+from nearfar.embeddings.untrained import encoder_for_copies
 from nearfar.engine import each
+from nearfar.evaluation import extract
 from nearfar.ray import engine_named
 from tests.pictures import encoded
 
@@ -225,6 +227,18 @@ def test_embeddings_are_those_of_one_process(photos, expected, ray, tmp_path):
     nearfar.embed(photos, out=out, encoder="nearfar", engine="ray")
     assert read_table(out).equals(expected.embeddings) and len(expected.embeddings) == 329
     assert kept() == []
+
+
+def test_images_whose_pixels_are_not_stored_are_the_same(photos, ray):
+    """Workers decode them, once to see whether they can be and once more for their features."""
+    several = [nearfar.data.open_images(photos, cache=stored) for stored in (False, True)]
+    encoder = encoder_for_copies(several[0])
+    features = [extract(encoder, images, batch_size=64) for images in several]
+    assert [images.stored for images in several] == [False, True]
+    assert several[0].skipped == several[1].skipped and len(several[0].skipped) == 2
+    assert several[0].mean == several[1].mean
+    assert torch.equal(*features)
+    assert torch.equal(features[0][:64], encoder(several[1].pixels[:64]))
 
 
 def test_a_check_says_what_one_process_says(photos, expected, ray):

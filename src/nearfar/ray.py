@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
@@ -71,6 +70,7 @@ class RayEngine:
         self.spent: dict[str, Spent] = {}
         self.task = ray.remote(num_cpus=1, max_retries=RETRIES)(_done)
         self.kept: set[Path] = set()
+        self.left = 0  # results of an earlier job
 
     def each(
         self, work: Callable[[Any], Any], pieces: Iterable[Any], keys: Keys | None = None
@@ -133,13 +133,14 @@ class RayEngine:
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
             log.warning("%s is damaged, and made anew: %s", file, first_line(error)[:200])
             return None
+        self.left += file not in self.kept
         self.kept.add(file)
         return result
 
     def finish(self) -> None:
         """Remove what was kept for a job that is done now, and say how much an earlier one left."""
-        if known := sum(spent.known for spent in self.spent.values()):
-            log.info("%d pieces of work were done already, by a job that died", known)
+        if self.left:
+            log.info("%d pieces of work were done already, by a job that died", self.left)
         for file in self.kept:
             file.unlink(missing_ok=True)
         with suppress(OSError):  # another job's results are left
@@ -210,6 +211,8 @@ def _session(workers: int | None) -> Iterator[int]:
         raise ValueError("`workers` are those of the Ray that runs already: leave it out")
     with ExitStack() as stack:
         if not started:
+            from unittest.mock import patch  # loads much
+
             known = {} if cluster else ALONE
             stack.enter_context(patch.dict(os.environ, QUIET | known))
             import ray

@@ -8,7 +8,8 @@ a turn by 25 degrees, and other proportions (4 : 3), with as many photographs wi
 protocol, of other photographs. Both as files, JPEG of quality 90, in one folder each, and grouped by
 `nearfar.duplicates(FOLDER, edits=True)` with the features at hand. A pair counts as found where both files are in one
 group. negatives: images that are no copies, each pair by the functions behind the option, without search. time: seconds of
-the processor for photographs as they are, with and without the option.
+the processor for photographs as they are, with and without the option. origins: edits of both kinds and other photographs,
+searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
 """
 
 from __future__ import annotations
@@ -232,6 +233,49 @@ def measure_time(images: list[Image.Image]) -> dict[str, Any]:
     }
 
 
+def measure_origins(
+    images: list[Image.Image], others: list[Image.Image], each: int, chance: Chance
+) -> dict[str, Any]:
+    """Search for the images that edits of some of them come from, and for what others come from."""
+    kinds = PROTOCOL | FURTHER
+    with tempfile.TemporaryDirectory() as name:
+        folder, edits = Path(name, "photos"), Path(name, "queries")
+        folder.mkdir()
+        edits.mkdir()
+        for number, image in enumerate(images):
+            image.save(folder / f"{number:04d}.jpg", quality=90)
+        true = dict[str, str]()
+        for place, altering in enumerate(kinds.values()):
+            for number in chance.permutation(len(images))[:each].tolist():
+                file = edits / f"{place:02d}-{number:04d}.jpg"
+                altering(images[number], chance).save(file, quality=90)
+                true[file.name] = f"{number:04d}.jpg"
+        for number, image in enumerate(others):
+            image.save(edits / f"other-{number:04d}.jpg", quality=90)
+        queries = sorted(map(str, edits.iterdir()))
+        start = time.process_time()
+        result = nearfar.search(folder, queries, crop=True)
+        seconds = time.process_time() - start
+    answers = {
+        Path(query).name: row for query, row in zip(result["query"], result["name"], strict=True)
+    }
+    return {
+        "images": len(images),
+        "queries": len(queries),
+        "of no image": len(others),
+        "answers": len(answers),
+        "wrong answers": sum(true.get(query) != row for query, row in answers.items()),
+        "found": {
+            kind: sum(
+                answers.get(file) == row for file, row in true.items() if file[:2] == f"{place:02d}"
+            )
+            / each
+            for place, kind in enumerate(kinds)
+        },
+        "CPU seconds": round(seconds, 1),
+    }
+
+
 def timed(folder: Path, edits: bool) -> tuple[Any, float]:
     """Return the result, and the seconds of the processor; its pages are thrown away."""
     with tempfile.TemporaryDirectory() as pages:
@@ -371,6 +415,9 @@ def main() -> None:
             args.data, args.split, chance, args.count // 4, args.sets
         ),
         "time": lambda: measure_time(images),
+        "origins": lambda: measure_origins(
+            images[4 * whole : 7 * whole], images[7 * whole : 7 * whole + half], half // 2, chance
+        ),
     }
     known = json.loads(args.out.read_text()) if args.out and args.out.exists() else {}
     result: dict[str, Any] = {

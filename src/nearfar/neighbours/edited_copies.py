@@ -8,6 +8,7 @@ features, also of the mirror image: it holds what a turn, a crop or a border lea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
+from nearfar.data.resources import usable_cores
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import compare_pixels
 from nearfar.neighbours.edits import (
@@ -81,7 +83,9 @@ def find_edited(
         log.warning("edited copies are found among grayscale and colour images of 8 bits alone")
         return []
     rows = torch.cat([known, queries]).unique().tolist()
-    local = {row: _local(images, row, read) for row in tracked(rows, "local features")}
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        of_rows = pool.map(lambda row: _local(images, row, read), rows)
+        local = dict(zip(rows, tracked(of_rows, "local features", len(rows)), strict=True))
     groups = DisjointSet(rows)
     for first, second in sure:
         if first in local and second in local:

@@ -112,6 +112,9 @@ def test_options_that_do_not_go_together_and_opencv(folder, tmp_path, monkeypatc
     with pytest.raises(ValueError, match="leave `k` out"):
         nearfar.search(folder, "0.jpg", k=3, crop=True)
     np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32))
+    deep = np.random.default_rng(0).integers(0, 4096, (4, 64, 64), dtype=np.uint16)
+    with pytest.raises(ValueError, match="8 bits"):
+        nearfar.search(deep, str(folder / "0.jpg"), crop=True)
     with pytest.raises(ValueError, match="compares pixels"):
         nearfar.search(tmp_path / "v.npy", "000000", crop=True)
     monkeypatch.setitem(sys.modules, "cv2", None)

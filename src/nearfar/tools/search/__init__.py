@@ -38,6 +38,8 @@ def search(
             it shows as a part, instead of similar ones. Local features say how, and all pixels of
             the common area confirm it (`pip install 'nearfar[edits]'`). All images are looked
             at where none is found, those with similar features first (docs/neighbours.md#crops).
+            Of pixels in memory the centre square counts, at the size of the features: name files
+            where you can.
 
     Returns:
         Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies)

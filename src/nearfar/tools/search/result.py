@@ -94,6 +94,8 @@ def find_origins(photos: Embeddings, images: Any, k: int | None) -> Origins:
         raise ValueError("`crop` finds one image for each query: leave `k` out")
     if not photos.has_pixels:
         raise ValueError("`crop` compares pixels: name the images of these vectors")
+    if photos.images.channels not in (1, 3) or photos.images.value_range is not None:
+        raise ValueError("`crop` compares grayscale and colour images of 8 bits")
     opencv()
     queries = resolve_queries(images, photos)
     likeness = normalize(queries.features, dim=1) @ normalize(photos.features, dim=1).T

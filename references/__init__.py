@@ -29,7 +29,18 @@ from references.keys import (
     sce,
     teacher_sce,
 )
-from references.pairs import State, clip, dcl, isogclr, saclr, sigclr, siglip, simclr, sogclr
+from references.pairs import (
+    State,
+    clip,
+    dcl,
+    isogclr,
+    saclr,
+    sigclr,
+    siglip,
+    simclr,
+    sogclr,
+    wcl,
+)
 from references.rows import unit
 
 __all__ = [
@@ -59,5 +70,6 @@ __all__ = [
     "teacher_sce",
     "unit",
     "vicreg",
+    "wcl",
     "wmse",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,6 +34,31 @@ def simclr(z1: Tensor, z2: Tensor, temperature: float = 0.2) -> Tensor:
     z = unit(torch.cat([z1, z2]))
     logits = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool), -math.inf)
     return F.cross_entropy(logits, positives(len(z)))
+
+
+def wcl(z1: Tensor, z2: Tensor, weak1: Tensor, weak2: Tensor, temperature: float = 0.1) -> Tensor:
+    weak1, weak2 = unit(weak1), unit(weak2)
+    one = supervised(weak1, weak_labels(weak2), temperature)
+    other = supervised(weak2, weak_labels(weak1), temperature)
+    return simclr(z1, z2, temperature) + (one + other) / 2
+
+
+def supervised(z: Tensor, label: Tensor, temperature: float) -> Tensor:
+    """SupCon (Khosla et al. 2020) of the unit rows of one view."""
+    itself = torch.eye(len(z), dtype=torch.bool)
+    logits = (z @ z.T / temperature).masked_fill(itself, -math.inf)
+    same = (label[:, None] == label) & ~itself
+    of_pairs = logits.log_softmax(1).masked_fill(~same, 0.0)
+    return -(of_pairs.sum(1) / same.sum(1)).mean()
+
+
+def weak_labels(z: Tensor) -> Tensor:
+    """The connected components of the graph of nearest neighbours."""
+    similarity = (z @ z.T).detach().fill_diagonal_(-math.inf)
+    joined = torch.zeros_like(similarity)
+    joined[torch.arange(len(z)), similarity.argmax(1)] = 1
+    graph = scipy.sparse.csr_array(joined.numpy())
+    return torch.from_numpy(scipy.sparse.csgraph.connected_components(graph, directed=False)[1])
 
 
 def dcl(z1: Tensor, z2: Tensor, temperature: float = 0.2, sigma: float | None = None) -> Tensor:

@@ -327,7 +327,7 @@ def test_public_losses():
         "SACLR SCE SIGReg SigCLR SimCLR SogCLR"
     )
     assert sorted(nearfar.losses.__all__) == sorted(
-        [*names.split(), "SwAV", "TeacherSCE", "VICReg", "WMSE", "gather_rows"]
+        [*names.split(), "SwAV", "TeacherSCE", "VICReg", "WCL", "WMSE", "gather_rows"]
     )
 
 

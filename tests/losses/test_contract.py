@@ -52,6 +52,7 @@ CASES = {
     "LeJEPA": (L.LeJEPA, "O"),
     "NNCLR": (L.NNCLR, "koq"),
     "SwAV": (lambda: L.SwAV(DIM, 9, queue_size=20), "O"),
+    "WCL": (L.WCL, "oooo"),
 }
 LEARNED = {
     name: (partial(loss, *numbers, learn_temperature=True, **options), kinds)
@@ -73,6 +74,7 @@ LEARNED = {
         ("MoCo-M", L.LORAC, [], {"beta": math.inf}, "Okq"),
         ("JCL", L.JCL, [], {}, "oKq"),
         ("NNCLR", L.NNCLR, [], {}, "koq"),
+        ("WCL", L.WCL, [], {}, "oooo"),
     )
 }
 CASES |= {f"{name}, learned": case for name, case in LEARNED.items() if "groups" not in name}
@@ -416,6 +418,7 @@ WITH_TEMPERATURE = [
     "JCL",
     "NNCLR",
     "SwAV",
+    "WCL",
 ]
 
 

@@ -22,6 +22,7 @@ Z1, Z2, INDEX = (
     torch.tensor([3, 0, 7, 5, 1, 8]),
 )
 QUERIES, QUEUE = wave(3, 6, 5, phase=3), plain.unit(wave(11, 5, phase=4))
+WEAK = wave(6, 5, phase=6), wave(6, 5, phase=7)
 OTHERS = torch.tensor([[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]])
 PROTOTYPES, PARTS = (
     plain.unit(wave(4, 5, phase=5)),
@@ -98,6 +99,7 @@ FOUND = {
     "moco-m": (4.142119161911456, lambda: plain.lorac(QUERIES, Z1, QUEUE, 0.3, math.inf)),
     "jcl": (4.017595228024386, lambda: plain.jcl(Z1, QUERIES, QUEUE, 0.3, 1.5)),
     "nnclr": (0.6492059196334997, lambda: plain.nnclr(Z1, Z2, QUEUE, 0.3)),
+    "wcl": (3.233422107180584, lambda: plain.wcl(Z1, Z2, *WEAK, 0.3)),
     "negative cosine": (3.0064124480893497, lambda: plain.negative_cosine(Z1, QUERIES[0])),
     "barlow twins": (0.7294105221426407, lambda: plain.barlow_twins(Z1, Z2, 0.2)),
     "vicreg": (5.271247188366522, lambda: plain.vicreg(Z1, Z2, 2.0, 3.0, 4.0)),

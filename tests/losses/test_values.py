@@ -77,6 +77,16 @@ CASES = [
         THREE,
         QUEUE,
     ),
+    *(
+        case(
+            f"wcl {t}",
+            L.WCL(t),
+            lambda a, b, c, d, t=t: plain.wcl(a, b, c, d, t),
+            *(ONE, TWO, SPREAD, 2 * TWO.flip(0)),
+            learned=4,
+        )
+        for t in (0.1, 1.0)
+    ),
     case("cosine", L.NegativeCosine(), plain.negative_cosine, ONE, TWO),
     *(
         case(

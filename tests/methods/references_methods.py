@@ -204,6 +204,14 @@ def moco(m, query, key, queue):
     return plain.info_nce(query, key, queue, m.temperature)
 
 
+def wcl(method, state, epoch, epochs):
+    def step(embeddings, index):
+        rows = *embeddings["projection"], *embeddings["second"]
+        return plain.wcl(*rows, method.temperature)
+
+    return step
+
+
 def cosine(m, queue, prediction, other):
     return plain.negative_cosine(prediction, other)
 
@@ -245,6 +253,7 @@ REFERENCES = {
     "jcl": jcl,
     "lejepa": lejepa,
     "swav": swav,
+    "wcl": wcl,
 }
 VARIANTS = {
     "simclr": [{}, {"large_views": 3}, {"large_views": 2, "small_views": 2}],

@@ -65,6 +65,7 @@ def test_needs_are_told(name):
     assert ("momentum encoder" in needs) == (name in momentum_encoders)
     assert ("queue" in needs) == (name in momentum_encoders - {"byol", "moco-v3"} | {"nnclr"})
     assert ("predictor" in needs) == (name in {"byol", "moco-v3", "nnclr", "simsiam"})
+    assert ("second projector" in needs) == (name == "wcl")
     assert ("index" in needs) == (name in {"sogclr", "isogclr"})
 
 

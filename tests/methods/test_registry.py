@@ -24,7 +24,7 @@ from nearfar.methods.method import Cosine
 from nearfar.methods.pairing import two_views
 
 LISTED = """barlow-twins byol dcl dclw isogclr jcl lejepa lorac lorac-bs moco-m moco-v1 moco-v2 moco-v3 nnclr ressl
-    saclr sce sigclr simclr simsiam sogclr swav vicreg wmse"""
+    saclr sce sigclr simclr simsiam sogclr swav vicreg wcl wmse"""
 
 
 class Spread(nn.Module):

@@ -19,7 +19,7 @@ from tests.steps import at_step, interrupt, logged, same_runs
 pytestmark = pytest.mark.usefixtures("known_speed")
 
 # with numbers of each image, a queue and a momentum encoder, stored embeddings, a loss that learns,
-# random directions
+# random directions, a second projector
 METHODS = {
     "saclr-row": dict(method="saclr", scale="row", negatives=3),
     "isogclr": dict(method="isogclr"),
@@ -27,6 +27,7 @@ METHODS = {
     "swav": dict(method="swav", stored=24, stored_from=1.0, small_views=1),
     "sigclr": dict(method="sigclr", learn_temperature=True, optimizer="adamw", lr=1e-3),
     "lejepa": dict(method="lejepa", num_directions=20, small_views=1),
+    "wcl": dict(method="wcl"),
 }
 
 

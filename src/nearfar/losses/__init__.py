@@ -52,6 +52,7 @@ from nearfar.losses.saclr import SACLR
 from nearfar.losses.sigclr import SigCLR
 from nearfar.losses.simclr import DCL, SimCLR
 from nearfar.losses.sogclr import ISogCLR, SogCLR
+from nearfar.losses.wcl import WCL
 from nearfar.pairs import gather_rows
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "NNCLR",
     "SACLR",
     "SCE",
+    "WCL",
     "WMSE",
     "BarlowTwins",
     "ISogCLR",

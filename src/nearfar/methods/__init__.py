@@ -34,6 +34,7 @@ from nearfar.methods.saclr import SACLR
 from nearfar.methods.sigclr import SigCLR
 from nearfar.methods.simclr import DCL, DCLW, SimCLR
 from nearfar.methods.sogclr import ISogCLR, SogCLR
+from nearfar.methods.wcl import WCL
 
 __all__ = [
     "BYOL",
@@ -44,6 +45,7 @@ __all__ = [
     "NNCLR",
     "SACLR",
     "SCE",
+    "WCL",
     "WMSE",
     "BarlowTwins",
     "Embeddings",

@@ -157,6 +157,7 @@ class Setup:
     `online_norm_groups` those of the online networks, not shuffled. `constant_predictor_lr` keeps
     the predictor out of the schedule of the learning rate. `taught` is the loss in the place of
     this one where a teacher makes the targets; then there is no momentum encoder and no queue.
+    `second_projector` stands on the backbone beside the projector and makes the rows "second".
     `beside` is a second loss, on the rows that the pairing names for it: with its weight w the
     whole is (1 - w) loss + w beside. Raises ValueError for a queue or groups below 1, a momentum
     outside 0 to 1, a predictor that does not end with the projector's width, or a pairing that does
@@ -170,6 +171,7 @@ class Setup:
     pairing: Pairing
     projector: Head
     predictor: Head | None = None
+    second_projector: Head | None = None
     momentum: Schedule | None = None
     queue_size: int | None = None
     needs_index: bool = False
@@ -199,6 +201,7 @@ class Setup:
         available = {
             "projection": True,
             "prediction": self.predictor is not None,
+            "second": self.second_projector is not None,
             "key": self.momentum is not None,
         }
         if missing := {

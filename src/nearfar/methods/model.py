@@ -16,7 +16,8 @@ from nearfar.networks import MomentumEncoder, Queue, shuffled, split_batch_norm
 
 
 class Model(nn.Module):
-    """Online branch, predictor, momentum encoder, queues and loss of a method around a backbone.
+    """Online branch, further heads, momentum encoder, queues and loss of a method around a
+    backbone.
 
     backbone: any module from normalised images [batch, channels, size, size] to features [batch,
     num_features], with the attribute `num_features`. num_images: in the training set. teacher: how
@@ -48,11 +49,11 @@ class Model(nn.Module):
                 f"{len(method.views) - 1}"
             )
         self.method, self.setup = method, setup
-        dim = setup.projector.widths[-1]
-        self.online = nn.Sequential(
-            backbone, setup.projector.build(cast(int, backbone.num_features))
-        )
+        dim, num_features = setup.projector.widths[-1], cast(int, backbone.num_features)
+        self.online = nn.Sequential(backbone, setup.projector.build(num_features))
         self.predictor = setup.predictor.build(dim) if setup.predictor else None
+        second = setup.second_projector
+        self.second_projector = None if second is None else second.build(num_features)
         self.momentum_encoder = MomentumEncoder(self.online) if setup.momentum else None
         if self.momentum_encoder is not None and setup.norm_groups > 1:
             split_batch_norm(self.momentum_encoder, setup.norm_groups)
@@ -85,6 +86,12 @@ class Model(nn.Module):
         """The backbone as it was given, the part that is kept."""
         return self.online[0]
 
+    @property
+    def trained_networks(self) -> list[nn.Module]:
+        """Return the networks that gradients train: backbone and projector, and further heads."""
+        networks = self.online, self.predictor, self.second_projector
+        return [network for network in networks if network is not None]
+
     def forward(self, views: Sequence[Tensor], with_keys: bool = True) -> Embeddings:
         """Embed views, each [batch, channels, size, size] and normalised.
 
@@ -98,6 +105,8 @@ class Model(nn.Module):
         embeddings = {"projection": projection}
         if self.predictor is not None:
             embeddings["prediction"] = embed(self.predictor, projection.unbind())
+        if self.second_projector is not None:
+            embeddings["second"] = embed(self.second_projector, features.unbind())
         if self.momentum_encoder is not None and with_keys:
             with torch.no_grad():
                 split = self.setup.norm_groups > 1

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 Embeddings = dict[str, Tensor]
 """Embeddings of one batch, each [views, batch, dim]: "projection" (online projector), "prediction"
-(online predictor, where there is one), "key" (the momentum encoder's projector, without gradient)
-and "teacher" (a frozen teacher's features of the images themselves, one view).
+(online predictor, where there is one), "second" (a second projector of the backbone's features,
+where there is one), "key" (the momentum encoder's projector, without gradient) and "teacher" (a
+frozen teacher's features of the images themselves, one view).
 """
 
 Rows = tuple[str, int | tuple[int, ...]]
@@ -83,13 +84,13 @@ class Pairing:
 
     @property
     def names(self) -> set[str]:
-        """The kinds of embeddings that are used: "projection", "prediction", "key", "teacher"."""
+        """The kinds of embeddings that are used, of those of `Embeddings`."""
         return {name for name, _ in self._all_rows()}
 
     @property
     def online_views(self) -> tuple[int, ...]:
         """The views that pass through the online branch, in order."""
-        return self._views(("projection", "prediction"))
+        return self._views(("projection", "prediction", "second"))
 
     @property
     def momentum_views(self) -> tuple[int, ...]:

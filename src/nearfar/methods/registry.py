@@ -113,7 +113,8 @@ def describe(method: type[Method]) -> dict[str, Any]:
     """Return a method's paper, summary, needs, views, hyperparameters, recipes and how it differs
     from the paper.
 
-    "needs" lists which of "index", "predictor", "momentum encoder" and "queue" it has by default;
+    "needs" lists which of "index", "predictor", "second projector", "momentum encoder" and "queue"
+    it has by default;
     "computation" is that of an image in a step, see `computation_of`;
     "defaults" are its hyperparameters with the recipe for small data, "meanings" what they are,
     from the docstrings of its class and of those above; "recipes" holds the settings of each
@@ -131,6 +132,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     needs = {
         "index": setup.needs_index,
         "predictor": setup.predictor is not None,
+        "second projector": setup.second_projector is not None,
         "momentum encoder": setup.momentum is not None,
         "queue": setup.queue_size is not None,
     }

@@ -112,10 +112,11 @@ class GradientStep:
             torch.autograd.backward(
                 [part for part, _ in carried], [grad.to(part.dtype) for part, grad in carried]
             )
-        networks = [self.model.online] + (
-            [self.model.predictor] if self.model.predictor is not None else []
+        sum_gradients(
+            parameter
+            for network in self.model.trained_networks
+            for parameter in network.parameters()
         )
-        sum_gradients(parameter for network in networks for parameter in network.parameters())
         return loss, {name: rows.detach() for name, rows in seen.items()}
 
     def _embed(
@@ -131,10 +132,9 @@ class Statistics:
     """Running statistics of the online networks as they are before a step."""
 
     def __init__(self, model: Model) -> None:
-        networks = [module for module in (model.online, model.predictor) if module is not None]
         self.buffers = [
             buffer
-            for network in networks
+            for network in model.trained_networks
             for buffer in network.buffers()
             if buffer.is_floating_point()
         ]

@@ -96,9 +96,12 @@ def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
                     ((_, words),) = judgements  # at either scale the same
                     lacking[name, table.name, claim.text] = words
     assert len(lacking) == 12 and all(words.startswith("needs ") for words in lacking.values())
-    assert "AdCo" in lacking[
-        "sce", "table-8", "SCE after 200 epochs is 0.3 points below the best of 800 and more"
-    ]
+    assert (
+        "AdCo"
+        in lacking[
+            "sce", "table-8", "SCE after 200 epochs is 0.3 points below the best of 800 and more"
+        ]
+    )
     assert "mean over" in lacking["lorac", "table-2", "LORAC is best on average"]
 
 

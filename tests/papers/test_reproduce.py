@@ -270,7 +270,7 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
             ["saclr/table-3", "--only", "simclrr"],
             "'simclrr': did you mean 'simclr'",
         ),
-        (["saclr/table-1", "--scale", "small"], "saclr/table-1 has no small scale"),
+        (["saclr/table-2", "--scale", "small"], "saclr/table-2 has no small scale"),
         (["missing.yaml"], "missing.yaml"),
     ],
 )

@@ -256,15 +256,18 @@ def measure_origins(
         start = time.process_time()
         result = nearfar.search(folder, queries, crop=True)
         seconds = time.process_time() - start
-    answers = {
-        Path(query).name: row for query, row in zip(result["query"], result["name"], strict=True)
-    }
+    rows = zip(result["query"], result["name"], result["confirmed"], strict=True)
+    every = {Path(query).name: (row, confirmed) for query, row, confirmed in rows}
+    answers = {query: row for query, (row, confirmed) in every.items() if confirmed}
+    unsure = {query: row for query, (row, confirmed) in every.items() if not confirmed}
     return {
         "images": len(images),
         "queries": len(queries),
         "of no image": len(others),
         "answers": len(answers),
         "wrong answers": sum(true.get(query) != row for query, row in answers.items()),
+        "answers not confirmed": len(unsure),
+        "of these wrong": sum(true.get(query) != row for query, row in unsure.items()),
         "found": {
             kind: sum(
                 answers.get(file) == row for file, row in true.items() if file[:2] == f"{place:02d}"

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 from sklearn.datasets import load_sample_images
 
 import nearfar
@@ -106,6 +106,23 @@ def test_what_is_of_no_image_is_said_and_the_page_frames_what_is(folder, capsys)
     y, x = np.nonzero((red > 180) & (green < 90) & (blue > 90))
     ends = np.array([x.min(), x.max(), y.min(), y.max()]) * 300 / 256
     assert np.abs(ends - (20, 200, 20, 180)).max() <= 4
+
+
+def test_an_image_with_other_pixels_is_named_and_not_confirmed(folder, capsys):
+    """A text on a crop: the likely image is told, with its place, for a person to look."""
+    part = Image.open(folder / "3.jpg").crop((20, 20, 260, 190))
+    part.paste("white", (60, 120, 190, 150))
+    ImageDraw.Draw(part).text((70, 130), "sold", "black")
+    part.save("sold.jpg", quality=90)
+    assert main(["search", str(folder), "sold.jpg", "--crop", "--out", "where.html"]) == 0
+    assert "local features like it" in capsys.readouterr().err
+    with open("where.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["name"], row["confirmed"]) == ("3.jpg", "False")
+    box = [int(row[name]) for name in ("left", "top", "width", "height")]
+    assert np.abs(np.subtract(box, (20, 20, 240, 170))).max() <= 3
+    Image.open(folder / "3.jpg").crop((20, 20, 260, 190)).save("part.jpg", quality=90)
+    assert nearfar.search(folder, "part.jpg", crop=True)["confirmed"] == [True]
 
 
 def test_options_that_do_not_go_together_and_opencv(folder, tmp_path, monkeypatch, capsys):

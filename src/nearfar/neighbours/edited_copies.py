@@ -110,13 +110,14 @@ def find_edited(
 
 class Origin(NamedTuple):
     """The image that another was made from, by its position, and how; the width and the height of
-    both.
+    both. confirmed: whether their pixels are the same; else their local features alone agree.
     """
 
     row: int
     edit: Edit
     size: tuple[int, int]
     made: tuple[int, int]
+    confirmed: bool = True
 
 
 def find_origin(
@@ -130,10 +131,11 @@ def find_origin(
 
     order: positions of images, the likely ones first. The first 30 are compared, and others until
     one is found. Of several that is the one which has most of the query, then most beside it.
+    Without one it is the likeliest of the 30 whose local features agree on a map, unconfirmed.
     local: local features by position, which this fills. ValueError where OpenCV is not installed,
     and for a query that is neither grayscale nor colour of 8 bits.
     """
-    pixels, best, most = comparable(query), None, (-1.0, 0.0)
+    pixels, best, likely, most = comparable(query), None, None, (-1.0, 0.0)
     if pixels is None:
         raise ValueError("crops are found by images that are grayscale or colour of 8 bits")
     ours = local_features(pixels)
@@ -148,13 +150,16 @@ def find_origin(
             if matrix is None or whole is None:
                 continue
             edit = find_edit(whole, pixels, matrix) or _unedited(whole, pixels, matrix)
+            sizes = whole.shape[:0:-1], pixels.shape[:0:-1]
             if edit is not None:
                 shown, covered = shares(edit)
                 if (round(covered, 2), -shown) > most:
                     most = round(covered, 2), -shown
-                    best = Origin(row, edit, whole.shape[:0:-1], pixels.shape[:0:-1])
+                    best = Origin(row, edit, *sizes)
                 break
-    return best
+            if likely is None and place < LOOKED_AT:
+                likely = Origin(row, Edit(tuple(matrix.ravel().tolist())), *sizes, confirmed=False)
+    return best or likely
 
 
 def _unedited(first: np.ndarray, second: np.ndarray, matrix: Map) -> Edit | None:

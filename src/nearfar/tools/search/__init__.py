@@ -45,8 +45,9 @@ def search(
         Columns "query", "rank" from 1, "name", "distance" (1 - cos of the features: 0 for copies)
         and, for images in files, "path". An image of the data does not find itself. With `crop` a
         row for each query whose image is found: "query", "name", "edit" in words, as "mirrored,
-        cropped to 36 %", and the box around the query in that image, in its pixels: "left", "top",
-        "width", "height".
+        cropped to 36 %", "confirmed", and the box around the query in that image, in its pixels:
+        "left", "top", "width", "height". Where that is not confirmed, local features agree and
+        the pixels differ: another shot, a text on it, or JPEG of poor quality.
 
     Raises:
         ValueError: for images that are missing or unreadable, a k above the number of other images,

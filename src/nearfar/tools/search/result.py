@@ -32,6 +32,7 @@ from nearfar.progress import Table
 from nearfar.tools.result import Columns, Result
 
 OUTLINE = (255, 0, 160)  # colour of the frame around a query, on a white one
+ALIKE = "; one has local features like it, look whether it is the same"
 DISTANCES = "The line below a name is its rank and its distance: 0 for copies."
 
 
@@ -126,17 +127,18 @@ class Origins(Result):
             "query": [name for name, _ in known],
             "name": named.pop("name"),
             "edit": [_in_words(origin) for _, origin in known],
+            "confirmed": [origin.confirmed for _, origin in known],
             **{"left": left, "top": top, "width": width, "height": height},
             **named,
         }
-        table = Table("image", "cut from", "edit", "left", "top", "width", "height")
-        shown = ("query", "name", "edit", "left", "top", "width", "height")
+        table = Table("image", "cut from", "edit", "confirmed", "left", "top", "width", "height")
+        shown = ("query", "name", "edit", "confirmed", "left", "top", "width", "height")
         for row in zip(*(columns[name] for name in shown), strict=True):
             table.add(*row)
         missing = [
-            f"no image has the pixels of {name}"
+            f"no image has the pixels of {name}{'' if origin is None else ALIKE}"
             for name, origin in zip(queries.names, origins, strict=True)
-            if origin is None
+            if origin is None or not origin.confirmed
         ]
         super().__init__(
             photos,
@@ -156,7 +158,9 @@ class Origins(Result):
         queries = _query_figures(self.queries, self.photos.images.shown)
         for query, origin in zip(queries, self.origins, strict=True):
             figures = [query] if origin is None else [query, self._framed(origin)]
-            groups.append(Group(figures, "" if origin else "no image has its pixels"))
+            unsure = "" if origin is None else ALIKE
+            confirmed = origin is not None and origin.confirmed
+            groups.append(Group(figures, "" if confirmed else f"no image has its pixels{unsure}"))
         return contact_sheet(self.title, self.about, self.note, groups=groups)
 
     def _framed(self, origin: Origin) -> Figure:

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits, load_sample_images
 import nearfar
 from nearfar.data import open_images
 from nearfar.neighbours import Link, duplicates, find_leaks
-from nearfar.neighbours.duplicates import COPIED, NEAR_DUPLICATE
+from nearfar.neighbours.links import COPIED, NEAR_DUPLICATE
 from nearfar.tools.check.problems import Issue, duplicate_issues, next_step
 
 pytestmark = pytest.mark.usefixtures("known_speed")

@@ -17,7 +17,7 @@ from nearfar.data.measures import decode_and_measure, grayscale, measures
 from nearfar.data.thumbnails import thumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
-from nearfar.neighbours import duplicates
+from nearfar.neighbours import full_size
 from nearfar.neighbours.copies import compare_pixels
 
 
@@ -254,7 +254,7 @@ def test_a_pair_of_files_is_compared_once(photos, monkeypatch):
     nearfar.explore("photos", out="out")
     compared = []
     monkeypatch.setattr(
-        duplicates, "compare_pixels", lambda *args: compared.append(args) or compare_pixels(*args)
+        full_size, "compare_pixels", lambda *args: compared.append(args) or compare_pixels(*args)
     )
     Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/dim/new.png")
     assert nearfar.explore("photos", out="out")["repeats"] == 1

@@ -30,7 +30,8 @@ from nearfar.neighbours.copies import (
     small_images,
     whole_images,
 )
-from nearfar.neighbours.duplicates import NEAR_DUPLICATE, components, group_links
+from nearfar.neighbours.groups import components, group_links
+from nearfar.neighbours.links import NEAR_DUPLICATE
 from nearfar.neighbours.nearest import nearest_rows
 
 

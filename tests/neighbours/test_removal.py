@@ -14,13 +14,9 @@ from PIL import Image, ImageDraw
 
 import nearfar
 from nearfar.data import open_images
-from nearfar.neighbours.duplicates import (
-    compare_pixels,
-    find_links,
-    full_size,
-    image_stats,
-    paths_of,
-)
+from nearfar.neighbours.duplicates import compare_pixels, find_links
+from nearfar.neighbours.files import image_stats, paths_of
+from nearfar.neighbours.full_size import full_size
 from tests.commands.test_copies import photographs
 from tests.pictures import png16
 

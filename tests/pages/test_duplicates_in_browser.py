@@ -12,7 +12,9 @@ from sklearn.datasets import load_sample_images
 
 import nearfar
 from nearfar.embeddings import Opening, resolve
-from nearfar.neighbours.duplicates import NEAR_DUPLICATE, find_links, group_links
+from nearfar.neighbours.duplicates import find_links
+from nearfar.neighbours.groups import group_links
+from nearfar.neighbours.links import NEAR_DUPLICATE
 from tests.pages.conftest import browser  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("known_speed")

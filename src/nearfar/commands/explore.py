@@ -372,7 +372,8 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
     """Write the page of problems; returns how many there are of each kind, and what to do next."""
     from collections import Counter
 
-    from nearfar.neighbours.duplicates import NEAR_DUPLICATE, group_links
+    from nearfar.neighbours.groups import group_links
+    from nearfar.neighbours.links import NEAR_DUPLICATE
     from nearfar.tools.check.result import check_images
 
     known = parts.known("check", "check.html", "check.csv")

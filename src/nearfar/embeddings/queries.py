@@ -23,7 +23,7 @@ from nearfar.data.value_range import EIGHT_BITS, PixelFormat
 from nearfar.embeddings.embeddings import Embeddings
 from nearfar.evaluation import extract
 from nearfar.messages import did_you_mean, raise_as_value_error
-from nearfar.neighbours.duplicates import file_at_full_size, full_size
+from nearfar.neighbours.full_size import file_at_full_size, full_size
 from nearfar.networks import Encoder
 
 LISTS = (".txt", ".list")

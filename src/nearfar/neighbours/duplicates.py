@@ -1,12 +1,9 @@
-"""Duplicates in a data set: pairs of images that are copies or near-duplicates, and the groups that
-they form.
-"""
+"""Duplicates in a data set: which images are copies or near-duplicates of which."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -14,18 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from scipy.cluster.hierarchy import DisjointSet
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.functional import normalize
 
 from nearfar.data import Images
-from nearfar.data.decoding import header
-from nearfar.data.pictures import is_lossless
-from nearfar.data.readers import look
 from nearfar.data.resources import in_order, usable_cores
-from nearfar.data.table import digest, digest_of_file
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
     COPY,
@@ -33,110 +24,46 @@ from nearfar.neighbours.copies import (
     PROPORTIONS,
     SIDE,
     compare_pixels,
-    composed,
-    differs,
     inverse,
     outlines,
     perturb,
     pixel_difference,
-    reduced,
     small_images,
     turned,
     whole_images,
 )
 from nearfar.neighbours.edited_copies import find_edited
-from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn
+from nearfar.neighbours.files import same_files
+from nearfar.neighbours.full_size import CACHED, Comparison, comparison, full_size, is_file_lossless
+from nearfar.neighbours.links import (
+    COPIED,
+    EDITED,
+    KINDS,
+    MIRRORED,
+    NEAR_DUPLICATE,
+    SAME_FILE,
+    TURNED,
+    Link,
+)
 from nearfar.neighbours.nearest import Nearest
 from nearfar.progress import progress, tracked
 from nearfar.views import eight_bits
 
-KINDS = (
-    "same file",
-    "same pixels",
-    "copy",
-    "turned",
-    "mirrored",
-    "stretched copy",
-    "edited copy",
-    "near-duplicate",
-)
-ANNEX = ".git/annex/objects/"  # in a symbolic link of git-annex to the content of a file
-# the relation of animations and documents whose first frames are copies
-FRAME = "first frame alone"
-# positions in KINDS
-SAME_FILE, COPIED, TURNED, MIRRORED, STRETCHED, EDITED, NEAR_DUPLICATE = 0, 2, 3, 4, 5, 6, 7
 NEIGHBOURS = 8  # of each image that are compared with it
 # images whose altered versions give the distance of copies, and its quantile
 TRIED, SHARE = 128, 0.99
 # nearest at most among many near-duplicates; pixels of the versions that order them
 CROWDED, FINER = 512, 32
 DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
-REDUCTIONS = 4096  # small versions in memory
 PAIRS = 8192  # that are compared at a time at 16 pixels
-CACHED = 4  # images of each set at full size in memory
 MANY = 20_000  # images of which known neighbours alone are compared, and one walk keeps less
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates
 CHANCE, PART = 20_000, 0.1
 AT_ONCE = 512  # such pairs whose features are in memory
-
 Pair = tuple[int, int, float]
 """The positions of two images, and the distance of their features."""
-Comparison = Callable[[int, int], int]
-"""Of the positions of two images, each in its set: their relation, a position in KINDS."""
-
-
-class Link(NamedTuple):
-    """Two images by their positions, the distance of their features, and their relation, a position
-    in KINDS.
-
-    turn: the orientation (`copies.turned`) in which the second shows the first; the distance of
-    turned and mirrored copies is that of their small versions, and so is that of stretched copies
-    that are not near by their features. edit: how the first becomes the second, for edited copies.
-    """
-
-    distance: float
-    first: int
-    second: int
-    kind: int
-    turn: int = 0
-    edit: Edit | None = None
-
-
-class Facts(NamedTuple):
-    """Size of an image in pixels and bytes; whether it is a symbolic link to a file; its pages or
-    frames; whether git-annex holds its content, behind a symbolic link that does not count as one.
-    """
-
-    width: int
-    height: int
-    bytes: int
-    link: bool = False
-    pages: int = 1
-    annexed: bool = False
-
-
-class Member(NamedTuple):
-    """An image in a group from 1: "first", one of KINDS or FRAME; kept: False for the bytes of an
-    image that is kept.
-
-    turn: the orientation in which it shows the first of its group of copies. why: the reason for
-    which it is kept although an image with its bytes is kept, too. stretched: whether it has other
-    proportions than the first of its group of copies. edit: in words, how the first of its group
-    becomes an edited copy. of: position of the image that the kind refers to: the kept one with its
-    bytes for the same file, else the first of the group, which refers to itself.
-    """
-
-    group: int
-    row: int
-    kind: str
-    kept: bool
-    turn: int = 0
-    why: str = ""
-    stretched: bool = False
-    edit: str = ""
-    of: int = -1
 
 
 def duplicate_threshold(
@@ -214,7 +141,7 @@ def find_links(
     >>> find_links(images, images.pixels.flatten(1).float(), most=0.0)
     [Link(distance=0.0, first=8, second=12, kind=0, turn=0, edit=None)]
     """
-    same = _same_files(images)
+    same = same_files(images)
     repeats = [(int(first), row) for row, first in enumerate(same) if first != row]
     links = [
         Link(0.0, *pair, SAME_FILE)
@@ -225,7 +152,7 @@ def find_links(
     known, queries = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(queries):
         return sorted(links)
-    compare = _comparison(images, images, verdicts)
+    compare = comparison(images, images, verdicts)
     if nearest is not None and has_pixels and not archive and len(images) > MANY:
         near_rows = nearest.among(known, nearest.index.shape[1])
         return _without_chains([*links, *_links_among(images, known, near_rows, most, compare)])
@@ -352,7 +279,7 @@ def _turned_copies(
     small = small_images(images, known)
     own = small if queries is known else small_images(images, queries)
     full = lru_cache(CACHED)(partial(full_size, images))
-    exact = lru_cache(None)(partial(_is_lossless, images))
+    exact = lru_cache(None)(partial(is_file_lossless, images))
     links, tried = dict[tuple[int, int], Link](), set()
     for turn in range(1, 2 * MIRROR):
         other = torch.from_numpy(turned(own.numpy(), turn))
@@ -641,7 +568,7 @@ def find_leaks(
         distance[nearest],
     )
     links: dict[int, Link] = {}
-    compare = _comparison(train, test)
+    compare = comparison(train, test)
     done, tried = 0, 0
     with progress("looking for copies", len(pairs)) as bar:
         while done < len(pairs) and tried < CONFIRMED:
@@ -693,316 +620,3 @@ def _confirm_pairs(
         kinds[place] = kind
     rows = zip(distance.tolist(), *pairs.T.tolist(), kinds.tolist(), strict=True)
     return [Link(*row) for row in rows]
-
-
-class _AtFullSize:
-    """Images of a set as they are compared at full size; the last ones read stay in memory."""
-
-    def __init__(self, images: Images) -> None:
-        self.images = images
-        self.pixels = lru_cache(CACHED)(partial(full_size, images))
-        self.reduced = lru_cache(REDUCTIONS)(lambda row: reduced(self.pixels(row)))
-        self.is_lossless = lru_cache(None)(partial(_is_lossless, images))
-
-    def __reduce__(self) -> tuple[Any, ...]:  # in another process nothing is read yet
-        return type(self), (self.images,)
-
-
-def _comparison(
-    first: Images, second: Images, verdicts: dict[tuple[str, str], int] | None = None
-) -> Comparison:
-    """Compares an image of each set at full size, unless small versions differ, or there is a
-    verdict on the two files.
-    """
-    own = _AtFullSize(first)
-    compare = partial(_compare, own, own if first is second else _AtFullSize(second))
-    if verdicts is None:
-        return compare
-    marks, other_marks = first.digests, second.digests
-
-    def compare_once(row: int, other: int) -> int:
-        mark, other_mark = marks[row], other_marks[other]
-        if mark is None or other_mark is None:
-            return compare(row, other)
-        pair = min(mark, other_mark), max(mark, other_mark)
-        if pair not in verdicts:
-            verdicts[pair] = compare(row, other)
-        return verdicts[pair]
-
-    return compare_once
-
-
-def _compare(own: _AtFullSize, others: _AtFullSize, row: int, other: int) -> int:
-    if differs(own.reduced(row), others.reduced(other)):
-        return NEAR_DUPLICATE
-    lossless = own.is_lossless(row) and others.is_lossless(other)
-    return KINDS.index(compare_pixels(own.pixels(row), others.pixels(other), lossless))
-
-
-def group_links(
-    links: Sequence[Link], count: int, distance: float
-) -> tuple[list[list[int]], list[list[int]]]:
-    """Groups of copies, and groups of near-duplicates, by links of at most this
-    distance.
-
-    Copies count at any distance, as their pixels are compared. Of a group of copies only the first
-    number takes part in the other groups. Both in the order of their first links.
-    """
-    near = [link for link in links if link.kind < NEAR_DUPLICATE or link.distance <= distance]
-    copies = components(
-        count, [(link.first, link.second) for link in near if link.kind < NEAR_DUPLICATE]
-    )
-    ends = [
-        (int(copies[link.first]), int(copies[link.second]))
-        for link in near
-        if link.kind == NEAR_DUPLICATE
-    ]
-    near_duplicates = components(count, ends)
-    order = [row for link in near for row in (link.first, link.second)]
-    return _collected(copies, order), _collected(
-        near_duplicates, [int(copies[row]) for row in order]
-    )
-
-
-def group_members(
-    links: Sequence[Link],
-    facts: Mapping[int, Facts],
-    names: Sequence[str],
-    distance: float,
-    archive: int = 0,
-    stays: Callable[[int, int], str] | None = None,
-) -> list[Member]:
-    """The members of all groups at a distance, copies before near-duplicates.
-
-    stays: of the positions of an image and of the first of its group, why it is kept although
-    another has its bytes; "" for no reason (`removal.Staying`).
-
-    The first of a group is of the archive, if there is one (the images before that position), then
-    a file rather than a link to one, then has the most pixels, then the largest file, then lies in
-    git-annex, then has the shortest name: it is the one to keep.
-    """
-
-    def order(row: int) -> tuple[int, ...]:
-        return _rank(facts[row], row >= archive, len(names[row]), row)
-
-    same = {row: row for row in facts} | {
-        link.second: link.first for link in links if link.kind == SAME_FILE
-    }
-    kind = _closest_kinds(links, same, distance)
-    copies, near_duplicates = group_links(links, len(names), distance)
-    proportions = same_proportions(links, len(names))
-    firsts = [min(group, key=order) for group in copies]
-    turns, edits = _turns(links, firsts), _edits(links, firsts)
-    unedited = components(len(names), [link[1:3] for link in links if link.kind < EDITED])
-    best: dict[int, int] = {}  # represents a group of copies among near-duplicates
-    members = []
-    for number, group in enumerate(copies, 1):
-        kept: dict[int, int] = {}  # the first image with these bytes
-        best |= dict.fromkeys(group, min(group, key=order))
-        for row in sorted(group, key=order):
-            turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
-            relation = min(kind.get(same[row], COPIED), COPIED)
-            if turn:
-                relation = MIRRORED if turn >= MIRROR else TURNED
-            edit = ""
-            if stretched:
-                relation = STRETCHED
-            if unedited[row] != unedited[best[row]]:
-                relation = EDITED
-                edit = edit_in_words(edits[row], facts[best[row]][:2], facts[row][:2])
-            words = KINDS[SAME_FILE if same[row] in kept else relation] if kept else "first"
-            several = facts[row].pages > 1 or facts[best[row]].pages > 1
-            if several and words not in ("first", KINDS[SAME_FILE]):
-                words = FRAME
-            again = same[row] in kept
-            why = stays(row, best[row]) if stays is not None and again else ""
-            kept_too = not again or bool(why)
-            of = kept.get(same[row], best[row])
-            kept.setdefault(same[row], row)
-            members.append(Member(number, row, words, kept_too, turn, why, stretched, edit, of))
-    for number, group in enumerate(near_duplicates, len(copies) + 1):
-        rows = sorted({best.get(row, row) for row in group}, key=order)
-        members += [Member(number, row, KINDS[NEAR_DUPLICATE], True, of=rows[0]) for row in rows]
-    return members
-
-
-def _rank(known: Facts, is_new: bool, letters: int, row: int) -> tuple[int, ...]:
-    """Return what orders the images of a group, the one to keep first; see `group_members`."""
-    pixels = known.width * known.height
-    # a link that is kept might lead to a file that is removed; "copy of a.jpg" after "a.jpg"
-    return is_new, known.link, -pixels, -known.bytes, not known.annexed, letters, row
-
-
-def _closest_kinds(
-    links: Sequence[Link], same: Mapping[int, int], distance: float
-) -> dict[int, int]:
-    """The kind of the closest link of a file, or of those with the same bytes, to another."""
-    kind: dict[int, int] = {}
-    for link in links:
-        if link.kind != SAME_FILE and (link.kind < NEAR_DUPLICATE or link.distance <= distance):
-            for row in (same[link.first], same[link.second]):
-                kind[row] = min(link.kind, kind.get(row, NEAR_DUPLICATE))
-    return kind
-
-
-def same_proportions(links: Sequence[Link], count: int) -> Int64[np.ndarray, " images"]:
-    """For each image the smallest number among its copies that are not stretched."""
-    return components(count, [link[1:3] for link in links if link.kind < STRETCHED])
-
-
-def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
-    """The orientation in which each image of a group of copies shows the first of its group."""
-    steps: dict[int, list[tuple[int, int]]] = {}
-    for link in links:
-        if link.kind < NEAR_DUPLICATE:
-            steps.setdefault(link.first, []).append((link.second, link.turn))
-            steps.setdefault(link.second, []).append((link.first, inverse(link.turn)))
-    turns, reached = dict.fromkeys(first, 0), list(first)
-    for row in reached:  # which grows
-        for other, turn in steps[row]:
-            if other not in turns:
-                turns[other] = composed(turns[row], turn)
-                reached.append(other)
-    return turns
-
-
-def _edits(links: Sequence[Link], first: Sequence[int]) -> dict[int, Edit]:
-    """The edits by which the first of a group of copies becomes each image of the group."""
-    steps: dict[int, list[tuple[int, Edit]]] = {}
-    for link in links:
-        if link.kind < NEAR_DUPLICATE:
-            edit = link.edit or edit_of_turn(link.turn)
-            steps.setdefault(link.first, []).append((link.second, edit))
-            steps.setdefault(link.second, []).append((link.first, edit.undone()))
-    edits, reached = dict.fromkeys(first, Edit()), list(first)
-    for row in reached:  # which grows
-        for other, edit in steps[row]:
-            if other not in edits:
-                edits[other] = edits[row].then(edit)
-                reached.append(other)
-    return edits
-
-
-def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:
-    """The connected component of each of 0..count-1, by the smallest number in it."""
-    ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    graph = coo_array(
-        (np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)
-    )
-    _, label = connected_components(graph, directed=False)
-    _, first = np.unique(label, return_index=True)
-    return first[label]
-
-
-def _collected(label: np.ndarray, order: Sequence[int]) -> list[list[int]]:
-    groups: dict[int, list[int]] = {}
-    for row in dict.fromkeys(order):
-        groups.setdefault(int(label[row]), []).append(row)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def image_stats(images: Images, rows: Sequence[int]) -> dict[int, Facts]:
-    """Size in pixels and bytes of the files of images, by position; zero bytes for one that exists
-    as pixels alone.
-
-    They come from the table of the data set; a file is read only where the table does not say.
-    """
-    originals = images.originals
-    if originals is None:
-        return {row: Facts(images.image_size, images.image_size, 0) for row in rows}
-    places = images.table_rows[list(rows)]
-    columns = [_of_table(images, name, places) for name in ("width", "height", "bytes", "pages")]
-    paths, stats = paths_of(images), {}
-    for row, *known in zip(rows, *columns, strict=True):
-        path = paths[row]
-        link = path is not None and os.path.islink(path)
-        annexed = link and ANNEX in os.readlink(path or "").replace(os.sep, "/")
-        if None not in known:
-            width, height, size, pages = map(int, known)
-        else:
-            data = originals[row]
-            shape = header(data)
-            width, height, size, pages = shape.width, shape.height, _size(data), shape.pages
-        stats[row] = Facts(width, height, size, link and not annexed, pages, annexed)
-    return stats
-
-
-def _of_table(images: Images, name: str, places: Int64[np.ndarray, " rows"]) -> list[Any]:
-    """A column of the table of a data set in these rows of it; None where it does not say."""
-    table = images.table
-    if name not in table.column_names:
-        return [None] * len(places)
-    return table[name].take(places).to_pylist()
-
-
-def paths_of(images: Images) -> list[str | None]:
-    """The file of each image, None for one that is none of its own; members of archives are not
-    read to find out.
-    """
-    originals = images.originals
-    if originals is None:
-        return [None] * len(images)
-    places = _of_table(images, "place", images.table_rows)
-    paths = (
-        originals[row] if place is None or place < 0 else None for row, place in enumerate(places)
-    )
-    return [data if isinstance(data, str) else None for data in paths]
-
-
-def _size(data: bytes | str) -> int:
-    return len(data) if isinstance(data, bytes) else os.path.getsize(data)
-
-
-def _same_files(images: Images) -> np.ndarray:
-    """For each image the first one with the same bytes, by the digests of the table.
-
-    Without these the encoded images are compared, those alone of which another has the same size.
-    """
-    originals, first = images.originals, np.arange(len(images))
-    if originals is None:
-        return first
-    seen: dict[str, int] = {}
-    digests = _of_table(images, "digest", images.table_rows)
-    unknown = [row for row, mark in enumerate(digests) if mark is None]
-    if not unknown:
-        for row, mark in enumerate(digests):
-            first[row] = seen.setdefault(mark, row) if mark else row
-        return first
-    known_sizes = _of_table(images, "bytes", images.table_rows)
-    sizes = np.array(
-        [_size(originals[row]) if size is None else size for row, size in enumerate(known_sizes)]
-    )
-    _, inverse, counts = np.unique(sizes, return_inverse=True, return_counts=True)
-    ambiguous = np.flatnonzero(counts[inverse] > 1).tolist()
-    for row in tracked(ambiguous, "comparing files"):
-        mark = digests[row]
-        if mark is None:
-            data = originals[row]
-            mark = digest(data) if isinstance(data, bytes) else digest_of_file(data)
-        # what can no longer be read stays alone
-        first[row] = seen.setdefault(mark, row) if mark else row
-    return first
-
-
-def full_size(images: Images, row: int) -> np.ndarray:
-    """An image as its file has it, [channels, height, width]; see-through ones on white and then on
-    black.
-    """
-    originals = images.originals
-    if originals is None:
-        return images.gather(torch.tensor([row]))[0].numpy()
-    return file_at_full_size(originals[row])
-
-
-def file_at_full_size(data: bytes | str) -> np.ndarray:
-    """The pixels of an encoded image, as `full_size` has them."""
-    grounds = look(data).grounds()
-    is_same = np.array_equal(grounds[0], grounds[-1])
-    return grounds[0] if is_same else np.concatenate(grounds)
-
-
-def _is_lossless(images: Images, row: int) -> bool:
-    """Return whether the file of an image holds its pixels exactly; pixels alone may come from JPEG
-    files.
-    """
-    return images.originals is not None and is_lossless(images.originals[row])

@@ -10,13 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from nearfar.data import Images
-from nearfar.neighbours.duplicates import (
-    SAME_FILE,
-    Link,
-    full_size,
-    paths_of,
-    same_proportions,
-)
+from nearfar.neighbours.files import paths_of
+from nearfar.neighbours.full_size import full_size
+from nearfar.neighbours.groups import same_proportions
+from nearfar.neighbours.links import SAME_FILE, Link
 
 NOTHING, BELONGS = "shows nothing", "belongs to another file of that name"
 CLASS, SPLIT = "in another class", "in another split"

@@ -25,7 +25,7 @@ from nearfar.neighbours import (
     group_members,
     image_stats,
 )
-from nearfar.neighbours.duplicates import SAME_FILE
+from nearfar.neighbours.links import SAME_FILE
 from nearfar.neighbours.removal import NOTHING
 from nearfar.pages.sheet import thumbnails_for
 from nearfar.pages.template import render_page, script

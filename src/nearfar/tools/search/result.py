@@ -18,7 +18,6 @@ from nearfar.embeddings import Embeddings
 from nearfar.embeddings.queries import Queries, resolve_queries
 from nearfar.isolation import isolated
 from nearfar.neighbours import Nearest
-from nearfar.neighbours.duplicates import full_size
 from nearfar.neighbours.edited_copies import CACHED, Origin, find_origin
 from nearfar.neighbours.edits import (
     Local,
@@ -27,6 +26,7 @@ from nearfar.neighbours.edits import (
     edit_in_words,
     opencv,
 )
+from nearfar.neighbours.full_size import full_size
 from nearfar.pages.sheet import SIZE, Figure, Group, contact_sheet, picture, thumbnails_for
 from nearfar.progress import Table
 from nearfar.tools.result import Columns, Result

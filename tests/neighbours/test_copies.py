@@ -103,7 +103,7 @@ def test_copies_are_the_same_for_any_number_of_threads(photographs, tmp_path, mo
     images = open_images(tmp_path, image_size=64)
     features = images.pixels.flatten(1).float()
     features -= features.mean(0)
-    known = nearest_rows(features, k=30) if many else None
+    known = nearest_rows(features, k=23) if many else None
     monkeypatch.setattr(duplicates, "MANY", 0)
     by_threads = []
     for threads in (1, 2, 6):

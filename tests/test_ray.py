@@ -201,12 +201,12 @@ def killing(times, every):
 def test_pieces_of_work_come_back_in_order_whoever_dies(ray, tmp_path, capfd):
     """And Ray listens on this machine alone, and says nothing."""
     work = partial(squared_and_killed, tmp_path)
-    assert of_pieces(each(work, range(12))) == [number**2 for number in range(12)]
-    assert sorted(map(int, os.listdir(tmp_path))) == [0, 3, 6, 9]
+    assert of_pieces(each(work, range(6))) == [number**2 for number in range(6)]
+    assert sorted(map(int, os.listdir(tmp_path))) == [0, 3]
     with pytest.raises(ZeroDivisionError):
         list(each(reciprocal, [1, 0]))
     assert heard_outside(running()) == []
-    assert [ray.spent[name].done for name in ("squared_and_killed", "reciprocal")] == [12, 1]
+    assert [ray.spent[name].done for name in ("squared_and_killed", "reciprocal")] == [6, 1]
     assert capfd.readouterr() == ("", "")
 
 

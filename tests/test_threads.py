@@ -52,7 +52,7 @@ def test_features_are_computed_with_the_fastest_number(machine):
         seen.append(torch.get_num_threads())
         return images.flatten(1)
 
-    extract(encoder, torch.rand(20, 1, 4, 4), batch_size=10)
+    extract(encoder, torch.rand(600, 1, 4, 4), batch_size=300)
     assert seen == [1, 1] and torch.get_num_threads() == 2
 
 

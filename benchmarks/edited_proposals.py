@@ -31,6 +31,7 @@ import nearfar
 from nearfar.device import hardware
 from nearfar.embeddings.untrained import COPIES
 from nearfar.neighbours.copies import turned
+from nearfar.neighbours.edited_copies import vlad
 from nearfar.neighbours.edits import MIRRORED, root_descriptors
 from nearfar.networks import join_encoders, named_encoder
 
@@ -93,15 +94,6 @@ def by_net(net: torch.nn.Module, pixels: Tensor) -> dict[str, tuple[float, Tenso
     }
 
 
-def vlad(rows: Sequence[np.ndarray], words: np.ndarray) -> Tensor:
-    sums, every = np.zeros((len(rows), *words.shape), np.float32), np.eye(len(words))
-    for of_image, some in zip(sums, rows, strict=True):
-        chosen = every[(some @ words.T - np.square(words).sum(1) / 2).argmax(1)]
-        of_image[:] = chosen.T @ some - chosen.sum(0)[:, None] * words
-    sums /= np.linalg.norm(sums, axis=2, keepdims=True).clip(1e-6)
-    return normalize(torch.from_numpy(sums.reshape(len(rows), -1)), dim=1)
-
-
 def by_local(
     images: Sequence[Image.Image], side: int, describe: Callable[[np.ndarray], Local]
 ) -> tuple[float, Tensor]:
@@ -119,8 +111,10 @@ def by_local(
     some = every[np.random.default_rng(0).permutation(len(every))[:50_000]]
     clusters = MiniBatchKMeans(64, batch_size=4096, n_init=1, random_state=0).fit(some)
     words = clusters.cluster_centers_.astype(np.float32)
-    own = vlad(rows, words)
-    return cost, torch.maximum(own @ own.T, vlad(mirrored, words) @ own.T)
+    own, other = (
+        normalize(torch.from_numpy(vlad(some, words)), dim=1) for some in (rows, mirrored)
+    )
+    return cost, torch.maximum(own @ own.T, other @ own.T)
 
 
 def sift(most: int) -> Callable[[np.ndarray], Local]:

@@ -135,31 +135,46 @@ def find_origin(
     local: local features by position, which this fills. ValueError where OpenCV is not installed,
     and for a query that is neither grayscale nor colour of 8 bits.
     """
-    pixels, best, likely, most = comparable(query), None, None, (-1.0, 0.0)
+    pixels = comparable(query)
     if pixels is None:
         raise ValueError("crops are found by images that are grayscale or colour of 8 bits")
-    ours = local_features(pixels)
+    ours, confirmed, likely = local_features(pixels), list[Origin](), None
     for place, row in enumerate(tracked(list(order), "comparing images")):
-        if best is not None and place >= LOOKED_AT:
+        if confirmed and place >= LOOKED_AT:
             break
         if row not in local:
             local[row] = _local(images, row, read)
-        for is_mirrored in (False, True):
-            matrix = _matched(local[row], ours, is_mirrored)
-            whole = None if matrix is None else comparable(read(row))
-            if matrix is None or whole is None:
-                continue
-            edit = find_edit(whole, pixels, matrix) or _unedited(whole, pixels, matrix)
-            sizes = whole.shape[:0:-1], pixels.shape[:0:-1]
-            if edit is not None:
-                shown, covered = shares(edit)
-                if (round(covered, 2), -shown) > most:
-                    most = round(covered, 2), -shown
-                    best = Origin(row, edit, *sizes)
-                break
-            if likely is None and place < LOOKED_AT:
-                likely = Origin(row, Edit(tuple(matrix.ravel().tolist())), *sizes, confirmed=False)
-    return best or likely
+        origin = _origin(row, local[row], ours, pixels, read)
+        if origin is not None and origin.confirmed:
+            confirmed.append(origin)
+        elif place < LOOKED_AT:
+            likely = likely or origin
+    return max(confirmed, key=_most_of_it, default=likely)
+
+
+def _origin(row: int, local: Local, ours: Local, pixels: np.ndarray, read: Read) -> Origin | None:
+    """Return what the image at a position is to a query: its origin, confirmed or by local features
+    alone, or None.
+    """
+    alike = None
+    for is_mirrored in (False, True):
+        matrix = _matched(local, ours, is_mirrored)
+        whole = None if matrix is None else comparable(read(row))
+        if matrix is None or whole is None:
+            continue
+        sizes = whole.shape[:0:-1], pixels.shape[:0:-1]
+        edit = find_edit(whole, pixels, matrix) or _unedited(whole, pixels, matrix)
+        if edit is not None:
+            return Origin(row, edit, *sizes)
+        rough = Edit(tuple(matrix.ravel().tolist()))
+        alike = alike or Origin(row, rough, *sizes, confirmed=False)
+    return alike
+
+
+def _most_of_it(origin: Origin) -> tuple[float, float]:
+    """Return what orders origins: how much of the query they have, then how much beside it."""
+    shown, covered = shares(origin.edit)
+    return round(covered, 2), -shown
 
 
 def _unedited(first: np.ndarray, second: np.ndarray, matrix: Map) -> Edit | None:
@@ -253,16 +268,25 @@ def _vectors(
     words: Float[np.ndarray, "words 128"],
     shorter: GaussianRandomProjection | None,
 ) -> Float[Tensor, "images dim"]:
-    """VLAD of images: of each word the sum of differences of descriptors from it, of length 1."""
-    parts, every, half = [], np.eye(len(words), dtype=np.float32), np.square(words).sum(1) / 2
+    """VLAD of images, perhaps shortened, of length 1."""
+    parts = []
     for start in range(0, len(local), PART):
         some = local[start : start + PART]
-        sums = np.zeros((len(some), *words.shape), np.float32)
-        for of_image, image in zip(sums, some, strict=True):
-            rows = root_descriptors(image.descriptors)
-            chosen = every[(rows @ words.T - half).argmax(1)]
-            of_image[:] = chosen.T @ rows - chosen.sum(0)[:, None] * words
-        sums /= np.linalg.norm(sums, axis=2, keepdims=True).clip(1e-6)
-        flat = sums.reshape(len(some), -1)
+        flat = vlad([root_descriptors(image.descriptors) for image in some], words)
         parts.append(flat if shorter is None else shorter.transform(flat).astype(np.float32))
     return normalize(torch.from_numpy(np.concatenate(parts)), dim=1)
+
+
+def vlad(
+    descriptors: Sequence[Float[np.ndarray, "_ dim"]], words: Float[np.ndarray, "words dim"]
+) -> Float[np.ndarray, "images numbers"]:
+    """The descriptors of each image as one vector (Jegou et al. 2010): of each word the sum of the
+    differences of those nearest to it from it, of length 1.
+    """
+    sums = np.zeros((len(descriptors), *words.shape), np.float32)
+    every, half = np.eye(len(words), dtype=np.float32), np.square(words).sum(1) / 2
+    for of_image, rows in zip(sums, descriptors, strict=True):
+        chosen = every[(rows @ words.T - half).argmax(1)]
+        of_image[:] = chosen.T @ rows - chosen.sum(0)[:, None] * words
+    sums /= np.linalg.norm(sums, axis=2, keepdims=True).clip(1e-6)
+    return sums.reshape(len(sums), -1)

@@ -96,22 +96,16 @@ def nearest_rows(
     distance = torch.empty(len(query_rows), k, device=rows.device)
     index = torch.empty(len(query_rows), k, dtype=torch.int64, device=rows.device)
     step, tile = min(chunk or QUERIES, QUERIES), min(chunk or ROWS, ROWS)
-    parts = [
-        _Queries(
-            query_rows[start : start + step], None if own is None else own[start : start + step]
-        )
-        for start in range(0, len(query_rows), step)
-    ]
+    places = [slice(start, start + step) for start in range(0, len(query_rows), step)]
+    parts = [_Queries(query_rows[some], None if own is None else own[some]) for some in places]
     every = _Searched(searched, penalty, 0)
-    divided = engine() is not None and rows.device.type == "cpu"
-    keys = _divided(every, parts, k, tile) if divided else _together(every, parts, k, tile)
+    keys: Iterator[Tensor] = (_largest(every, part, k, tile) for part in parts)
+    if engine() is not None and rows.device.type == "cpu":
+        keys = _divided(every, parts, k, tile)
     with progress("comparing images", len(query_rows)) as bar:
-        for part, best in zip(parts, keys, strict=True):
-            own_places = slice(bar.done, bar.done + len(part.rows))
+        for some, part, best in zip(places, parts, keys, strict=True):
             candidates = 0xFFFFFFFF - (best & 0xFFFFFFFF)
-            distance[own_places], index[own_places] = _ordered(
-                searched, part.rows, candidates, metric
-            )
+            distance[some], index[some] = _ordered(searched, part.rows, candidates, metric)
             bar.advance(len(part.rows))
     return Nearest(distance, index)
 
@@ -131,18 +125,12 @@ class _Queries(NamedTuple):
     own: Tensor | None
 
 
-def _together(
-    every: _Searched, parts: Sequence[_Queries], k: int, tile: int
-) -> Iterator[Int64[Tensor, "queries k"]]:
-    """Yield the keys of the k rows with the largest similarities, for each part of the queries."""
-    return (_largest(every, part, k, tile) for part in parts)
-
-
 def _divided(
     every: _Searched, parts: Sequence[_Queries], k: int, tile: int
 ) -> Iterator[Int64[Tensor, "queries k"]]:
-    """The same by an engine, one partition of the rows after another: which keys are the largest
-    does not depend on how the rows are divided, as long as the tiles stay the same.
+    """The keys of the k rows with the largest similarities, for each part of the queries, by an
+    engine, one partition of the rows after another: which keys are the largest does not depend on
+    how the rows are divided, as long as the tiles stay the same.
     """
     best = [torch.empty(len(part.rows), 0, dtype=torch.int64) for part in parts]
     marks = [digest([part.rows.numpy().tobytes(), str(part.own).encode()]) for part in parts]

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import tempfile
@@ -32,28 +31,20 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import nearfar
+from nearfar.data.resources import peak_memory
 from nearfar.ray import engine_named
 
 PARTS = {
-    "scan_file": ("headers", 1),
-    "digest_of": ("digests", 1),
-    "decoded_block": ("decoding", 1),
-    "features": ("features", 1),
-    "largest_in_partition": ("neighbours", 2),
-    "shrunk": ("small versions", 1),
-    "squashed": ("small versions", 1),
-    "kind": ("comparing pixels", 1),
+    "scan_file": "headers",
+    "digest_of": "digests",
+    "decoded_block": "decoding",
+    "features": "features",
+    "largest_in_partition": "neighbours",
+    "shrunk": "small versions",
+    "squashed": "small versions",
+    "kind": "comparing pixels",
 }
-"""Of each kind of work its name, and the power of the number of images with which it grows."""
-PER_IMAGE = (
-    "headers",
-    "digests",
-    "decoding",
-    "features",
-    "small versions",
-    "comparing pixels",
-    "first process",
-)
+"""Names of the kinds of work, by their functions."""
 SIZES = (10**6, 10**7, 10**8)
 
 
@@ -125,12 +116,12 @@ def measured(
         own = time.process_time() - cpu
         numbers: dict[str, Any] = {"images": count, "workers": workers, "killed": len(killed)}
         numbers["seconds"] = time.perf_counter() - began
-        parts = dict.fromkeys(PER_IMAGE, 0.0) | {"neighbours": 0.0, "first process": own}
+        parts = dict.fromkeys(PARTS.values(), 0.0) | {"first process": own}
         for name, spent in engine.spent.items():
-            parts[PARTS[name][0]] += spent.cpu_seconds
+            parts[PARTS[name]] += spent.cpu_seconds
         numbers["cpu_seconds"] = parts
         numbers["worker_mb"] = max(spent.peak_memory_mb for spent in engine.spent.values())
-        numbers["first_process_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        numbers["first_process_mb"] = peak_memory()
         numbers["copies"] = len(copies["name"])
     return numbers, dict(copies)
 
@@ -172,9 +163,8 @@ def main() -> None:
         folder = given.folder.resolve() / str(count)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder, count)
-        with (
-            tempfile.TemporaryDirectory() as scratch
-        ):  # a cache that is empty, and pages that nobody reads
+        # a cache that is empty, and pages that nobody reads
+        with tempfile.TemporaryDirectory() as scratch:
             os.environ["XDG_CACHE_HOME"] = scratch
             os.chdir(scratch)
             row, copies = measured(folder, count, given.workers, given.kill)

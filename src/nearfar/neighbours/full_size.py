@@ -12,11 +12,7 @@ import torch
 from nearfar.data import Images
 from nearfar.data.pictures import is_lossless
 from nearfar.data.readers import look
-from nearfar.neighbours.copies import (
-    compare_pixels,
-    differs,
-    reduced,
-)
+from nearfar.neighbours.copies import compare_pixels, differs, reduced
 from nearfar.neighbours.links import KINDS, NEAR_DUPLICATE
 
 CACHED = 4  # images of each set at full size in memory

@@ -10,11 +10,7 @@ from jaxtyping import Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from nearfar.neighbours.copies import (
-    MIRROR,
-    composed,
-    inverse,
-)
+from nearfar.neighbours.copies import MIRROR, composed, inverse
 from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn
 from nearfar.neighbours.files import Facts
 from nearfar.neighbours.links import (

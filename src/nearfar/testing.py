@@ -759,11 +759,12 @@ def _train(case: Case, own: slice, rank: int, inside: bool, alone: bool) -> dict
     optimizer = torch.optim.SGD(learned, lr=0.3)
     made = torch.Generator().manual_seed(1)
     queue = normalize(torch.randn(20, case.dim, generator=made, dtype=torch.float64), dim=1)
+    views_of_each = max(3, sum(kind in ("view", "key") for kind in case.kinds))
     torch.manual_seed(100 + rank)  # every process draws something else
     values = []
     for _ in range(STEPS):
         common = torch.randn(JOINED, PIXELS, generator=made, dtype=torch.float64)
-        apart = torch.randn(3, JOINED, PIXELS, generator=made, dtype=torch.float64)
+        apart = torch.randn(views_of_each, JOINED, PIXELS, generator=made, dtype=torch.float64)
         index = torch.randperm(case.images, generator=made)[:JOINED][own]
         views = (common + 0.5 * apart)[:, own]
         if inside:

@@ -50,6 +50,13 @@ def lines_of(script, *given, **environment):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
+def test_reductions_of_one_tensor_as_both_views_are_compiled():
+    differences = dict(lines_of("one_tensor.py"))
+    assert len(differences) == 6
+    assert all(isinstance(value, float) and value < 1e-5 for value in differences.values())
+
+
 @needs_triton
 @pytest.mark.slow
 def test_values_and_gradients_equal_float64_in_the_interpreter():

@@ -45,6 +45,13 @@ def apart_from_scale(
     return 1 / scale.detach(), scale
 
 
+def two_tensors(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views, the second another tensor where it is the first itself: torch.compile refuses a
+    function that takes a tensor twice.
+    """
+    return first, second.view_as(second) if second is first else second
+
+
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Context in which the arithmetic on `tensor`'s device keeps the dtype that it is given."""
     kind = tensor.device.type

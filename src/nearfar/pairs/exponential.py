@@ -22,6 +22,7 @@ from nearfar.pairs.arithmetic import (
     apart_from_scale,
     dot_products,
     refuse_double_backward,
+    two_tensors,
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
@@ -60,6 +61,7 @@ def log_sum_exp(
     """
     pairs = {"across": across, "group_size": group_size}
     number, scale = apart_from_scale(temperature, first, second)
+    first, second = two_tensors(first, second)
     positive, sums = _LogSumExp.apply(first, second, cosine(number), pairs, scale)
     return positive, sums
 
@@ -223,6 +225,7 @@ def per_image_log_sum_exp(
     >>> negative[0]  # log(4)
     tensor([1.3863, 1.3863, 1.3863])
     """
+    first, second = two_tensors(first, second)
     positive, result, mean = _PerImageLogSumExp.apply(first, second, temperatures.detach())
     return positive, result, mean
 

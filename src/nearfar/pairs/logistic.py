@@ -18,6 +18,7 @@ from nearfar.pairs.arithmetic import (
     Scalar,
     dot_products,
     refuse_double_backward,
+    two_tensors,
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
@@ -48,6 +49,7 @@ def logistic_sum(
     wanted = torch.is_grad_enabled() and any(
         tensor.requires_grad for tensor in (first, second, scale, bias)
     )
+    first, second = two_tensors(first, second)
     positive, total = _LogisticSum.apply(
         first, second, scale, bias, {"across": across, "group_size": group_size}, wanted
     )

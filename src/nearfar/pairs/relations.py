@@ -21,6 +21,7 @@ from nearfar.pairs.arithmetic import (
     dot_products,
     refuse_double_backward,
     row_norms,
+    two_tensors,
     unit_rows,
     without_autocast,
 )
@@ -55,6 +56,7 @@ def relation_sum(
         raise ValueError(
             f"targets must be [{len(first)}, dim] like the batch, got shape {list(targets.shape)}"
         )
+    first, second = two_tensors(first, second)
     return _RelationSum.apply(first, second, targets.detach(), target_temperature)
 
 

@@ -20,6 +20,7 @@ from nearfar.pairs.arithmetic import (
     Rows,
     Scalar,
     refuse_double_backward,
+    two_tensors,
     without_autocast,
 )
 from nearfar.pairs.blocks import Blocks, shaped
@@ -47,6 +48,7 @@ def weighted_sum(
     tensor(24.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+    first, second = two_tensors(first, second)
     positive, total, sums = _WeightedSum.apply(
         first, second, weights.detach(), kernel, None, group_size, wanted
     )
@@ -68,6 +70,7 @@ def sampled_sum(
     tensor(12.)
     """
     wanted = torch.is_grad_enabled() and (first.requires_grad or second.requires_grad)
+    first, second = two_tensors(first, second)
     positive, total, sums = _WeightedSum.apply(
         first, second, weights.detach(), kernel, others, None, wanted
     )

@@ -39,6 +39,7 @@ from nearfar.training.seeding import stream
 from nearfar.training.settings import Settings
 from nearfar.training.trial import training_speed
 from nearfar.training.view_choice import views_at
+from nearfar_papers import short_runs
 from nearfar_papers.runs import OF_MEASURES, PLANE
 
 MIB = 2**20
@@ -271,6 +272,8 @@ MEASURES: dict[str, Callable[[Mapping[str, Any], Path], float | list[float]]] = 
     "plane": plane,
     "nuclear": lambda given, run: statistics.mean(nuclear_norms(given, run)),
     "nuclear-norms": nuclear_norms,
+    "short": short_runs.accuracy,
+    "effective": short_runs.effective_number,
 }
 
 

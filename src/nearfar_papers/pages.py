@@ -229,7 +229,7 @@ def _images(paper: Paper, table: Table) -> list[str]:
     lines: dict[str, None] = {}
     for cell in table.cells():
         name, other = str(cell.settings.get("data")), str(cell.evaluate.get("data", ""))
-        if cell.measure in TRAINED and name in paper.images:
+        if cell.measure in (*TRAINED, "short", "effective") and name in paper.images:
             train, test = paper.images[name]
             used = min(cell.settings.get("limit") or train, train)
             held = cell.settings.get("held_out", default_validation(used))

@@ -35,6 +35,8 @@ Measure = Literal[
     "last",
     "nuclear",
     "nuclear-norms",
+    "short",
+    "effective",
     "detect",
     "none",
 ]

@@ -66,8 +66,9 @@ PLANE = "plane"
 COMMITTED = Path(__file__).parents[2] / "docs" / "papers"
 """The numbers that come with the source; not there where only the package is installed."""
 VERDICTS = ("yes", "no", "not decided", "not run", "not here")
-OF_MEASURES = frozenset({"images", "metric", "unit", "whole_matrix"})
-"""Keys that measures take beside the settings of a run."""
+OF_SHORT = frozenset({"pair_temperature", "widths", "side"})
+OF_MEASURES = frozenset({"images", "metric", "unit", "whole_matrix", "evaluate"}) | OF_SHORT
+"""Keys that measures take beside the settings of a run; `OF_SHORT` those of short runs."""
 LOGGED = ("loss", "lr", "images_per_second", "data_wait")
 HEALTH = (
     *("images", "feature_dim", "embedding_dim", "effective_rank", "embedding_rank"),
@@ -103,6 +104,8 @@ def check_cells(table: Table) -> None:
                 raise ValueError("the column names no data to train on")
             if cell.measure in ("run", "detect"):
                 _check_evaluation(cell)
+            elif cell.measure == "short":
+                check_known("metric", cell.metric, result_names(cell.protocol))
             elif cell.measure in ("curve", "last") and not cell.metric.startswith("monitored."):
                 check_known(
                     "metric",
@@ -495,6 +498,8 @@ def _measure_words(cell: Cell, task: Task) -> list[str]:
         "metric": cell.metric,
         "unit": cell.unit,
     }
+    if cell.measure == "short":
+        given["evaluate"] = dict(cell.evaluate)
     words = ["python", "-m", "nearfar_papers.measures", cell.measure]
     return [*words, json.dumps(given), str(task.folder)]
 

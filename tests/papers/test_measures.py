@@ -10,7 +10,7 @@ import torch
 import nearfar
 from nearfar.networks.backbone import with_grid
 from nearfar.training.run_folder import CHECKPOINT
-from nearfar_papers import measures
+from nearfar_papers import measures, short_runs
 from nearfar_papers.measures import IMAGES, MEASURES, main
 
 pytestmark = pytest.mark.usefixtures("known_speed", "no_pages")
@@ -154,3 +154,58 @@ def test_the_whole_matrix_is_simclrs_loss_and_takes_the_memory_of_all_pairs():
     assert isinstance(measures._method(given).setup(9).loss, measures.WholeMatrix)
     with pytest.raises(ValueError, match="whole_matrix takes SimCLR"):
         measures._method(dict(method="dcl", whole_matrix=True))
+
+
+def test_the_effective_number_is_that_of_a_loop_over_images():
+    generator = torch.Generator().manual_seed(0)
+    z1, z2 = torch.nn.functional.normalize(torch.randn(2, 5, 3, generator=generator), dim=2)
+    rows = torch.cat([z1, z2])
+    for i, number in enumerate(short_runs.effective(z1, z2, 0.3)):
+        weights = [
+            sum(math.exp(float(rows[i] @ view[j]) / 0.3) for view in (z1, z2))
+            for j in range(5)
+            if j != i % 5
+        ]
+        assert float(number) == pytest.approx(sum(weights) ** 2 / sum(w * w for w in weights))
+    same = torch.eye(3)[:1].expand(8, 3)
+    assert short_runs.effective(same, same, 0.05).tolist() == pytest.approx([7.0] * 16)
+
+
+SHORT = dict(
+    data="digits",
+    limit=256,
+    epochs=2,
+    batch_size=64,
+    precision="32-true",
+    image_size=8,
+    metric="knn",
+)
+
+
+def test_a_short_run_gives_every_loss_one_temperature():
+    base = {"metric": "knn", "widths": [8], "pair_temperature": 0.2, "epochs": 3}
+    settings = {
+        method: short_runs.settings_of({**base, "method": method})
+        for method in ("simclr", "saclr", "sigclr")
+    }
+    assert settings["simclr"] == {"epochs": 3, "method": "simclr", "temperature": 0.2}
+    assert settings["saclr"]["kernel"] == "cosine" and settings["saclr"]["bandwidth"] == 0.2
+    assert settings["saclr"]["initial_partition"] == pytest.approx(math.exp(3))
+    assert (settings["sigclr"]["temperature"], settings["sigclr"]["bias"]) == (0.2, -5)
+
+
+@pytest.mark.slow
+def test_a_short_run_is_the_run_that_pretrain_and_evaluate_make(tmp_path):
+    """The named net without a run folder, on the test images; held-out images are others."""
+    given = SHORT | dict(method="simclr", encoder="tiny", held_out=0, seed=3)
+    accuracy = short_runs.accuracy(given | {"pair_temperature": 0.3}, tmp_path)
+    settings = {name: value for name, value in given.items() if name != "metric"}
+    run = nearfar.pretrain(**settings, temperature=0.3, out=tmp_path / "run")
+    evaluated = run.evaluate(protocol=["knn"], baselines=False)["trained"]["knn"]
+    assert accuracy == pytest.approx(100 * evaluated)
+    own = dict(widths=[8, 16], side=8, crop_size=8, pair_temperature=0.3)
+    del given["encoder"]
+    held = short_runs.accuracy(given | own | {"evaluate": {"held_out": 100}}, tmp_path)
+    assert held == pytest.approx(round(held))  # of 100 images
+    number = short_runs.effective_number(given | own, tmp_path)
+    assert 1 <= number <= 63

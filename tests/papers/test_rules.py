@@ -34,6 +34,10 @@ EXCEPTIONS = {
         training.environment.software training.plan.default_validation
     """,
     "figures are drawn from the same random views as before": "training.seeding.stream",
+    "short runs test on the images that their seed leaves, and read the projector of a net of theirs": """
+        data.images.sample training.run_folder.CHECKPOINT training.run_folder.load_checkpoint
+        training.run_header.resume_plan
+    """,
     "training steps without a run, to measure their time and memory": """
         training.trial.training_speed training.view_choice.views_at
     """,

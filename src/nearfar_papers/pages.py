@@ -29,7 +29,8 @@ from nearfar.training.request import resolve_method
 from nearfar.training.settings import Settings
 from nearfar.training.view_choice import views_at
 from nearfar.views import ViewPlan
-from nearfar_papers.claims import Judgement, Place, Values, holm, judge
+from nearfar_papers.claims import Judgement, Place, Right, Values, holm, judge
+from nearfar_papers.negatives import described, draw, judge_law
 from nearfar_papers.paper import (
     TRAINED,
     Claim,
@@ -118,6 +119,7 @@ def write_outcome(
         notes=_notes(table) if values else {},
         computation=_computation(table) if values else {},
         chosen=_chosen(table),
+        predicted=described(table, values) if table.effective and values else {},
         picture=picture.name if lists and picture.is_file() else "",
         claims=claims,
         missing=missing,
@@ -188,7 +190,13 @@ def _claims(
         }
         for place, each in seeds.items()
     }
-    return [_judged(claim, judge(claim, table, values, right)) for claim in table.claims]
+    return [_judged(claim, _verdict(claim, table, values, right)) for claim in table.claims]
+
+
+def _verdict(claim: Claim, table: Table, values: Values, right: Right | None = None) -> Judgement:
+    if claim.law is not None:
+        return judge_law(claim.law, table, values)
+    return judge(claim, table, values, right)
 
 
 def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
@@ -348,7 +356,7 @@ def _not_run(written: Iterable[Path]) -> dict[Path, dict[str, Any]]:
     for name in sorted({paper for paper, _ in has} & {*paper_names()}):
         paper = read_paper(name)
         for table in (table for table in paper.tables.values() if (name, table.name) not in has):
-            claims = [_judged(claim, judge(claim, table, {})) for claim in table.claims]
+            claims = [_judged(claim, _verdict(claim, table, {})) for claim in table.claims]
             data = ", ".join(dict.fromkeys(c.data for c in table.columns.values() if c.data))
             for claim in claims:
                 if claim["holds"] == "not run":
@@ -400,7 +408,13 @@ def draw_table(
         and (picture := folder_of(cell, 0, out) / f"{PLANE}.png").is_file()
     }
     tested = [claim for claim in claims if "interval" in claim]
-    if table.measure in ("curve", "nuclear-norms"):
+    if table.effective is not None:
+        by_place = {
+            place: {str(seed): number for seed, number in enumerate(numbers)}
+            for place, numbers in values.items()
+        }
+        figure = draw(table, by_place)
+    elif table.measure in ("curve", "nuclear-norms"):
         figure = _by_column(table, values)
     elif table.question and tested:
         steps = len(columns) > 2 and len(kinds) == 1 and _places(table) is not None

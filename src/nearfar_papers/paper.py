@@ -42,13 +42,15 @@ Measure = Literal[
 ]
 TRAINED = ("run", "plane", "curve", "last", "nuclear", "nuclear-norms", "detect")
 """Measures on a pretrained run; the others need none."""
+Law = Literal["order", "strength", "shape", "spread", "departure"]
+"""What a claim says of a table whose deficits are predicted (negatives.py)."""
 Number = tuple[float, float | None]
 Settings = Mapping[str, Any]
 
 LONGEST_NAME = 100  # characters of a name from a file
 MOST_SEEDS = 1000
 """Of a cell."""
-KINDS = ("better", "not_worse", "within", "best", "more")
+KINDS = ("better", "not_worse", "within", "best", "law", "more")
 OF_SMALL = (
     "common",
     "columns",
@@ -112,11 +114,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A comparison of cells that a paper claims; one of its kinds is given.
+    """A comparison of cells, or of all of a table, that a paper claims; one of its kinds is given.
 
     better: the first is better than the second. not_worse: it is worse by at most the third, in the
     table's unit. within: they differ by at most that. best: it is better than every other row.
-    more: the first is better than the second by more than the third is better than the fourth. A
+    more: the first is better than the second by more than the third is better than the fourth. law:
+    what a prediction says of all cells. A
     cell is "row/column", or a row of the claim's column.
     """
 
@@ -128,11 +131,14 @@ class Claim:
     within: tuple[str, str, float] | None = None
     best: str | None = None
     more: tuple[str, str, str, str] | None = None
+    law: Law | None = None
 
     def cells(self, columns: Iterable[str]) -> list[tuple[str, str | None]]:
         """Return the (row, column) of the cells that are named; column None where the claim leaves
         it open.
         """
+        if self.law is not None:
+            return []
         only = list(columns)
         usual = self.column or (only[0] if len(only) == 1 else None)
         named = self.more or (self.better or self.not_worse or self.within or (self.best,))[:2]
@@ -196,7 +202,9 @@ class Table:
     question, answer: what the table is for and what it shows, in words. related: work that asked
     the like before. chosen: the table, earlier
     in the file, whose trials settle the settings of every row, in its column of the same name or
-    else its first. choices: the trials that were best, in words, by "ROW/COLUMN".
+    else its first. choices: the trials that were best, in words, by "ROW/COLUMN". effective: the
+    table, earlier in the file, of the effective number of negatives at each `pair_temperature`, for
+    claims with a law; effective_numbers: what it has.
     """
 
     paper: str
@@ -230,6 +238,8 @@ class Table:
     related: tuple[str, ...] = ()
     chosen: Table | None = None
     choices: Mapping[str, str] = field(default_factory=dict)
+    effective: Table | None = None
+    effective_numbers: Mapping[float, float] = field(default_factory=dict)
 
     def at(self, size: Size) -> Table:
         """Return the table at a size; raises ValueError where there is none."""
@@ -368,10 +378,11 @@ def _table(
 ) -> Table:
     check_plain_name("table", name)
     given = _named(content)
-    if (chosen := given.pop("chosen", None)) is not None:
-        if chosen not in tables:
-            raise ValueError(f"{name}: chosen names {chosen}, which is no table above it")
-        given["chosen"] = tables[chosen]
+    for key in ("chosen", "effective"):
+        if (other := given.pop(key, None)) is not None:
+            if other not in tables:
+                raise ValueError(f"{name}: {key} names {other}, which is no table above it")
+            given[key] = tables[other]
     trials, rows = given.pop("trials", None), dict[str, Row]()
     for key, row in _named(given.pop("rows")).items():
         rows |= _rows(key, {"trials": trials, **_named(row)}, name)

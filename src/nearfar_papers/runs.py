@@ -15,6 +15,7 @@ import os
 import queue
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -633,8 +634,10 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     """Return a table with the settings that the numbers in a folder choose for each of its cells.
 
     That trial is taken whose mean over the seeds is best. Raises ValueError where a number of a
-    trial is missing.
+    trial is missing. The effective numbers of negatives are read as well.
     """
+    if table.effective is not None:
+        table = replace(table, effective_numbers=_effective_numbers(table, out, known))
     if table.chosen is None:
         return table
     trials = resolved(table.chosen.at(table.size), out, known)
@@ -662,6 +665,20 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
             words = trials.choices.get(f"{best}/{where}"), trials.rows[best].trial
             choices[f"{row.name}/{column}"] = ", ".join(filter(None, words))
     return replace(table, own=own, choices=choices)
+
+
+def _effective_numbers(table: Table, out: Path, known: Known | None) -> dict[float, float]:
+    """Return the effective number of negatives at each temperature, where it was measured."""
+    assert table.effective is not None
+    other = resolved(table.effective.at(table.size), out, known)
+    results = found_so_far(other, out, known)
+    return {
+        cell.settings["pair_temperature"]: statistics.fmean(
+            number["value"] for number in results[cell.place]["seeds"].values()
+        )
+        for cell in other.cells()
+        if results[cell.place]["seeds"]
+    }
 
 
 def has(results: Results, cell: Cell, seed: int) -> bool:

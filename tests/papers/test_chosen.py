@@ -260,7 +260,8 @@ def test_an_experiment_is_fair(table):
         assert cell.evaluate == {"held_out": 3000} and cell.metric == metric
         assert cell.settings["limit"] + 3000 <= EXPERIMENTS.images[cell.settings["data"]][0]
     if table.claims:
-        assert table.first_seed >= trials.first_seed + trials.seeds and table.seeds >= 3
+        assert table.first_seed >= trials.first_seed + trials.seeds
+        assert table.seeds >= 3 or table.effective  # laws are judged over many cells
         assert not any("held_out" in cell.evaluate for cell in table.cells())
     for row in table.run:
         own = settings_of(table, row)
@@ -279,7 +280,7 @@ def test_an_experiment_is_fair(table):
 
 
 def test_an_experiment_asks_a_question_and_says_what_it_needs():
-    for number in "12345":
+    for number in "123456":
         table = EXPERIMENTS.tables[number]
         assert table.question and table.claims and "core hours" in table.needs
 

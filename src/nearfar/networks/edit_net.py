@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nearfar.networks.small import SmallNet
 
 SIDE = 64  # pixels of a side that the net sees
-WIDTHS = (32, 64, 128, 256)  # channels of its stem and of each block
+WIDTHS = (32, 64, 128, 192)  # channels of its stem and of each block
 NUMBERS = 256  # of an image
 MEAN, STD = 0.45, 0.25  # of brightness
 LEAST = 1e-6  # of a mean of cubes, whose root has no slope at 0

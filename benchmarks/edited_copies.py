@@ -1,15 +1,16 @@
-"""Recall and precision of the edited copies that `nearfar duplicates --edits` finds, on sets with known answers.
+"""Recall and precision of the edited copies that `nearfar duplicates` finds, on sets with known answers.
 
     python benchmarks/edited_copies.py DATA --out docs/results/edited-copies.json    # DATA holds imagenette/
-    python benchmarks/edited_copies.py DATA --seed 0 --split train                   # other images, to choose limits on
+    python benchmarks/edited_copies.py DATA --seed 0 --split held-out                # other images, to choose limits on
 
 groups: imagededup's protocol on photographs of Imagenette's test split: an image, a crop to 7/8 of the sides, both flips,
 a turn by 25 degrees, and other proportions (4 : 3), with as many photographs without a copy. further: edits beyond the
 protocol, of other photographs. Both as files, JPEG of quality 90, in one folder each, and grouped by
-`nearfar.duplicates(FOLDER, edits=True)` with the features at hand. A pair counts as found where both files are in one
-group. negatives: images that are no copies, each pair by the functions behind the option, without search. time: seconds of
-the processor for photographs as they are, with and without the option. origins: edits of both kinds and other photographs,
-searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
+`nearfar duplicates FOLDER`, with --edits ("thorough") and with --no-edits in turn. A pair counts as found where both files
+are in one group. held-out: the last 1200 training images of Imagenette, which the net that proposes edited copies has not
+seen. negatives: images that are no copies, each pair by the functions behind the option, without search. time: seconds of
+the processor for photographs as they are, in the three ways, each a whole command with nothing kept from another. many: the
+same for 20 000 images (--many). origins: edits of both kinds and other photographs, searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ import datetime
 import io
 import itertools
 import json
+import os
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -160,10 +165,16 @@ FURTHER: dict[str, Altering] = {
 }
 
 
+HELD_OUT = 1200  # training images that the net for edits does not see (tools/train_edit_net.py)
+WAYS = {"default": None, "thorough": True, "none": False}  # `edits` of `nearfar.duplicates`
+
+
 def photographs(folder: Path, split: str, order: Chance, count: int) -> list[Image.Image]:
     """So many photographs of Imagenette at random."""
-    files = sorted((folder / "imagenette").glob(f"{split}-*.parquet"))
+    of_split = "train" if split == "held-out" else split
+    files = sorted((folder / "imagenette").glob(f"{of_split}-*.parquet"))
     cells = dataset(files).to_table(columns=["image"])["image"]
+    cells = cells[-HELD_OUT:] if split == "held-out" else cells
     rows = order.permutation(len(cells))[:count].tolist()
     return [Image.open(io.BytesIO(cells[row]["bytes"].as_py())).convert("RGB") for row in rows]
 
@@ -182,8 +193,22 @@ def measure_groups(
                 true[file], of_kind[file] = number, kind
         for number, image in enumerate(others):
             image.save(folder / f"other-{number:04d}.jpg", quality=90)
-        usual, seconds = timed(folder, edits=False)
-        result, with_edits = timed(folder, edits=True)
+        usual, seconds = timed(folder, False)
+        by_way = {way: timed(folder, edits) for way, edits in WAYS.items() if edits is not False}
+    return {
+        "groups": len(images),
+        "files": len(true) + len(others),
+        "copies called so without edits": sum(kind != "near-duplicate" for kind in usual["kind"]),
+        "CPU seconds without edits": round(seconds, 1),
+        **{
+            way: judged(result, true, of_kind) | {"CPU seconds": round(with_edits, 1)}
+            for way, (result, with_edits) in by_way.items()
+        },
+    }
+
+
+def judged(result: Any, true: dict[str, int], of_kind: dict[str, str]) -> dict[str, Any]:
+    """Compare the groups of a result with the true ones, by file."""
     group = {
         file: number
         for file, number, kind in zip(result["name"], result["group"], result["kind"], strict=True)
@@ -194,6 +219,8 @@ def measure_groups(
         members.setdefault(number, []).append(file)
     called = [pair for files in members.values() for pair in itertools.combinations(files, 2)]
     right = [first in true and true[first] == true.get(second) for first, second in called]
+    kinds = dict.fromkeys(kind for kind in of_kind.values() if kind != "original")
+    images = set(true.values())
     each = len(kinds) + 1
     recall = {
         kind: sum(
@@ -205,32 +232,44 @@ def measure_groups(
         for kind in kinds
     }
     return {
-        "groups": len(images),
-        "files": len(true) + len(others),
         "recall of pairs": sum(right) / (len(images) * each * (each - 1) / 2),
         "pairs called copies": len(called),
-        "precision of pairs": sum(right) / max(1, len(called)),
+        "wrong pairs": len(called) - sum(right),
         "found with their original": recall,
-        "copies called so without the option": sum(
-            kind != "near-duplicate" for kind in usual["kind"]
-        ),
-        "CPU seconds without": round(seconds, 1),
-        "CPU seconds with": round(with_edits, 1),
     }
 
 
 def measure_time(images: list[Image.Image]) -> dict[str, Any]:
-    """Seconds of the processor for photographs as they are, with and without the option."""
+    """Seconds of the processor for photographs as they are, in each way."""
     with tempfile.TemporaryDirectory() as folder:
         for number, image in enumerate(images):
             image.save(Path(folder, f"{number:05d}.jpg"), quality=90)
-        _, seconds = timed(Path(folder), edits=False)
-        _, with_edits = timed(Path(folder), edits=True)
-    return {
-        "files": len(images),
-        "CPU seconds without": round(seconds, 1),
-        "CPU seconds with": round(with_edits, 1),
-    }
+        return timed_in_each_way(Path(folder), len(images), WAYS)
+
+
+def measure_many(folder: Path, count: int) -> dict[str, Any]:
+    """The same for many images as their data sets have them: Imagenette, flowers, then CIFAR-10."""
+    sources = ("imagenette", "image"), ("flowers", "image"), ("cifar10", "img")
+    with tempfile.TemporaryDirectory() as name:
+        left = count
+        for source, column in sources:
+            cells = dataset(sorted((folder / source).glob("*.parquet"))).to_table([column])[column]
+            for number, cell in enumerate(cells[:left]):
+                Path(name, f"{source}-{number:05d}.img").write_bytes(cell["bytes"].as_py())
+            left -= min(left, len(cells))
+        return timed_in_each_way(Path(name), count - left, {"default": None, "none": False})
+
+
+def timed_in_each_way(folder: Path, files: int, ways: dict[str, bool | None]) -> dict[str, Any]:
+    """Seconds of the processor, and the images that are called edited copies."""
+    result: dict[str, Any] = {"files": files}
+    for way, edits in ways.items():
+        columns, seconds = timed(folder, edits)
+        result[way] = {
+            "CPU seconds": round(seconds, 1),
+            "edited copies": columns["kind"].count("edited copy"),
+        }
+    return result
 
 
 def measure_origins(
@@ -279,12 +318,20 @@ def measure_origins(
     }
 
 
-def timed(folder: Path, edits: bool) -> tuple[Any, float]:
-    """Return the result, and the seconds of the processor; its pages are thrown away."""
-    with tempfile.TemporaryDirectory() as pages:
-        start = time.process_time()
-        result = nearfar.duplicates(folder, edits=edits, out=Path(pages) / "duplicates.html")
-        return result, time.process_time() - start
+def timed(folder: Path, edits: bool | None) -> tuple[dict[str, list[Any]], float]:
+    """Run the whole command in a process of its own, with no pixels of an earlier one at hand; return
+    its columns, and the seconds of the processor.
+    """
+    options = {None: [], True: ["--edits"], False: ["--no-edits"]}[edits]
+    command = [sys.executable, "-m", "nearfar", "duplicates", str(folder), *options, "--json"]
+    with tempfile.TemporaryDirectory() as place:
+        environment = {**os.environ, "XDG_CACHE_HOME": place}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        page = ["--out", str(Path(place, "duplicates.html"))]
+        ended = subprocess.run([*command, *page], env=environment, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return json.loads(ended.stdout), seconds
 
 
 def is_called_copy(first: Image.Image, second: Image.Image) -> bool:
@@ -400,6 +447,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=406)
     parser.add_argument("--split", default="test", help="of Imagenette")
     parser.add_argument("--count", type=int, default=80, help="groups of the protocol")
+    parser.add_argument("--many", type=int, default=20_000)
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
     parser.add_argument("--sets", nargs="+", help="of negatives")
     parser.add_argument("--out", type=Path)
@@ -418,6 +466,7 @@ def main() -> None:
             args.data, args.split, chance, args.count // 4, args.sets
         ),
         "time": lambda: measure_time(images),
+        "many": lambda: measure_many(args.data, args.many),
         "origins": lambda: measure_origins(
             images[4 * whole : 7 * whole], images[7 * whole : 7 * whole + half], half // 2, chance
         ),

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "testing": set(),
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs", "rendering"},
-    "neighbours": {"pairs", "views", "data"},
+    "neighbours": {"pairs", "views", "data", "networks"},
     "evaluation": {"neighbours", "networks", "data", "losses", "views"},
     "maps": {
         "pairs",

@@ -108,17 +108,25 @@ class Views:
         turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1).view(-1, 2, 2)
         whole = angle.cos().abs() + angle.sin().abs()
         linear = turn * torch.where(self.some(count, 0.5), whole, torch.ones(count))[:, None, None]
-        squeezed = torch.where(self.some(count, 0.4), self.uniform(count, 0.55, 1), torch.ones(count))
+        squeezed = torch.where(
+            self.some(count, 0.4), self.uniform(count, 0.55, 1), torch.ones(count)
+        )
         axis = self.some(count, 0.5)
         ones = torch.ones(count)
-        scale = torch.stack([torch.where(axis, squeezed, ones), torch.where(axis, ones, squeezed)], 1)
+        scale = torch.stack(
+            [torch.where(axis, squeezed, ones), torch.where(axis, ones, squeezed)], 1
+        )
         signs = torch.stack([1 - 2.0 * self.some(count, 0.4), 1 - 2.0 * self.some(count, 0.25)], 1)
         linear = (signs * scale)[:, :, None] * linear
         out = self.some(count, 0.3)
-        far = torch.where(self.some(count, 0.5), self.uniform(count, 1.1, 1.5), self.uniform(count, 1.4, 3.0))
+        far = torch.where(
+            self.some(count, 0.5), self.uniform(count, 1.1, 1.5), self.uniform(count, 1.4, 3.0)
+        )
         out_by = torch.where(out, far, ones)
         offset = (out_by - 1)[:, None] * self.uniform(2 * count, -1, 1).view(-1, 2)
-        image = self.placed(rows, linear * out_by[:, None, None], shares.clamp(max=1), linear, offset)
+        image = self.placed(
+            rows, linear * out_by[:, None, None], shares.clamp(max=1), linear, offset
+        )
         return self.blurred(self.coloured(image, 0.5, 0.15), 0.2)
 
     def placed(
@@ -161,7 +169,9 @@ class Views:
         count = len(image)
 
         def times(low: float, high: float) -> Tensor:
-            some = torch.where(self.some(count, share), self.uniform(count, low, high), torch.ones(count))
+            some = torch.where(
+                self.some(count, share), self.uniform(count, low, high), torch.ones(count)
+            )
             return some[:, None, None, None]
 
         image = (image * times(0.65, 1.35)).clamp(0, 1)
@@ -251,7 +261,9 @@ def main() -> None:
         step += 1
         with torch.no_grad():
             kept = min(AVERAGED, step / (step + 10))
-            for ours, its in zip(mean.state_dict().values(), net.state_dict().values(), strict=True):
+            for ours, its in zip(
+                mean.state_dict().values(), net.state_dict().values(), strict=True
+            ):
                 if ours.is_floating_point():
                     ours.lerp_(its, 1 - kept)
         if step == 20 or done - told > 0.04:

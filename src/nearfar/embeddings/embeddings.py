@@ -197,7 +197,7 @@ class Embeddings:
         distance: float | None = None,
         archive: int = 0,
         orientations: bool = False,
-        edits: bool = False,
+        edits: bool | None = False,
         verdicts: dict[tuple[str, str], int] | None = None,
     ) -> Repeats:
         """Find copies, confirmed by their pixels, and near-duplicates; `find_links` says how.
@@ -205,7 +205,7 @@ class Embeddings:
         approximate: as for `find_nearest`. distance: of near-duplicates. Default: estimated. The
         others are those of `find_links`; without any, what is known is not found again.
         """
-        plain = distance is None and not (archive or orientations or edits)
+        plain = distance is None and not (archive or orientations) and edits is False
         if self.repeats is not None and plain:
             return self.repeats
         features = normalize(self.features, dim=1)

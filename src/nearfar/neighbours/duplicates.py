@@ -115,7 +115,7 @@ def find_links(
     orientations: bool = False,
     has_pixels: bool = True,
     approximate: bool = False,
-    edits: bool = False,
+    edits: bool | None = False,
     nearest: Nearest | None = None,
     verdicts: dict[tuple[str, str], int] | None = None,
 ) -> list[Link]:
@@ -131,9 +131,10 @@ def find_links(
     with these, and linked to the one that is its closest copy, or else the nearest. orientations:
     find turned and mirrored copies too, whatever their features, by the small versions in all
     eight. has_pixels: False if there are features alone: all pairs are near-duplicates then.
-    approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`). nearest: the
-    nearest others of each image, more than eight, where they are known and there is no archive;
-    among more than 20 000 images no others are compared then. verdicts: relations of two files by
+    approximate: as for `find_nearest`. edits: find edited copies too (`find_edited`): True by a
+    thorough search, None among likely pairs. nearest: the nearest others of each image, more than
+    eight, where they are known and there is no archive; among more than 20 000 images no others are
+    compared then. verdicts: relations of two files by
     their digests, as comparisons at full size found them: those that are there are not compared,
     and others are added.
 
@@ -183,8 +184,10 @@ def find_links(
     if orientations:
         sure = {link[1:3] for link in links if link.kind < NEAR_DUPLICATE}
         links = _replaced(links, _turned_copies(images, known, queries, sure, approximate))
-    if edits:
-        links = _replaced(links, _edited(images, features, known, queries, links, approximate))
+    if edits is not False:
+        thorough = bool(edits)
+        edited = _edited(images, features, known, queries, links, approximate, thorough)
+        links = _replaced(links, edited)
     return _closest_in_archive(links, archive, repeats) if archive else _without_chains(links)
 
 
@@ -312,12 +315,13 @@ def _edited(
     known: Int64[Tensor, " known"],
     queries: Int64[Tensor, " queries"],
     links: Sequence[Link],
-    approximate: bool = False,
+    approximate: bool,
+    thorough: bool,
 ) -> list[Link]:
     """The edited copies among two sets of positions, that are no copies by `links`."""
     sure = [link[1:3] for link in links if link.kind < NEAR_DUPLICATE]
     read = partial(full_size, images)
-    edited = find_edited(images, features, known, queries, sure, read, approximate)
+    edited = find_edited(images, features, known, queries, sure, read, approximate, thorough)
     unit = normalize(features, dim=1)
     return [
         Link(float((unit[i] - unit[j]).square().sum() / 2), i, j, EDITED, 0, edit)

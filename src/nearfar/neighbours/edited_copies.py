@@ -1,8 +1,10 @@
 """Edited copies among many images, and the origin of one: candidates by features, confirmed by
 `edits.find_edit`.
 
-Candidates are the nearest images by the features at hand, and by VLAD (Jegou et al. 2010) of local
-features, also of the mirror image: it holds what a turn, a crop or a border leaves.
+Candidates are pairs that a small net finds alike, which sees small versions and was trained on
+edits. A thorough search takes local features of all images instead: candidates are the nearest by
+the features at hand, and by VLAD (Jegou et al. 2010) of local features, also of the mirror image,
+which hold what a turn, a crop or a border leaves.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -40,11 +43,16 @@ from nearfar.neighbours.edits import (
     root_descriptors,
     shares,
 )
+from nearfar.networks.edit_net import edit_features, edit_net
 from nearfar.progress import log, tracked
 
 CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
 WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
 SAMPLE = 100_000  # descriptors that words are learned from
+LIKELY = 0.5  # cosine by the net from which two images are compared
+# share of all images, and images at least, whose local features are taken in vain before likely
+# pairs end; pairs whose features are taken at a time; images that the net sees at a time
+LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 100, 64, 64
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
 CACHED = 8  # images in memory at full size
@@ -71,41 +79,139 @@ def find_edited(
     sure: Sequence[tuple[int, int]],
     read: Read,
     approximate: bool = False,
+    thorough: bool = True,
 ) -> list[Edited]:
-    """Find images that are edited copies of others, the nearest candidates first.
+    """Find images that are edited copies of others, the likeliest candidates first.
 
     Each of `queries` is compared with its nearest of `known`. Two that are in one group of copies
-    by now are not compared. sure: pairs of copies. Images must be grayscale or colour of 8 bits.
-    ValueError where OpenCV is not installed.
+    by now are not compared. sure: pairs of copies. thorough: whether local features of all images
+    give the candidates; else the net of the package does, and local features are taken of these
+    alone. Images must be grayscale or colour of 8 bits. ValueError where OpenCV is not installed.
     """
     opencv()
     if images.channels not in (1, 3) or images.value_range is not None:
-        log.warning("edited copies are found among grayscale and colour images of 8 bits alone")
+        say = log.warning if thorough else log.info
+        say("edited copies are found among grayscale and colour images of 8 bits alone")
         return []
-    rows = torch.cat([known, queries]).unique().tolist()
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        of_rows = pool.map(lambda row: _local(images, row, read), rows)
-        local = dict(zip(rows, tracked(of_rows, "local features", len(rows)), strict=True))
-    groups = DisjointSet(rows)
+    rows = torch.cat([known, queries]).unique()
+    groups = DisjointSet(rows.tolist())
     for first, second in sure:
-        if first in local and second in local:
+        if first in groups and second in groups:
             groups.merge(first, second)
-    full = lru_cache(CACHED)(lambda row: comparable(read(row)))
-    edited = []
-    pairs = list(_candidates(features, known, queries, local, approximate))
-    for first, second, is_mirrored in tracked(pairs, "comparing images"):
-        if groups.connected(first, second):
-            continue
-        matrix = _matched(local[first], local[second], is_mirrored)
+    compare = _Comparing(images, groups, read)
+    if not thorough:
+        return list(_among_likely(compare, _likely(images, known, queries, groups, approximate)))
+    compare.take_local_features(rows.tolist(), "local features")
+    pairs = list(_candidates(features, known, queries, compare.local, approximate))
+    edited = (compare(*pair) for pair in tracked(pairs, "comparing images"))
+    return [pair for pair in edited if pair is not None]
+
+
+class _Comparing:
+    """Comparisons of two images by local features, which are taken beforehand, and by pixels."""
+
+    def __init__(self, images: Images, groups: DisjointSet, read: Read) -> None:
+        self.images, self.groups, self.read = images, groups, read
+        self.local: dict[int, Local] = {}
+        self.full = lru_cache(CACHED)(lambda row: comparable(read(row)))
+
+    def take_local_features(self, rows: Sequence[int], title: str | None = None) -> int:
+        """Take the local features of those images that have none yet, in threads; return of how
+        many.
+        """
+        new = [row for row in rows if row not in self.local]
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            of_rows = pool.map(lambda row: _local(self.images, row, self.read), new)
+            each = of_rows if title is None else tracked(of_rows, title, len(new))
+            self.local |= zip(new, each, strict=True)
+        return len(new)
+
+    def __call__(self, first: int, second: int, is_mirrored: bool) -> Edited | None:
+        """Return how the first image becomes the second, perhaps by its mirror image; None if it
+        does not, or if both are in one group already.
+        """
+        if self.groups.connected(first, second):
+            return None
+        matrix = _matched(self.local[first], self.local[second], is_mirrored)
         if matrix is None:
-            continue
-        pixels, others = full(first), full(second)
-        if pixels is not None and others is not None:
-            edit = find_edit(pixels, others, matrix)
-            if edit is not None:
-                edited.append(Edited(first, second, edit))
-                groups.merge(first, second)
-    return edited
+            return None
+        pixels, others = self.full(first), self.full(second)
+        if pixels is None or others is None:
+            return None
+        edit = find_edit(pixels, others, matrix)
+        if edit is None:
+            return None
+        self.groups.merge(first, second)
+        return Edited(first, second, edit)
+
+
+def _among_likely(compare: _Comparing, pairs: Sequence[tuple[int, int]]) -> Iterator[Edited]:
+    """Yield the edited copies among likely pairs.
+
+    It ends where the local features of a share of the images were taken since the last of them: in
+    a large set, ever more images look alike by chance.
+    """
+    most = max(LEAST_LOOKED, LOOKED * len(compare.groups))
+    looked = 0
+    bar = iter(tracked(pairs, "comparing images"))
+    while looked < most and (some := list(islice(bar, AT_ONCE))):
+        looked += compare.take_local_features(list(dict.fromkeys(chain.from_iterable(some))))
+        for first, second in some:
+            edited = compare(first, second, False) or compare(first, second, True)
+            if edited is not None:
+                looked = 0
+                yield edited
+
+
+def _likely(
+    images: Images,
+    known: Int64[Tensor, " known"],
+    queries: Int64[Tensor, " queries"],
+    groups: DisjointSet,
+    approximate: bool,
+) -> list[tuple[int, int]]:
+    """Pairs of images that the net of the package finds alike, the most alike first: of each query
+    the nearest ones.
+
+    Of a group of copies the largest image stands for all. A query that has a copy in another set is
+    left out.
+    """
+    own = _largest_of_groups(images, known, groups)
+    if queries is known:
+        asked = own
+    else:
+        roots = {groups[row] for row in known.tolist()}
+        asked = queries[[groups[row] not in roots for row in queries.tolist()]]
+    rows = own if asked is own else torch.cat([own, asked])
+    if not len(asked) or len(rows) < 2:
+        return []
+    net, parts = edit_net(), tracked(rows.split(PART_OF_NET), "features for edited copies")
+    vectors = torch.cat([edit_features(net, images.gather(part)) for part in parts])
+    nearest = find_nearest(
+        vectors[: len(own)],
+        None if asked is own else vectors[len(own) :],
+        min(CANDIDATES, len(own) - (asked is own)),
+        approximate=approximate,
+    )
+    query, column = torch.where(nearest.distance <= 1 - LIKELY)
+    order = nearest.distance[query, column].argsort(stable=True)
+    firsts = own[nearest.index[query, column]][order].tolist()
+    pairs = zip(firsts, asked[query][order].tolist(), strict=True)
+    return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
+
+
+def _largest_of_groups(
+    images: Images, rows: Int64[Tensor, " rows"], groups: DisjointSet
+) -> Int64[Tensor, " largest"]:
+    """Of each group the image with the most pixels, in the order of positions."""
+    largest: dict[int, int] = {}
+    sizes = np.ones(len(rows))
+    if images.originals is not None:
+        sizes = images.native_sizes(rows.numpy()).prod(1)
+    for place in np.argsort(-sizes, kind="stable").tolist():
+        row = int(rows[place])
+        largest.setdefault(groups[row], row)
+    return torch.tensor(sorted(largest.values()))
 
 
 class Origin(NamedTuple):

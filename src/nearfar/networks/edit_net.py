@@ -23,9 +23,9 @@ FILE = Path(__file__).parents[1] / "weights" / "edits.safetensors"
 
 
 class EditNet(nn.Module):
-    """Net for edited copies: images [batch, channels, 64, 64] from 0 to 1 -> unit rows [batch, 256].
+    """Net for edited copies: [batch, channels, 64, 64] from 0 to 1 -> unit rows [batch, 256].
 
-    The cubic means (GeM, Radenovic et al. 2018, with p = 3) of the maps of three blocks, so that
+    Channels: 1 or 3. The cubic means (GeM, Radenovic et al. 2018, with p = 3) of the maps of three blocks, so that
     texture and shape both count, through one linear layer.
     """
 
@@ -42,9 +42,7 @@ class EditNet(nn.Module):
         maps = self.trunk.forward_intermediates(
             (colour - MEAN) / STD, indices=[1, 2, 3], intermediates_only=True
         )
-        pooled = [
-            part.pow(3).mean((2, 3)).float().clamp(LEAST).pow(1 / 3) for part in maps
-        ]
+        pooled = [part.pow(3).mean((2, 3)).float().clamp(LEAST).pow(1 / 3) for part in maps]
         return F.normalize(self.head(torch.cat(pooled, 1)).float(), dim=1)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from nearfar.progress import log
 from nearfar.tools.registry import Between, tool
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def duplicates(
     *,
     against: Any = None,
     orientations: bool = False,
-    edits: bool = False,
+    edits: bool | None = None,
     distance: Annotated[float | None, Between(0, 2)] = None,
     approximate: bool = False,
 ) -> Duplicates:
@@ -46,11 +47,13 @@ def duplicates(
         orientations: find turned and mirrored copies too, in the seven other orientations of a
             square; they are never listed for removal. It takes seven further searches over versions
             of 16 x 16 pixels, and no further features.
-        edits: find edited copies too: cropped, turned by any angle, mirrored, squeezed, with a
+        edits: how edited copies are found: cropped, turned by any angle, mirrored, squeezed, with a
             border, blurred, in other colours or on a screenshot; they are never listed for removal.
-            Local features give candidates and how one image becomes the other, and all pixels of
-            the common area confirm it (`pip install 'nearfar[edits]'`). Text or a figure on an
-            image is not found, since a form with another digit is no less alike.
+            Default: a small net proposes pairs, local features say how one image becomes the other,
+            and all pixels of the common area confirm it, where OpenCV is installed (`pip install
+            'nearfar[edits]'`). True: local features of every image propose, which finds more of
+            those that show a small part, and takes about four times as long. False: none. Text or a
+            figure on an image is not found, since a form with another digit is no less alike.
         distance: largest 1 - cos of the features for similar images that are not copies; the page
             has a slider to choose it by eye. Default: a tenth of the median distance of any two.
             Copies are confirmed by their pixels at full size, up to the distance by which features
@@ -99,4 +102,20 @@ def duplicates(
         if not photos.has_pixels:
             raise ValueError("`edits` compares pixels: name the images of these vectors")
         opencv()
+    elif edits is None and not _can_find_edits(photos):
+        edits = False
     return find_duplicates(photos, against, orientations, edits, distance, approximate)
+
+
+def _can_find_edits(photos: Embeddings) -> bool:
+    """Return whether edited copies can be found, and say so where OpenCV is missing."""
+    from nearfar.neighbours.edits import opencv
+
+    if not photos.has_pixels:
+        return False
+    try:
+        opencv()
+    except ValueError as error:
+        log.info("not looking for edited copies: %s", error)
+        return False
+    return True

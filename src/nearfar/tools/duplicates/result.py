@@ -66,7 +66,7 @@ def find_duplicates(
     photos: Embeddings,
     against: Any,
     orientations: bool,
-    edits: bool,
+    edits: bool | None,
     distance: float | None,
     approximate: bool,
 ) -> Duplicates:
@@ -88,7 +88,7 @@ def find_duplicates(
     stays = Staying(images, links, archive)
     members = group_members(links, facts, images.names, near, archive, stays.why)
     compared = Comparison(features, archive, near, links, members, facts)
-    return Duplicates(photos, compared, where, of_splits, orientations, edits)
+    return Duplicates(photos, compared, where, of_splits, orientations, edits is not False)
 
 
 class Duplicates(Result):

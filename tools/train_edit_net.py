@@ -86,7 +86,7 @@ class Views:
         return low + (high - low) * torch.rand(count, generator=self.generator)
 
     def some(self, count: int, share: float) -> Tensor:
-        """Which views get an edit."""
+        """A mask of this share of the views, at random."""
         return torch.rand(count, generator=self.generator) < share
 
     def nearly(self, rows: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ def main() -> None:
     mean.load_state_dict(net.state_dict())
     loss_of = SimCLR(temperature=TEMPERATURE)
     optimizer = torch.optim.AdamW(net.parameters(), lr=PEAK, weight_decay=DECAY)
-    start, step, told = time.monotonic(), 0, 0.0
+    start, step, reported = time.monotonic(), 0, 0.0
     pair = torch.arange(PAIRS).repeat(2)
     while (done := (time.monotonic() - start) / (60 * args.minutes)) < 1:
         for group in optimizer.param_groups:
@@ -266,8 +266,8 @@ def main() -> None:
             ):
                 if ours.is_floating_point():
                     ours.lerp_(its, 1 - kept)
-        if step == 20 or done - told > 0.04:
-            told = done
+        if step == 20 or done - reported > 0.04:
+            reported = done
             saved(mean, args.out)
             nearest = (made[:PAIRS] @ made[PAIRS:].T).argmax(1)
             right = float((nearest == torch.arange(PAIRS)).float().mean())

@@ -1,8 +1,9 @@
-"""`nearfar duplicates --edits` on a folder with edited copies: groups, words, files and one line without OpenCV."""
+"""`nearfar duplicates` on a folder with edited copies: groups, words, files and one line without OpenCV."""
 
 import csv
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
@@ -43,9 +44,10 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_edited_copies_form_a_group_and_say_how(folder, tmp_path):
+@pytest.mark.parametrize("edits", [None, True])
+def test_edited_copies_form_a_group_and_say_how(folder, tmp_path, edits):
     page = tmp_path / "found.html"
-    result = nearfar.duplicates(folder, edits=True, out=page)
+    result = nearfar.duplicates(folder, edits=edits, out=page)
     columns = [result[name] for name in ("name", "kind", "edit", "kept")]
     rows = {name: row for name, *row in zip(*columns, strict=True)}
     assert rows.keys() == {"0.png", "crop.png", "turned.jpg", "flat.jpg", "flat-again.jpg"}
@@ -64,13 +66,84 @@ def test_edited_copies_form_a_group_and_say_how(folder, tmp_path):
     assert "cropped to 81 %" in page.read_text(encoding="utf-8")
 
 
-def test_without_the_option_they_are_no_copies(folder):
-    result = nearfar.duplicates(folder)
+def test_without_edits_they_are_no_copies(folder):
+    result = nearfar.duplicates(folder, edits=False)
     assert "edit" not in result and "edited copy" not in result["kind"]
     assert "edited" not in result.lines[0]
 
 
-def test_an_archive_has_the_edited_copies_of_new_images(folder, tmp_path):
+def test_copies_are_the_same_with_edits_and_without(tmp_path):
+    """A group of copies stays one group of the same kinds, and its crop joins it, by whichever of
+    its images is the largest.
+    """
+    pytest.importorskip("cv2")
+    whole = Image.fromarray(load_sample_images().images[0]).resize((480, 320))
+    whole.save(tmp_path / "whole.png")
+    for quality in (75, 85, 95):
+        whole.save(tmp_path / f"whole-{quality}.jpg", quality=quality)
+    whole.resize((360, 240), Image.Resampling.BOX).save(tmp_path / "smaller.png")
+    (tmp_path / "again.png").write_bytes((tmp_path / "whole.png").read_bytes())
+    for number, corner in enumerate(((0, 0), (0, 200), (300, 200))):
+        x, y = corner
+        flower = Image.fromarray(load_sample_images().images[1])
+        flower.crop((x, y, x + 300, y + 200)).save(tmp_path / f"other-{number}.png")
+    before = nearfar.duplicates(tmp_path, edits=False, out="before.html")
+    copies = dict(zip(before["name"], before["kind"], strict=True))
+    whole.crop((40, 30, 420, 280)).save(tmp_path / "crop.png")
+    after = nearfar.duplicates(tmp_path, out="after.html")
+    kinds = dict(zip(after["name"], after["kind"], strict=True))
+    assert len(copies) == 6 and set(copies.values()) == {"first", "same file", "copy"}
+    assert kinds.pop("crop.png") == "edited copy" and kinds == copies
+    assert set(after["group"]) == {1}
+
+
+@pytest.mark.parametrize("form", ["L", "RGBA", "P", "sizes"])
+def test_they_are_found_among_images_of_any_form_of_8_bits(folder, tmp_path, form):
+    for number in range(8):
+        image = Image.open(folder / f"{number}.png")
+        if form == "sizes":
+            side = 120 + 40 * number
+            image = image.resize((side, round(side * 0.8)), Image.Resampling.BICUBIC)
+        elif form == "RGBA":
+            image.putalpha(Image.new("L", image.size, 255))
+            image.paste((0, 0, 0, 0), (0, 0, 30, 30))
+        else:
+            image = image.convert(form)
+        image.save(tmp_path / f"{number}.png")
+        if number == 2:
+            width, height = image.size
+            part = image.crop((width // 10, height // 10, width * 9 // 10, height * 9 // 10))
+            part.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "part.png")
+    result = nearfar.duplicates(tmp_path, out="found.html")
+    rows = dict(zip(result["name"], result["kind"], strict=True))
+    assert rows == {"2.png": "first", "part.png": "edited copy"}
+
+
+def test_images_of_16_bits_have_no_edited_copies_and_a_line_says_so(tmp_path, log):
+    pytest.importorskip("cv2")
+    for number, image in enumerate(load_sample_images().images):
+        gray = np.asarray(Image.fromarray(image).convert("L")).astype(np.uint16) * 257
+        Image.fromarray(gray).save(tmp_path / f"{number}.png")
+        Image.fromarray(gray[20:380, 30:560]).save(tmp_path / f"{number}-part.png")
+    result = nearfar.duplicates(tmp_path, out="found.html")
+    assert "edited copy" not in result["kind"]
+    assert "colour images of 8 bits alone" in log.text
+
+
+def test_photographs_without_copies_stay_alone(tmp_path):
+    """Parts of two photographs that hardly overlap, some at another size, and mirrored others."""
+    pytest.importorskip("cv2")
+    for number, image in enumerate(load_sample_images().images):
+        for x in range(0, 540, 100):
+            for y in range(0, 300, 100):
+                part = Image.fromarray(image[y : y + 100, x : x + 100])
+                part.resize((100 + x // 4, 100 + x // 4)).save(tmp_path / f"{number}-{x}-{y}.png")
+    result = nearfar.duplicates(tmp_path, out="found.html")
+    assert not [kind for kind in result["kind"] if kind != "near-duplicate"]
+
+
+@pytest.mark.parametrize("edits", [None, True])
+def test_an_archive_has_the_edited_copies_of_new_images(folder, tmp_path, edits):
     new = tmp_path / "new"
     new.mkdir()
     (new / "crop.png").write_bytes((folder / "crop.png").read_bytes())
@@ -78,7 +151,7 @@ def test_an_archive_has_the_edited_copies_of_new_images(folder, tmp_path):
     archive.mkdir()
     for number in range(8):
         (archive / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
-    result = nearfar.duplicates(new, against=archive, edits=True)
+    result = nearfar.duplicates(new, against=archive, edits=edits)
     assert result["archive_name"] == ["0.png"] and result["edit"] == ["cropped to 81 %"]
 
 
@@ -88,11 +161,16 @@ def test_without_opencv_there_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cv2", None)
     assert main(["duplicates", str(tmp_path), "--edits"]) != 0
     assert "pip install 'nearfar[edits]'" in capsys.readouterr().err
+    assert main(["duplicates", str(tmp_path)]) == 0
+    said_by_default = capsys.readouterr()
+    lines = (said_by_default.out + said_by_default.err).splitlines()
+    assert len([line for line in lines if "pip install 'nearfar[edits]'" in line]) == 1
+    assert main(["duplicates", str(tmp_path), "--no-edits"]) == 0
+    assert "nearfar[edits]" not in "".join(capsys.readouterr())
 
 
 def test_vectors_without_images_cannot_be_compared(tmp_path):
-    import numpy as np
-
     np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32))
     with pytest.raises(ValueError, match="edits"):
         nearfar.duplicates(tmp_path / "v.npy", edits=True)
+    assert "edit" not in nearfar.duplicates(tmp_path / "v.npy")

@@ -49,7 +49,6 @@ from nearfar.progress import log, tracked
 CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
 WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
 SAMPLE = 100_000  # descriptors that words are learned from
-LIKELY = 0.5  # cosine by the net from which two images are compared
 # share of all images, and images at least, whose local features are taken in vain before likely
 # pairs end; pairs whose features are taken at a time; images that the net sees at a time
 LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 100, 64, 64
@@ -170,33 +169,31 @@ def _likely(
     groups: DisjointSet,
     approximate: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs of images that the net of the package finds alike, the most alike first: of each query
-    the nearest ones.
+    """Pairs of images, each query with its nearest by the net of the package, the nearest first.
 
     Of a group of copies the largest image stands for all. A query that has a copy in another set is
     left out.
     """
     own = _largest_of_groups(images, known, groups)
     if queries is known:
-        asked = own
+        left = own
     else:
         roots = {groups[row] for row in known.tolist()}
-        asked = queries[[groups[row] not in roots for row in queries.tolist()]]
-    rows = own if asked is own else torch.cat([own, asked])
-    if not len(asked) or len(rows) < 2:
+        left = queries[[groups[row] not in roots for row in queries.tolist()]]
+    rows = own if left is own else torch.cat([own, left])
+    if not len(left) or len(rows) < 2:
         return []
     net, parts = edit_net(), tracked(rows.split(PART_OF_NET), "features for edited copies")
     vectors = torch.cat([edit_features(net, images.gather(part)) for part in parts])
     nearest = find_nearest(
         vectors[: len(own)],
-        None if asked is own else vectors[len(own) :],
-        min(CANDIDATES, len(own) - (asked is own)),
+        None if left is own else vectors[len(own) :],
+        min(CANDIDATES, len(own) - (left is own)),
         approximate=approximate,
     )
-    query, column = torch.where(nearest.distance <= 1 - LIKELY)
-    order = nearest.distance[query, column].argsort(stable=True)
-    firsts = own[nearest.index[query, column]][order].tolist()
-    pairs = zip(firsts, asked[query][order].tolist(), strict=True)
+    order = nearest.distance.flatten().argsort(stable=True)
+    firsts = own[nearest.index.flatten()[order]].tolist()
+    pairs = zip(firsts, left[order // nearest.index.shape[1]].tolist(), strict=True)
     return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
 
 

@@ -23,10 +23,10 @@ FILE = Path(__file__).parents[1] / "weights" / "edits.safetensors"
 
 
 class EditNet(nn.Module):
-    """Net for edited copies: [batch, channels, 64, 64] from 0 to 1 -> unit rows [batch, 256].
+    """Net for edited copies: [batch, channels, 64, 64] in 0..1 -> unit rows [batch, 256].
 
-    Channels: 1 or 3. The cubic means (GeM, Radenovic et al. 2018, with p = 3) of the maps of three blocks, so that
-    texture and shape both count, through one linear layer.
+    Channels: 1 or 3. The cubic means (GeM, Radenovic et al. 2018, with p = 3) of the maps of three
+    blocks, so that texture and shape both count, through one linear layer.
     """
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class EditNet(nn.Module):
         self, images: Float[Tensor, "batch channels 64 64"]
     ) -> Float[Tensor, "batch numbers"]:
         """Return the features of images, grayscale or colour."""
-        colour = images.expand(-1, 3, -1, -1)
-        maps = self.trunk.forward_intermediates(
-            (colour - MEAN) / STD, indices=[1, 2, 3], intermediates_only=True
-        )
-        pooled = [part.pow(3).mean((2, 3)).float().clamp(LEAST).pow(1 / 3) for part in maps]
+        maps, trunk, pooled = (images.expand(-1, 3, -1, -1) - MEAN) / STD, self.trunk, []
+        maps = F.relu_(trunk.norm(trunk.conv(maps)))
+        for block in trunk.blocks:
+            maps = block(maps)
+            pooled.append(maps.pow(3).mean((2, 3)).float().clamp(LEAST).pow(1 / 3))
         return F.normalize(self.head(torch.cat(pooled, 1)).float(), dim=1)
 
 

@@ -253,9 +253,11 @@ def measure_many(folder: Path, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         left = count
         for source, column in sources:
-            cells = dataset(sorted((folder / source).glob("*.parquet"))).to_table([column])[column]
+            cells = dataset(sorted((folder / source).glob("*.parquet"))).to_table(columns=[column])[
+                column
+            ]
             for number, cell in enumerate(cells[:left]):
-                Path(name, f"{source}-{number:05d}.img").write_bytes(cell["bytes"].as_py())
+                Path(name, f"{source}-{number:05d}.jpg").write_bytes(cell["bytes"].as_py())
             left -= min(left, len(cells))
         return timed_in_each_way(Path(name), count - left, {"default": None, "none": False})
 

@@ -1,13 +1,14 @@
 """Train the small net that proposes edited copies, and put it into the package.
 
-    nice -n 10 python -m tools.train_edit_net DATA --minutes 65    # DATA holds imagenette/ and cifar10/
+    nice -n 10 python -m tools.train_edit_net DATA --minutes 62    # DATA holds imagenette/ and cifar10/
 
 SimCLR at a low temperature with an entropy regulariser (SSCD, Pizzi et al. 2022): the KoLeo term
 pushes each embedding away from its nearest other one. An image as it is, nearly, and an edit of it
 are the two views: a part, mirrored, turned, squeezed, with a border, on a screen, blurred, in other
 colours. Training images of Imagenette but for the last 1200, on which limits are chosen, and 5000
 of CIFAR-10, decoded once to squares of 128 pixels. The learning rate falls by the clock, so the
-number of steps is that of the machine; docs/results/edit-net.json keeps it. Stored as float16.
+number of steps is that of the machine; docs/results/edit-net.json keeps it. At last the 256 numbers of an image become
+the 128 along which features are longest, in the last layer. Stored as float16.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nearfar.losses import SimCLR
-from nearfar.networks.edit_net import FILE, SIDE, EditNet
+from nearfar.networks.edit_net import FILE, NUMBERS, SIDE, EditNet
 from tools.house import SOURCE
 
 STORED = 2 * SIDE  # pixels of a side of the images in memory
@@ -37,6 +38,7 @@ OF_CIFAR = 5000
 PAIRS = 256  # of a step
 TEMPERATURE, ENTROPY = 0.05, 5.0
 PEAK, DECAY, WARM = 2e-3, 0.05, 0.03  # learning rate, weight decay, share of the time to warm up
+LEARNED = 256  # numbers of an image while the net learns
 AVERAGED = 0.998  # of the running mean of the weights
 SCREENS = 256
 RESULT = SOURCE.parents[1] / "docs/results/edit-net.json"
@@ -209,6 +211,20 @@ def pace(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (done - WARM) / (1 - WARM))))
 
 
+@torch.no_grad()
+def shortened(net: EditNet, images: Tensor) -> EditNet:
+    """The net with fewer numbers of an image: along the singular vectors of the features of stored
+    images, so that cosines stay nearly what they were.
+    """
+    features = torch.cat([net(F.avg_pool2d(some / 255, 2)) for some in images.split(PAIRS)])
+    directions = torch.linalg.svd(features, full_matrices=False)[2][:NUMBERS]
+    short = EditNet().eval()
+    short.trunk.load_state_dict(net.trunk.state_dict())
+    short.head.weight.copy_(directions @ net.head.weight)
+    short.head.bias.copy_(directions @ net.head.bias)
+    return short
+
+
 def saved(net: EditNet, file: Path) -> None:
     """Write the weights as float16; counts of batches are left out."""
     tensors = {
@@ -219,34 +235,19 @@ def saved(net: EditNet, file: Path) -> None:
     save_file(tensors, file)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--minutes", type=float, default=65)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=FILE)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    torch.set_num_threads(1)
-    images = torch.cat(
-        [
-            squares([*args.data.glob("imagenette/train-*.parquet")], "image", -HELD_OUT),
-            squares([*args.data.glob("cifar10/train-*.parquet")], "img", None, OF_CIFAR),
-        ]
-    )
-    grounds = screens(np.random.default_rng(args.seed))
-    generator = torch.Generator().manual_seed(args.seed)
-    views = Views(images, grounds, generator)
-    net = EditNet().to(memory_format=torch.channels_last)
-    mean = EditNet().eval()
+def trained(images: Tensor, minutes: float, seed: int, out: Path) -> tuple[EditNet, int]:
+    """Train a net for so long; return the running mean of its weights, and the number of steps."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    views = Views(images, screens(np.random.default_rng(seed)), generator)
+    net = EditNet(LEARNED).to(memory_format=torch.channels_last)
+    mean = EditNet(LEARNED).eval()
     mean.load_state_dict(net.state_dict())
     loss_of = SimCLR(temperature=TEMPERATURE)
     optimizer = torch.optim.AdamW(net.parameters(), lr=PEAK, weight_decay=DECAY)
     start, step, reported = time.monotonic(), 0, 0.0
     pair = torch.arange(PAIRS).repeat(2)
-    while (done := (time.monotonic() - start) / (60 * args.minutes)) < 1:
+    while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
             group["lr"] = PEAK * pace(done)
         rows = torch.randperm(len(images), generator=generator)[:PAIRS]
@@ -259,16 +260,10 @@ def main() -> None:
         (matched + ENTROPY * spread).backward()
         optimizer.step()
         step += 1
-        with torch.no_grad():
-            kept = min(AVERAGED, step / (step + 10))
-            for ours, its in zip(
-                mean.state_dict().values(), net.state_dict().values(), strict=True
-            ):
-                if ours.is_floating_point():
-                    ours.lerp_(its, 1 - kept)
+        average(mean, net, min(AVERAGED, step / (step + 10)))
         if step == 20 or done - reported > 0.04:
             reported = done
-            saved(mean, args.out)
+            saved(mean, out)
             nearest = (made[:PAIRS] @ made[PAIRS:].T).argmax(1)
             right = float((nearest == torch.arange(PAIRS)).float().mean())
             print(
@@ -276,12 +271,41 @@ def main() -> None:
                 f"nearest {right:.3f}",
                 flush=True,
             )
-    saved(mean, args.out)
+    return mean, step
+
+
+@torch.no_grad()
+def average(mean: EditNet, net: EditNet, kept: float) -> None:
+    """Move a running mean of weights towards those of a net."""
+    for ours, its in zip(mean.state_dict().values(), net.state_dict().values(), strict=True):
+        if ours.is_floating_point():
+            ours.lerp_(its, 1 - kept)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--minutes", type=float, default=62)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=FILE)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    images = torch.cat(
+        [
+            squares([*args.data.glob("imagenette/train-*.parquet")], "image", -HELD_OUT),
+            squares([*args.data.glob("cifar10/train-*.parquet")], "img", None, OF_CIFAR),
+        ]
+    )
+    long, steps = trained(images, args.minutes, args.seed, args.out)
+    net = shortened(long, images)
+    saved(net, args.out)
     facts = {
         "minutes": args.minutes,
         "seed": args.seed,
         "images": len(images),
-        "steps": step,
+        "steps": steps,
         "pairs a step": PAIRS,
         "parameters": sum(value.numel() for value in net.parameters()),
         "bytes": args.out.stat().st_size,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -49,6 +49,8 @@ from nearfar.progress import log, tracked
 CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
 WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
 SAMPLE = 100_000  # descriptors that words are learned from
+# nearest images of a part; what is added to its distances, since parts are more
+OF_A_PART, FARTHER = 2, 0.03
 # share of all images, and images at least, whose local features are taken in vain before likely
 # pairs end; pairs whose features are taken at a time; images that the net sees at a time
 LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 100, 64, 64
@@ -169,32 +171,62 @@ def _likely(
     groups: DisjointSet,
     approximate: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs of images, each query with its nearest by the net of the package, the nearest first.
+    """Pairs of images, each query with its nearest by the net of the package, the nearest first:
+    whole images, and a part of one with the whole of the other.
 
     Of a group of copies the largest image stands for all. A query that has a copy in another set is
     left out.
     """
-    own = _largest_of_groups(images, known, groups)
-    if queries is known:
-        left = own
-    else:
+    own = left = _largest_of_groups(images, known, groups)
+    wholes, parts = others, other_parts = _by_net(images, own)
+    if queries is not known:
         roots = {groups[row] for row in known.tolist()}
         left = queries[[groups[row] not in roots for row in queries.tolist()]]
-    rows = own if left is own else torch.cat([own, left])
-    if not len(left) or len(rows) < 2:
-        return []
-    net, parts = edit_net(), tracked(rows.split(PART_OF_NET), "features for edited copies")
-    vectors = torch.cat([edit_features(net, images.gather(part)) for part in parts])
-    nearest = find_nearest(
-        vectors[: len(own)],
-        None if left is own else vectors[len(own) :],
-        min(CANDIDATES, len(own) - (left is own)),
-        approximate=approximate,
-    )
-    order = nearest.distance.flatten().argsort(stable=True)
-    firsts = own[nearest.index.flatten()[order]].tolist()
-    pairs = zip(firsts, left[order // nearest.index.shape[1]].tolist(), strict=True)
-    return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
+        others, other_parts = _by_net(images, left)
+    near = partial(_near, approximate=approximate)
+    searches = [
+        near(own, wholes, left, others, CANDIDATES),
+        near(own, wholes, *_each_part(left, other_parts), OF_A_PART, FARTHER),
+    ]
+    if queries is not known:
+        searches.append(near(*_each_part(own, parts), left, others, OF_A_PART, FARTHER))
+    distance, pairs = (torch.cat(every) for every in zip(*searches, strict=True))
+    return list(dict.fromkeys(map(tuple, pairs[distance.argsort(stable=True)].tolist())))
+
+
+def _by_net(
+    images: Images, rows: Int64[Tensor, " rows"]
+) -> tuple[Float[Tensor, "rows numbers"], Float[Tensor, "rows parts numbers"]]:
+    """Features of images, and of parts of each, by the net of the package."""
+    net = edit_net()
+    pieces = tracked(rows.split(PART_OF_NET), "features for edited copies")
+    made = [edit_features(net, images.gather(piece)) for piece in pieces]
+    wholes, parts = (torch.cat(vectors) for vectors in zip(*made, strict=True))
+    return wholes, parts
+
+
+def _each_part(
+    rows: Int64[Tensor, " rows"], parts: Float[Tensor, "rows parts numbers"]
+) -> tuple[Int64[Tensor, " all"], Float[Tensor, "all numbers"]]:
+    """The position of the image of each part, and its features."""
+    return rows.repeat_interleave(parts.shape[1]), parts.flatten(0, 1)
+
+
+def _near(
+    rows: Int64[Tensor, " rows"],
+    vectors: Float[Tensor, "rows numbers"],
+    queries: Int64[Tensor, " queries"],
+    others: Float[Tensor, "queries numbers"],
+    count: int,
+    farther: float = 0.0,
+    approximate: bool = False,
+) -> tuple[Float[Tensor, " near"], Int64[Tensor, "near 2"]]:
+    """Distances, and pairs of positions: of each query the nearest rows other than itself."""
+    count = min(count + 1, len(rows))
+    nearest = find_nearest(vectors, others, count, approximate=approximate)
+    ends = rows[nearest.index.flatten()], queries.repeat_interleave(count)
+    pairs, apart = torch.stack([torch.minimum(*ends), torch.maximum(*ends)], 1), ends[0] != ends[1]
+    return nearest.distance.flatten()[apart] + farther, pairs[apart]
 
 
 def _largest_of_groups(

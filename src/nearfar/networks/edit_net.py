@@ -4,63 +4,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, UInt8
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from nearfar.device import has_bfloat16
 from nearfar.networks.small import SmallNet
 
 SIDE = 64  # pixels of a side that the net sees
+LARGER, SHARE = 96, 0.67  # pixels of a side where it sees parts, and the share of a side of each
+CORNERS = ((0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5))  # where parts lie: down, and across
 WIDTHS = (32, 64, 128, 192)  # channels of its stem and of each block
-NUMBERS = 256  # of an image
+NUMBERS = 128  # of an image
 MEAN, STD = 0.45, 0.25  # of brightness
 LEAST = 1e-6  # of a mean of cubes, whose root has no slope at 0
 FILE = Path(__file__).parents[1] / "weights" / "edits.safetensors"
 
 
 class EditNet(nn.Module):
-    """Net for edited copies: [batch, channels, 64, 64] in 0..1 -> unit rows [batch, 256].
+    """Net for edited copies: [batch, channels, side, side] in 0..1 -> unit rows [batch, 128].
 
-    Channels: 1 or 3. The cubic means (GeM, Radenovic et al. 2018, with p = 3) of the maps of three
-    blocks, so that texture and shape both count, through one linear layer.
+    Channels: 1 or 3; side: 64, as it was trained. The cubic means (GeM, Radenovic et al. 2018, with
+    p = 3) of the maps of three blocks, so that texture and shape both count, through one linear
+    layer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: int = NUMBERS) -> None:
         super().__init__()
         self.trunk = SmallNet(SIDE, widths=WIDTHS, side=SIDE // 2)
-        self.head = nn.Linear(sum(WIDTHS[1:]), NUMBERS)
+        self.head = nn.Linear(sum(WIDTHS[1:]), numbers)
 
     def forward(
-        self, images: Float[Tensor, "batch channels 64 64"]
+        self, images: Float[Tensor, "batch channels side side"]
     ) -> Float[Tensor, "batch numbers"]:
         """Return the features of images, grayscale or colour."""
-        maps, trunk, pooled = (images.expand(-1, 3, -1, -1) - MEAN) / STD, self.trunk, []
+        return self._pooled(self._cubes(images))
+
+    def parts(
+        self, images: Float[Tensor, "batch channels side side"]
+    ) -> Float[Tensor, "batch parts numbers"]:
+        """Return the features of five parts of images, the corners and the centre."""
+        cubes = self._cubes(images)
+        return torch.stack(
+            [self._pooled([_part(maps, *corner) for maps in cubes]) for corner in CORNERS], 1
+        )
+
+    def _cubes(self, images: Tensor) -> list[Tensor]:
+        """The maps of the blocks, to the power of 3."""
+        maps, trunk, cubes = (images.expand(-1, 3, -1, -1) - MEAN) / STD, self.trunk, []
         maps = F.relu_(trunk.norm(trunk.conv(maps)))
         for block in trunk.blocks:
             maps = block(maps)
-            pooled.append(maps.pow(3).mean((2, 3)).float().clamp(LEAST).pow(1 / 3))
+            cubes.append(maps.pow(3))
+        return cubes
+
+    def _pooled(self, cubes: Sequence[Tensor]) -> Float[Tensor, "batch numbers"]:
+        pooled = [maps.mean((2, 3)).float().clamp(LEAST).pow(1 / 3) for maps in cubes]
         return F.normalize(self.head(torch.cat(pooled, 1)).float(), dim=1)
+
+
+def _part(maps: Tensor, down: float, across: float) -> Tensor:
+    """The part of a map that shows a part of its image."""
+    side = maps.shape[-1]
+    length = round(SHARE * side)
+    y, x = round((side - length) * down), round((side - length) * across)
+    return maps[:, :, y : y + length, x : x + length]
 
 
 def edit_net() -> EditNet:
     """Return the trained net of the package."""
     net = EditNet()
-    net.load_state_dict({name: value.float() for name, value in load_file(FILE).items()})
+    tensors = {name: value.float() for name, value in load_file(FILE).items()}
+    net.load_state_dict(tensors, strict=False)  # batches are not counted
     return net.eval()
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def edit_features(
-    net: EditNet, images: Shaped[Tensor, "batch channels height width"]
-) -> Float[Tensor, "batch numbers"]:
-    """Features of images of any size, in whole numbers up to 255."""
-    pixels = images.float() / 255
-    larger = min(pixels.shape[-2:]) > SIDE
-    if pixels.shape[-2:] != (SIDE, SIDE):
-        mode = {"mode": "area"} if larger else {"mode": "bilinear", "antialias": True}
-        pixels = F.interpolate(pixels, (SIDE, SIDE), **mode)
-    return net(pixels.contiguous(memory_format=torch.channels_last))
+    net: EditNet, images: UInt8[Tensor, "batch channels height width"]
+) -> tuple[Float[Tensor, "batch numbers"], Float[Tensor, "batch parts numbers"]]:
+    """Features of whole images of any size, and of five parts of each, on the CPU."""
+    colour = images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16, has_bfloat16(torch.device("cpu"))):
+        return net(_resized(colour, SIDE)), net.parts(_resized(colour, LARGER))
+
+
+def _resized(images: UInt8[Tensor, "batch channels height width"], side: int) -> Tensor:
+    resized = F.interpolate(images, (side, side), mode="bilinear", antialias=True)
+    return resized / 255

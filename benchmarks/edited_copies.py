@@ -180,7 +180,11 @@ def photographs(folder: Path, split: str, order: Chance, count: int) -> list[Ima
 
 
 def measure_groups(
-    images: list[Image.Image], others: list[Image.Image], kinds: dict[str, Altering], chance: Chance
+    images: list[Image.Image],
+    others: list[Image.Image],
+    kinds: dict[str, Altering],
+    chance: Chance,
+    ways: list[str],
 ) -> dict[str, Any]:
     """Write images, their edits and others, and compare the groups that are found with the true ones."""
     with tempfile.TemporaryDirectory() as name:
@@ -193,16 +197,16 @@ def measure_groups(
                 true[file], of_kind[file] = number, kind
         for number, image in enumerate(others):
             image.save(folder / f"other-{number:04d}.jpg", quality=90)
-        usual, seconds = timed(folder, False)
-        by_way = {way: timed(folder, edits) for way, edits in WAYS.items() if edits is not False}
+        by_way = {way: timed(folder, WAYS[way]) for way in ways}
+    usual, seconds = by_way.pop("none")
     return {
         "groups": len(images),
         "files": len(true) + len(others),
         "copies called so without edits": sum(kind != "near-duplicate" for kind in usual["kind"]),
         "CPU seconds without edits": round(seconds, 1),
         **{
-            way: judged(result, true, of_kind) | {"CPU seconds": round(with_edits, 1)}
-            for way, (result, with_edits) in by_way.items()
+            way: judged(columns, true, of_kind) | {"CPU seconds": round(with_edits, 1)}
+            for way, (columns, with_edits) in by_way.items()
         },
     }
 
@@ -239,12 +243,12 @@ def judged(result: Any, true: dict[str, int], of_kind: dict[str, str]) -> dict[s
     }
 
 
-def measure_time(images: list[Image.Image]) -> dict[str, Any]:
+def measure_time(images: list[Image.Image], ways: list[str]) -> dict[str, Any]:
     """Seconds of the processor for photographs as they are, in each way."""
     with tempfile.TemporaryDirectory() as folder:
         for number, image in enumerate(images):
             image.save(Path(folder, f"{number:05d}.jpg"), quality=90)
-        return timed_in_each_way(Path(folder), len(images), WAYS)
+        return timed_in_each_way(Path(folder), len(images), ways)
 
 
 def measure_many(folder: Path, count: int) -> dict[str, Any]:
@@ -253,20 +257,19 @@ def measure_many(folder: Path, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         left = count
         for source, column in sources:
-            cells = dataset(sorted((folder / source).glob("*.parquet"))).to_table(columns=[column])[
-                column
-            ]
+            table = dataset(sorted((folder / source).glob("*.parquet"))).to_table(columns=[column])
+            cells = table[column]
             for number, cell in enumerate(cells[:left]):
                 Path(name, f"{source}-{number:05d}.jpg").write_bytes(cell["bytes"].as_py())
             left -= min(left, len(cells))
-        return timed_in_each_way(Path(name), count - left, {"default": None, "none": False})
+        return timed_in_each_way(Path(name), count - left, ["default", "none"])
 
 
-def timed_in_each_way(folder: Path, files: int, ways: dict[str, bool | None]) -> dict[str, Any]:
+def timed_in_each_way(folder: Path, files: int, ways: list[str]) -> dict[str, Any]:
     """Seconds of the processor, and the images that are called edited copies."""
     result: dict[str, Any] = {"files": files}
-    for way, edits in ways.items():
-        columns, seconds = timed(folder, edits)
+    for way in ways:
+        columns, seconds = timed(folder, WAYS[way])
         result[way] = {
             "CPU seconds": round(seconds, 1),
             "edited copies": columns["kind"].count("edited copy"),
@@ -451,6 +454,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=80, help="groups of the protocol")
     parser.add_argument("--many", type=int, default=20_000)
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none among them")
     parser.add_argument("--sets", nargs="+", help="of negatives")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -459,15 +463,19 @@ def main() -> None:
     whole, half = args.count, args.count // 2
     measures = {
         "groups": lambda: measure_groups(
-            images[:whole], images[whole : 2 * whole], PROTOCOL, chance
+            images[:whole], images[whole : 2 * whole], PROTOCOL, chance, args.ways
         ),
         "further": lambda: measure_groups(
-            images[2 * whole : 2 * whole + half], images[3 * whole : 4 * whole], FURTHER, chance
+            images[2 * whole : 2 * whole + half],
+            images[3 * whole : 4 * whole],
+            FURTHER,
+            chance,
+            args.ways,
         ),
         "negatives": lambda: measure_negatives(
             args.data, args.split, chance, args.count // 4, args.sets
         ),
-        "time": lambda: measure_time(images),
+        "time": lambda: measure_time(images, args.ways),
         "many": lambda: measure_many(args.data, args.many),
         "origins": lambda: measure_origins(
             images[4 * whole : 7 * whole], images[7 * whole : 7 * whole + half], half // 2, chance

@@ -240,7 +240,7 @@ def test_what_is_read_and_left_out_is_worded_once(things, monkeypatch, log):
     assert log.lines[-1] == "`limit`: 2 of 4 images, a random sample (seed 0)"
     assert (
         "0 of 4 images are copies of others: 0 the same file, 0 the same pixels, 0 resized or "
-        "encoded again"
+        "encoded again, 0 edited"
     ) in log.lines
 
 

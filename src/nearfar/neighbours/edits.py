@@ -56,8 +56,9 @@ BAND, DRAWN, LOCAL_DRAWN = 2, 0.65, 1.0
 PLAIN = 12.0  # of 255: standard deviation of the common area below which it shows too little
 GRID = 200  # places of a side by which shares are counted
 WHOLE = 0.97  # share of an image that counts as all of it
-# of the sides: a map that turns and scales less only moves the image; one that moves it less, not
-STILL, UNMOVED = 0.01, 0.005
+# of the sides: a map that turns and scales less only moves the image; one that moves it less, not;
+# pixels across the common area by which ECC may be wrong
+STILL, UNMOVED, INEXACT = 0.01, 0.005, 2.0
 ANGLE, STRETCH = 1.0, 0.03  # degrees and log ratio that are said
 DARKEST, BRIGHTEST = 4, 251  # of 255: beyond, a colour may have been cut
 CURVE = 32  # steps of a curve of brightness
@@ -222,7 +223,8 @@ def find_edit(
     variance within 8 pixels (of both, plus that of noise), and up to 200 times the usual one. In
     plain places, where noise is most of the detail, the difference may have 0.95 times its
     variance, and hardly any coarser detail: two shots of a burst do not have the same noise.
-    Images of one scale that are only moved are other shots, frames, or parts of a page: None.
+    Images of one scale that are only moved, perhaps turned by quarters or mirrored, too, are other
+    shots, frames, or parts of a page: None.
     """
     (height, width), (high, wide) = first.shape[1:], second.shape[1:]
     pixels = _to_pixels(rough, (width, height), (wide, high))
@@ -250,18 +252,23 @@ def find_edit(
     matrix = _from_pixels(exact, (width, height), (wide, high))
     edit = Edit(tuple(matrix.ravel().tolist()), *compared)
     squeezed = abs(math.log(width * high / (height * wide))) > STRETCH
-    return edit if squeezed or _changes(edit) else None
+    still = max(STILL, INEXACT / math.sqrt(common.sum()))
+    return edit if squeezed or _changes(edit, still) else None
 
 
-def _changes(edit: Edit) -> bool:
-    """Return whether an edit turns or scales an image, or leaves it in its place and changes its
-    colours or its sharpness; without either, the pixels have been compared already.
+def _changes(edit: Edit, still: float) -> bool:
+    """Return whether an edit is more than a shift, perhaps of the turned or mirrored image: whether
+    it scales an image, or turns it by another angle, by more than a share of its sides, or leaves
+    it in its place in another orientation, with other colours or another sharpness. Without any of
+    them, the pixels have been compared already.
     """
     matrix = np.reshape(edit.matrix, (2, 3))
-    if np.abs(matrix[:, :2] - np.eye(2)).max() > STILL:
+    orientation = np.rint(matrix[:, :2])
+    if np.abs(matrix[:, :2] - orientation).max() > still or abs(np.linalg.det(orientation)) != 1:
         return True
     in_its_place = bool(np.abs(matrix[:, 2]).max() <= UNMOVED)
-    return in_its_place and (edit.recoloured or edit.blur != 0)
+    is_upright = np.array_equal(orientation, np.eye(2))
+    return in_its_place and (not is_upright or edit.recoloured or edit.blur != 0)
 
 
 def _inverse(matrix: Map) -> Map:

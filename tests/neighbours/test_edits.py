@@ -266,7 +266,7 @@ def test_a_crop_of_a_noisy_shot_is_a_copy_and_one_of_the_next_shot_is_not():
 @pytest.mark.parametrize("side", [96, 120])
 @pytest.mark.parametrize("turn", [None, Image.Transpose.ROTATE_90, Image.Transpose.TRANSVERSE])
 def test_small_parts_of_a_photograph_that_overlap_are_no_edited_copies(side, turn):
-    """Where little is common, ECC may turn a shift into a scale of 1.03."""
+    """ECC may turn a shift into a scale of 1.03 where little is common."""
     parts = [
         CHINA.crop((x, x // 2 + 100, x + side, x // 2 + 100 + side)) for x in range(200, 500, 40)
     ]

@@ -1,4 +1,4 @@
-"""How far likely pairs are compared: as long as local features agree now and then."""
+"""Likely pairs: they are compared as long as local features agree now and then."""
 
 import pytest
 

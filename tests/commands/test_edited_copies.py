@@ -153,6 +153,9 @@ def test_an_archive_has_the_edited_copies_of_new_images(folder, tmp_path, edits)
         (archive / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
     result = nearfar.duplicates(new, against=archive, edits=edits)
     assert result["archive_name"] == ["0.png"] and result["edit"] == ["cropped to 81 %"]
+    (new / "crop.png").write_bytes((folder / "0.png").read_bytes())
+    result = nearfar.duplicates(new, against=archive, edits=edits)
+    assert result["kind"] == ["same file"] and result["edit"] == [""]
 
 
 def test_without_opencv_there_is_one_line(tmp_path, monkeypatch, capsys):

@@ -184,10 +184,13 @@ def _likely(
     left out.
     """
     own = left = _largest_of_groups(images, known, groups)
-    wholes, parts = others, other_parts = _by_net(images, own)
     if queries is not known:
         roots = {groups[row] for row in known.tolist()}
         left = queries[[groups[row] not in roots for row in queries.tolist()]]
+    if not len(left):
+        return []
+    wholes, parts = others, other_parts = _by_net(images, own)
+    if queries is not known:
         others, other_parts = _by_net(images, left)
     near = partial(_near, approximate=approximate)
     searches = [

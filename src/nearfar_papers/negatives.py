@@ -317,7 +317,7 @@ def draw(table: Table, values: Values) -> matplotlib.figure.Figure:
     ):
         for curve in some:
             axes.plot(getattr(curve, by), curve.deficits, **style(curve))
-        axes.set(xscale="log", ylabel=f"deficit, {table.metric} {table.unit}")
+        axes.set(xscale="log", ylabel=f"deficit in {table.metric}, {table.unit}")
         axes.axhline(0, color="lightgray", zorder=0)
     panels[0].set(title="deficits over the negatives", xlabel="m, images")
     panels[1].set(title="the same over x", xlabel="x = m ESS / N")

@@ -218,15 +218,19 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
 
 
 def _chosen(table: Table) -> dict[str, str]:
-    """Say what was chosen for each row, by its title; of each column where they differ."""
+    """Say what was chosen for each row, by its title; of each column where they differ. Three rows
+    or more of the same trials stand under what their titles begin with.
+    """
     choices = {}
+    sharing = Counter(row.among for row in table.rows.values() if row.among)
     for row in (table.rows[name] for name in table.run if table.choices):
         titles = {
             column.title: table.choices[f"{row.name}/{column.name}"]
             for column in table.columns.values()
         }
         same = len(set(titles.values())) == 1
-        choices[row.title] = (
+        title = row.title.partition(",")[0] if sharing[row.among] > 2 else row.title
+        choices[title] = (
             next(iter(titles.values())) if same else "; ".join(map(": ".join, titles.items()))
         )
     return choices

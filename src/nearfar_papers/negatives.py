@@ -278,7 +278,21 @@ def described(table: Table, values: Values) -> dict[str, Any]:
         pairs = zip(curve.deficits[1:], predicted[1:], strict=True)
         cells += [f"{deficit:.2f} ({ours:.2f})" for deficit, ours in pairs]
         lines.append([curve.title, f"{curve.temperature:g}", f"{curve.effective:.1f}", *cells])
-    return {"lines": lines, **_noise(table, values)}
+    four = [curve for curve in listed if curve.method in NORMALISING]
+    residuals = {
+        name: f"{_size([curve.residuals(share(curve)) for curve in four]):.2f}"
+        for name, share in (
+            ("curve", lambda curve: curve.share),
+            ("rule", lambda curve: curve.doubling),
+            ("nothing", lambda curve: 0 * curve.share),
+        )
+    }
+    return {"lines": lines, "residuals": residuals, **_noise(table, values)}
+
+
+def _size(residuals: Sequence[Array]) -> float:
+    """The root mean square of residuals."""
+    return float(np.sqrt(np.square(np.concatenate(residuals)).mean()))
 
 
 def _noise(table: Table, values: Values) -> dict[str, Any]:

@@ -111,6 +111,10 @@ def test_the_page_has_deficits_beside_predictions_and_their_noise():
     assert float(deficit) == pytest.approx(float(predicted), abs=1)
     assert float(page["noise"]) == pytest.approx(0.3 * 2**0.5, abs=0.12)  # of a difference
     assert page["cells"] == 125
+    four = curves(TABLE, values_of(by_x, noise=0.3))[:20]
+    inner = np.concatenate([curve.deficits[1:] for curve in four])
+    assert float(page["residuals"]["nothing"]) == pytest.approx((inner**2).mean() ** 0.5, abs=0.006)
+    assert float(page["residuals"]["curve"]) < 0.5 < float(page["residuals"]["rule"])
 
 
 def test_the_figure_has_the_curve_and_every_deficit(tmp_path, monkeypatch):

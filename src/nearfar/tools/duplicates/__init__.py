@@ -51,9 +51,10 @@ def duplicates(
             border, blurred, in other colours or on a screenshot; they are never listed for removal.
             Default: a small net proposes pairs, local features say how one image becomes the other,
             and all pixels of the common area confirm it, where OpenCV is installed (`pip install
-            'nearfar[edits]'`). True: local features of every image propose, which finds more of
-            those that show a small part, and takes about four times as long. False: none. Text or a
-            figure on an image is not found, since a form with another digit is no less alike.
+            'nearfar[edits]'`). True: local features of every image propose, which takes about twice
+            as long, and does not depend on what the net was trained on (photographs). False: none.
+            Text or a figure on an image is not found, since a form with another digit is no less
+            alike.
         distance: largest 1 - cos of the features for similar images that are not copies; the page
             has a slider to choose it by eye. Default: a tenth of the median distance of any two.
             Copies are confirmed by their pixels at full size, up to the distance by which features

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 import nearfar
@@ -73,8 +73,8 @@ def test_without_edits_they_are_no_copies(folder):
 
 
 def test_copies_are_the_same_with_edits_and_without(tmp_path):
-    """A group of copies stays one group of the same kinds, and its crop joins it, by whichever of
-    its images is the largest.
+    """A group of copies stays one group of the same kinds, and its crop and a larger picture that
+    shows it join it.
     """
     pytest.importorskip("cv2")
     whole = Image.fromarray(load_sample_images().images[0]).resize((480, 320))
@@ -90,10 +90,12 @@ def test_copies_are_the_same_with_edits_and_without(tmp_path):
     before = nearfar.duplicates(tmp_path, edits=False, out="before.html")
     copies = dict(zip(before["name"], before["kind"], strict=True))
     whole.crop((40, 30, 420, 280)).save(tmp_path / "crop.png")
+    ImageOps.expand(whole, 60, "white").save(tmp_path / "larger.png")
     after = nearfar.duplicates(tmp_path, out="after.html")
     kinds = dict(zip(after["name"], after["kind"], strict=True))
     assert len(copies) == 6 and set(copies.values()) == {"first", "same file", "copy"}
-    assert kinds.pop("crop.png") == "edited copy" and kinds == copies
+    assert {kinds.pop("crop.png"), kinds.pop("larger.png")} == {"edited copy"}
+    assert kinds == copies
     assert set(after["group"]) == {1}
 
 

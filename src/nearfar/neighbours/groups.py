@@ -88,8 +88,9 @@ def group_members(
     another has its bytes; "" for no reason (`removal.Staying`).
 
     The first of a group is of the archive, if there is one (the images before that position), then
-    a file rather than a link to one, then has the most pixels, then the largest file, then lies in
-    git-annex, then has the shortest name: it is the one to keep.
+    has the most copies that are not edited and have other bytes, then is a file rather than a link
+    to one, then has the most pixels, then the largest file, then lies in git-annex, then has the
+    shortest name: it is the one to keep.
     """
 
     def order(row: int) -> tuple[int, ...]:
@@ -101,15 +102,21 @@ def group_members(
     kind = _closest_kinds(links, same, distance)
     copies, near_duplicates = group_links(links, len(names), distance)
     proportions = same_proportions(links, len(names))
-    firsts = [min(group, key=order) for group in copies]
-    turns, edits = _turns(links, firsts), _edits(links, firsts)
     unedited = components(len(names), [link[1:3] for link in links if link.kind < EDITED])
+    once = [row for row in facts if same[row] == row]  # of files with the same bytes
+    equals = np.bincount(unedited[once], minlength=len(names))
+
+    def order_of_copies(row: int) -> tuple[int, ...]:
+        return row >= archive, -int(equals[unedited[row]]), *order(row)
+
+    firsts = [min(group, key=order_of_copies) for group in copies]
+    turns, edits = _turns(links, firsts), _edits(links, firsts)
     best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
     for number, group in enumerate(copies, 1):
         kept: dict[int, int] = {}  # the first image with these bytes
-        best |= dict.fromkeys(group, min(group, key=order))
-        for row in sorted(group, key=order):
+        best |= dict.fromkeys(group, min(group, key=order_of_copies))
+        for row in sorted(group, key=order_of_copies):
             turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
             relation = min(kind.get(same[row], COPIED), COPIED)
             if turn:

@@ -73,14 +73,15 @@ def duplicates(
         it could harm: "why" is then "shows nothing", "belongs to another file of that name" (a
         mask, a second view, a text beside it), "in another class" or "in another split"; "name",
         "distance" to the first of the group, "width", "height", "bytes" and, for images in files,
-        "path". The first of a group has the most pixels, then the largest file, then lies in git-
-        annex, then has the shortest name. Groups of copies come first. An image that is kept can be
-        in a group of near-duplicates, too. Nothing is removed, and images with other bytes are for
-        a person to look at: no list for removal names them. With `edits` a column "edit" says how
-        the first of the group becomes an edited copy, as "turned by 12 degrees right, cropped to 71
-        %". With `against`, a row for each image that the archive has, and the columns
-        "archive_name", "archive_width", "archive_height", "archive_bytes" and "archive_path" of its
-        closest image there, in place of "group".
+        "path". The first of a group has the most copies that are not edited, then the most pixels,
+        then the largest file, then lies in git-annex, then has the shortest name. Groups of copies
+        come first. An image that is kept can be in a group of near-duplicates, too. Nothing is
+        removed, and images with other bytes are for a person to look at: no list for removal names
+        them. Where edited copies are looked for, a column "edit" says how the first of the group
+        becomes one, as "turned by 12 degrees right, cropped to 71 %". With `against`, a row for
+        each image that the archive has, and the columns "archive_name", "archive_width",
+        "archive_height", "archive_bytes" and "archive_path" of its closest image there, in place of
+        "group".
 
     Raises:
         ValueError: for a distance below 0 or above 2, fewer than two images, `orientations` or

@@ -26,7 +26,8 @@ from nearfar.data.table import cache_folder
 from nearfar.embeddings.untrained import encoder_for_copies
 from nearfar.engine import each
 from nearfar.evaluation import extract
-from nearfar.ray import engine_named
+from nearfar.neighbours import approximate, approximate_rows
+from nearfar.ray import Spent, engine_named
 from tests.pictures import encoded
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
@@ -222,6 +223,24 @@ def test_a_job_goes_on_from_what_an_earlier_one_kept(ray):
         assert of_pieces(each(squared, range(10), "of {}".format)) == [n**2 for n in range(10)]
         assert engine.spent["squared"][:2] == (7, 3)
     assert kept() == []
+
+
+def test_the_approximate_search_is_that_of_one_process(ray, monkeypatch):
+    """Of several partitions and parts of the queries, which workers search."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(approximate, "PARTITION", 4 * 16 * 2000)
+    monkeypatch.setattr(approximate, "PART", 1500)
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(6000, 16, generator=generator)
+    before = ray.spent.get("Partition", Spent()).done
+    for queries in (None, rows[:100] + 0.1):
+        divided, share = approximate_rows(rows, queries, 8)
+        with monkeypatch.context() as here:
+            here.setattr("nearfar.engine._engines", [])
+            whole, again = approximate_rows(rows, queries, 8)
+        assert torch.equal(divided.index, whole.index) and share == again
+        assert torch.equal(divided.distance, whole.distance)
+    assert ray.spent["Partition"].done - before == 3 * (4 + 1)
 
 
 def test_embeddings_are_those_of_one_process(photos, expected, ray, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearfar.neighbours import approximate_rows, nearest_rows
+from nearfar.neighbours import approximate, approximate_rows, nearest_rows
 from nearfar.neighbours.approximate import update_nearest
 
 
@@ -37,6 +37,16 @@ def test_it_finds_the_share_that_it_says(rows, with_queries, bars):
 def test_looking_through_all_lists_is_exact(rows):
     nearest, share = approximate_rows(rows, k=5, wanted=1.1)
     assert share == 1 and (nearest.index == nearest_rows(rows, k=5).index).float().mean() > 0.999
+
+
+def test_partitions_of_the_rows_change_nothing(rows, monkeypatch):
+    """Each holds its part of every list; of some queries a partition has fewer than k rows."""
+    whole, share = approximate_rows(rows, k=20)
+    monkeypatch.setattr(approximate, "PARTITION", 4 * 24 * 300)
+    divided, again = approximate_rows(rows, k=20)
+    assert again == share
+    assert torch.equal(divided.index, whole.index)
+    assert torch.equal(divided.distance, whole.distance)
 
 
 def test_a_row_that_many_copies_hide_from_itself_still_gets_k_others(rows):

@@ -105,7 +105,7 @@ def nearest_rows(
     with progress("comparing images", len(query_rows)) as bar:
         for some, part, best in zip(places, parts, keys, strict=True):
             candidates = 0xFFFFFFFF - (best & 0xFFFFFFFF)
-            distance[some], index[some] = _ordered(searched, part.rows, candidates, metric)
+            distance[some], index[some] = ordered(searched, part.rows, candidates, metric)
             bar.advance(len(part.rows))
     return Nearest(distance, index)
 
@@ -214,17 +214,17 @@ def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
     count = tile.shape[1] // BLOCK
     columns = torch.arange(start, start + tile.shape[1], device=tile.device)
     if count <= 2 * k:
-        return _keys(tile, columns)
+        return keys_of(tile, columns)
     whole = count * BLOCK
     blocks = tile[:, :whole].unflatten(1, (count, BLOCK))
-    chosen = _keys(blocks.amax(2), columns[:count] - start).topk(k, dim=1, sorted=False).values
+    chosen = keys_of(blocks.amax(2), columns[:count] - start).topk(k, dim=1, sorted=False).values
     chosen = (0xFFFFFFFF - (chosen & 0xFFFFFFFF))[:, :, None].expand(-1, -1, BLOCK)
     inside = chosen * BLOCK + columns[:BLOCK]
-    keys = _keys(blocks.gather(1, chosen), inside).flatten(1)
-    return torch.cat([keys, _keys(tile[:, whole:], columns[whole:])], 1)
+    keys = keys_of(blocks.gather(1, chosen), inside).flatten(1)
+    return torch.cat([keys, keys_of(tile[:, whole:], columns[whole:])], 1)
 
 
-def _keys(similarity: Tensor, position: Tensor) -> Tensor:
+def keys_of(similarity: Tensor, position: Tensor) -> Tensor:
     """Integers in the order of the similarities, with ties in the reverse order of their
     positions.
     """
@@ -233,7 +233,7 @@ def _keys(similarity: Tensor, position: Tensor) -> Tensor:
     return (ordered << 32) | (0xFFFFFFFF - position)
 
 
-def _ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
+def ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
     """Distances from differences, and the positions in the order of distance."""
     index = index.sort(1).values
     distance = torch.empty(index.shape, device=rows.device)

@@ -27,7 +27,7 @@ from nearfar.embeddings.untrained import encoder_for_copies
 from nearfar.engine import each
 from nearfar.evaluation import extract
 from nearfar.neighbours import approximate, approximate_rows
-from nearfar.ray import Spent, engine_named
+from nearfar.ray import engine_named
 from tests.pictures import encoded
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
@@ -83,13 +83,26 @@ def expected(photos, many, tmp_path_factory):
     """Results of one process, and the folder of its embeddings."""
     folder = tmp_path_factory.mktemp("one")
     nearfar.embed(photos, out=folder / "embed.parquet", encoder="nearfar")
-    return Expected(folder, dict(nearfar.check(photos)), dict(nearfar.duplicates(many)))
+    problems, copies = dict(nearfar.check(photos)), dict(nearfar.duplicates(many))
+    return Expected(folder, problems, copies, nearest())
+
+
+def nearest():
+    """Approximate neighbours of rows, and of queries, in three partitions; none without faiss."""
+    if find_spec("faiss") is None:
+        return []
+    rows = torch.randn(6000, 16, generator=torch.Generator().manual_seed(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(approximate, "PARTITION", 4 * 16 * 2000)
+        patch.setattr(approximate, "PART", 1500)
+        return [approximate_rows(rows, queries, 8) for queries in (None, rows[:100] + 0.1)]
 
 
 class Expected(NamedTuple):
     folder: Path
     problems: dict
     copies: dict
+    nearest: list
 
     @property
     def embeddings(self):
@@ -225,22 +238,12 @@ def test_a_job_goes_on_from_what_an_earlier_one_kept(ray):
     assert kept() == []
 
 
-def test_the_approximate_search_is_that_of_one_process(ray, monkeypatch):
-    """Of several partitions and parts of the queries, which workers search."""
+def test_the_approximate_search_is_that_of_one_process(expected, ray):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(approximate, "PARTITION", 4 * 16 * 2000)
-    monkeypatch.setattr(approximate, "PART", 1500)
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(6000, 16, generator=generator)
-    before = ray.spent.get("Partition", Spent()).done
-    for queries in (None, rows[:100] + 0.1):
-        divided, share = approximate_rows(rows, queries, 8)
-        with monkeypatch.context() as here:
-            here.setattr("nearfar.engine._engines", [])
-            whole, again = approximate_rows(rows, queries, 8)
+    for (whole, share), (divided, again) in zip(expected.nearest, nearest(), strict=True):
         assert torch.equal(divided.index, whole.index) and share == again
         assert torch.equal(divided.distance, whole.distance)
-    assert ray.spent["Partition"].done - before == 3 * (4 + 1)
+    assert ray.spent["Partition"].done == 3 * (4 + 1)
 
 
 def test_embeddings_are_those_of_one_process(photos, expected, ray, tmp_path):

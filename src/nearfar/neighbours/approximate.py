@@ -210,8 +210,10 @@ def _enough_lists(
     lists: Int32[Tensor, "queries k"],
     wanted: float,
 ) -> tuple[int, float]:
-    """How many lists are to be searched, a power of 2 or all, and the share of the true neighbours
-    that are in them, by the lists of these.
+    """The number of lists to be searched, a power of 2 or all, and the share of the true neighbours
+    that are in them.
+
+    lists: those of the true neighbours of each query.
     """
     (order,) = _nearest_lists(centres, queries, len(centres))
     place = torch.empty_like(order).scatter_(

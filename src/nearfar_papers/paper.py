@@ -119,8 +119,7 @@ class Claim:
     better: the first is better than the second. not_worse: it is worse by at most the third, in the
     table's unit. within: they differ by at most that. best: it is better than every other row.
     more: the first is better than the second by more than the third is better than the fourth. law:
-    what a prediction says of all cells. A
-    cell is "row/column", or a row of the claim's column.
+    what a prediction says of all cells. A cell is "row/column", or a row of the claim's column.
     """
 
     text: str

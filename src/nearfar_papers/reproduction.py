@@ -87,7 +87,8 @@ def reproduce(
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
-    for name in dict.fromkeys(listed.chosen.name for listed in tables if listed.chosen and run):
+    before = [other for listed in tables for other in (listed.chosen, listed.effective) if other]
+    for name in dict.fromkeys(other.name for other in before if run):
         of = table.removesuffix(f"/{tables[0].name}")
         reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)

@@ -131,7 +131,8 @@ def _trained(given: Mapping[str, Any], folder: Path) -> tuple[SmallNet | None, E
     settings, net = settings_of(given), None
     if "widths" in given:
         torch.manual_seed(given["seed"])
-        net = SmallNet(given["crop_size"], widths=given["widths"], side=given["side"])
+        channels = given.get("channels", 3)
+        net = SmallNet(given["crop_size"], channels, widths=given["widths"], side=given["side"])
         settings["encoder"] = net
     with quietly():
         run = nearfar.pretrain(**settings, out=folder / "run")

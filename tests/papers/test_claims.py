@@ -90,7 +90,7 @@ def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
     lacking = {}
     for name in paper_names():
         for table in paper(name).tables.values():
-            for claim in table.claims:
+            for claim in (each for each in table.claims if each.law is None):
                 judgements = {judge(claim, each, {})[:2] for each in (table, table.small) if each}
                 if "not here" in {holds for holds, _ in judgements}:
                     ((_, words),) = judgements  # at either scale the same

@@ -203,7 +203,7 @@ def test_a_short_run_is_the_run_that_pretrain_and_evaluate_make(tmp_path):
     run = nearfar.pretrain(**settings, temperature=0.3, out=tmp_path / "run")
     evaluated = run.evaluate(protocol=["knn"], baselines=False)["trained"]["knn"]
     assert accuracy == pytest.approx(100 * evaluated)
-    own = dict(widths=[8, 16], side=8, crop_size=8, pair_temperature=0.3)
+    own = dict(widths=[8, 16], side=8, crop_size=8, channels=1, pair_temperature=0.3)
     del given["encoder"]
     held = short_runs.accuracy(given | own | {"evaluate": {"held_out": 100}}, tmp_path)
     assert held == pytest.approx(round(held))  # of 100 images

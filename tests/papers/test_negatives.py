@@ -3,17 +3,21 @@ deficits that follow it, that follow m alone, and that differ between losses.
 """
 
 import contextlib
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib.figure
 import numpy as np
 import pytest
 
-from nearfar_papers import negatives, pages
+import nearfar_papers
+from nearfar_papers import negatives, pages, runs
 from nearfar_papers.negatives import Curve, curves, described, draw, judge_law, lost
 from nearfar_papers.pages import draw_table
 from tests.papers.conftest import paper
 
+DOCS = Path(__file__).parents[2] / "docs" / "papers"
 NUMBERS = {0.05: 3.0, 0.07: 8.0, 0.1: 20.0, 0.2: 90.0, 0.5: 220.0}
 TABLE = replace(paper("experiments").tables["6"].small, effective_numbers=NUMBERS)
 
@@ -135,3 +139,18 @@ def test_the_figure_has_the_curve_and_every_deficit(tmp_path, monkeypatch):
     assert curve.get_ydata() == pytest.approx(lost(np.asarray(curve.get_xdata())))
     assert len(over_m.lines) >= 20 and "SigCLR" in sigclr.get_title()
     assert draw(TABLE, values).axes[1].get_xscale() == "log"
+
+
+@pytest.mark.slow
+def test_trials_and_effective_numbers_are_run_before_the_table_that_reads_them(
+    tmp_path, monkeypatch
+):
+    for path in (DOCS / "experiments").glob("6*.small.json"):
+        (tmp_path / "experiments").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "experiments")
+    order = []
+    monkeypatch.setattr(
+        runs, "add_tasks", lambda tasks, table, *rest: order.append(table.name) or []
+    )
+    nearfar_papers.reproduce("experiments/6", scale="small", out=str(tmp_path))
+    assert list(dict.fromkeys(order)) == ["6-rate", "6-effective", "6"]

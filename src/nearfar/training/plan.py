@@ -21,7 +21,7 @@ from nearfar.training.loop import MOST_EPOCHS
 from nearfar.training.model_size import ModelChoice
 from nearfar.training.optimizers import scaled_lr
 from nearfar.training.processes import check_processes
-from nearfar.training.readout import chosen_readout
+from nearfar.training.readout import chosen_readout, trained_weight
 from nearfar.training.request import Request, default_folder, serializable_source
 from nearfar.training.settings import Settings, describe_object, given_or
 from nearfar.training.teacher import teacher_of
@@ -223,15 +223,18 @@ def _with_pixels(
     elif min(images.std) == 0:
         notes = ["a channel is constant over all images: it is not scaled"]
         mean, std = images.mean, divisors(images.std)
+    head = images.head if isinstance(images, Stream) else images
+    weight, chosen = trained_weight(settings, settings.beside, head)
     return replace(
         settings,
+        trained_weight=weight,
         image_size=images.image_size,
         channels=images.channels,
         value_range=images.value_range or EIGHT_BITS,
         split=given_or(settings.split, images.split),
         mean=mean,
         std=std,
-    ), notes
+    ), [*notes, *chosen]
 
 
 def _as_written(value: Any) -> Any:

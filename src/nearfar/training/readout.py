@@ -7,9 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from nearfar.data import Images
 from nearfar.messages import check_known, listed
 from nearfar.networks import OWN_NETS, Encoder, join_encoders, load_encoder
 from nearfar.networks.backbone import with_grid
+from nearfar.networks.inception_score import inception_score
 from nearfar.networks.pretrained import INSTALL, PRETRAINED, installed_weights
 from nearfar.training.run_folder import STARTING
 from nearfar.training.settings import Settings
@@ -21,9 +25,11 @@ LEAST_SIDE = 28  # pixels: smaller images tell nets that are made for photograph
 EDGES = "edges"
 BESIDE = {PRETRAINED: 1.0, START: 1.0, EDGES: 0.5, "colours": 0.5, "pixels": 0.5}
 """What may stand beside the trained net, by its weight."""
-TRAINED = (
-    0.7  # weight of the trained net beside another one, 1 elsewhere (docs/starting-weights.md)
-)
+TRAINED, TRAINED_LESS = 0.7, 0.35
+"""Weights of the trained net beside another one, the second where `KNOWN`; 1 elsewhere."""
+KNOWN, SCORED = 25.0, 256
+"""Inception score from which a pretrained net knows many kinds of things among images, and of how
+many images it is taken at most (docs/starting-weights.md)."""
 
 
 def check_beside(given: Settings) -> None:
@@ -67,6 +73,31 @@ def chosen_readout(
     return grid, beside
 
 
+def trained_weight(given: Settings, beside: str, images: Images) -> tuple[float | None, list[str]]:
+    """Return the setting "trained_weight", which is chosen where it is not given, and a note on
+    a choice that the images made.
+    """
+    words = _words(beside)
+    if not {PRETRAINED, START} & set(words):
+        if given.trained_weight is not None:
+            raise ValueError(
+                "`trained_weight` is for encoders saved beside pretrained or starting weights"
+            )
+        return None, []
+    if given.trained_weight is not None:
+        return given.trained_weight, []
+    if PRETRAINED not in words:
+        return TRAINED, []
+    rows = torch.linspace(0, len(images) - 1, min(SCORED, len(images))).long()
+    score = inception_score(images.gather(rows))
+    if score < KNOWN:
+        return TRAINED, []
+    return TRAINED_LESS, [
+        f"the pretrained net knows many kinds of things among these images (Inception score "
+        f"{score:.0f}): the trained net counts half as much beside it as elsewhere"
+    ]
+
+
 def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     """Return what a run saves: the net as it was trained, read out and joined as its settings say.
 
@@ -76,7 +107,9 @@ def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     words = _words(settings.beside)
     if not words:
         return trained
-    weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
+    weight = settings.trained_weight
+    if weight is None:  # without such weights, or of a run from before the setting
+        weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
     others: list[tuple[Encoder | str, float]] = [
         (load_encoder(Path(settings.out) / STARTING) if word == START else word, BESIDE[word])
         for word in words

@@ -158,6 +158,13 @@ class Settings:
         "Default: pretrained+edges where these weights are installed, for images of 28 px or "
         "more in grayscale or colour, and start+edges with `adapt`; else none"
     )
+    trained_weight: float | None = setting(
+        "length of the trained net's rows beside those of pretrained or starting weights, which "
+        "is 1. Default: 0.7; 0.35 where the pretrained net knows many kinds of things among the "
+        "images (an Inception score of 25 or more), and 1 without such weights",
+        at_least=0.01,
+        at_most=100,
+    )
     layer_decay: Chosen[float] = setting(
         "factor on the learning rate for each layer of the encoder further from the "
         "projector. Default: 1",

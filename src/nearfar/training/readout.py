@@ -13,7 +13,7 @@ from nearfar.data import Images
 from nearfar.messages import check_known, listed
 from nearfar.networks import OWN_NETS, Encoder, join_encoders, load_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.networks.inception_score import inception_score
+from nearfar.networks.inception_score import class_probabilities, inception_score
 from nearfar.networks.pretrained import INSTALL, PRETRAINED, installed_weights
 from nearfar.training.run_folder import STARTING
 from nearfar.training.settings import Settings
@@ -57,8 +57,8 @@ def chosen_readout(
     """Return the settings "grid" and "beside", which are chosen where they are not given.
 
     encoder: its name, or a module. channels, image_size: of the images. weights: whether pretrained
-    ones are installed. Raises ValueError for a
-    grid of other nets than ours.
+    ones are installed. Raises ValueError for a grid of other nets than ours, and for a weight of a
+    net that stands alone.
     """
     beside = given.beside
     if beside is None:
@@ -66,6 +66,8 @@ def chosen_readout(
         usual = usual and image_size >= LEAST_SIDE
         before = START if given.adapt else PRETRAINED if weights else None
         beside = f"{before}+{EDGES}" if usual and before else NONE
+    if given.trained_weight is not None and not _words(beside):
+        raise ValueError("`trained_weight` is for a net with others beside it, see `beside`")
     places = encoder in PLACING and given.recipe == "small" and EDGES not in _words(beside)
     grid = given.grid or (GRID if places else 1)
     if grid != 1 and encoder not in OWN_NETS:
@@ -75,26 +77,20 @@ def chosen_readout(
 
 def trained_weight(given: Settings, beside: str, images: Images) -> tuple[float | None, list[str]]:
     """Return the setting "trained_weight", which is chosen where it is not given, and a note on
-    a choice that the images made.
+    what the images have chosen. None where nothing stands beside the trained net.
     """
     words = _words(beside)
-    if not {PRETRAINED, START} & set(words):
-        if given.trained_weight is not None:
-            raise ValueError(
-                "`trained_weight` is for encoders saved beside pretrained or starting weights"
-            )
-        return None, []
-    if given.trained_weight is not None:
+    if given.trained_weight is not None or not words:
         return given.trained_weight, []
     if PRETRAINED not in words:
-        return TRAINED, []
+        return TRAINED if START in words else 1.0, []
     rows = torch.linspace(0, len(images) - 1, min(SCORED, len(images))).long()
-    score = inception_score(images.gather(rows))
+    score = inception_score(class_probabilities(images.gather(rows)))
     if score < KNOWN:
         return TRAINED, []
     return TRAINED_LESS, [
         f"the pretrained net knows many kinds of things among these images (Inception score "
-        f"{score:.0f}): the trained net counts half as much beside it as elsewhere"
+        f"{score:.0f}): beside it the trained net counts half as much as elsewhere"
     ]
 
 
@@ -108,7 +104,7 @@ def saved_encoder(trained: Encoder, settings: Settings) -> Encoder:
     if not words:
         return trained
     weight = settings.trained_weight
-    if weight is None:  # without such weights, or of a run from before the setting
+    if weight is None:  # of a run from before this setting
         weight = TRAINED if {PRETRAINED, START} & set(words) else 1.0
     others: list[tuple[Encoder | str, float]] = [
         (load_encoder(Path(settings.out) / STARTING) if word == START else word, BESIDE[word])

@@ -159,9 +159,10 @@ class Settings:
         "more in grayscale or colour, and start+edges with `adapt`; else none"
     )
     trained_weight: float | None = setting(
-        "length of the trained net's rows beside those of pretrained or starting weights, which "
-        "is 1. Default: 0.7; 0.35 where the pretrained net knows many kinds of things among the "
-        "images (an Inception score of 25 or more), and 1 without such weights",
+        "length of the trained net's rows in the saved encoder, where those of pretrained or "
+        "starting weights beside it have 1. Default: 0.7; 0.35 where the pretrained net knows "
+        "many kinds of things among the images (an Inception score of 25 or more); 1 beside "
+        "edges, colours and pixels alone",
         at_least=0.01,
         at_most=100,
     )

@@ -221,10 +221,8 @@ def train(contender: str, task: Task, out: str) -> nearfar.Run:
     """Train a contender into a folder."""
     if default := PRETRAIN.fullmatch(contender):
         length = task.length or {"minutes": float(default[1])}
-        weight = None if default[2] is None else float(default[2])
-        return nearfar.pretrain(
-            task.train, **length, trained_weight=weight, seed=task.seed, out=out
-        )
+        weight = {"trained_weight": float(default[2])} if default[2] else {}
+        return nearfar.pretrain(task.train, **length, **weight, seed=task.seed, out=out)
     chosen = CONTENDERS[contender]
     same: dict[str, Any] = dict(
         out=out,

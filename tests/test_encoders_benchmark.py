@@ -147,6 +147,9 @@ def test_the_default_of_the_product_is_given_minutes_and_nothing_else(benchmark,
     options.clear()
     benchmark.train("pretrain 2.5 minutes", replace(task, length={"epochs": 7}), "folder")
     assert options == {"epochs": 7, "seed": 3, "out": "folder"}
+    options.clear()
+    benchmark.train("pretrain 10 minutes, trained net 0.7", task, "folder")
+    assert options == {"minutes": 10.0, "trained_weight": 0.7, "seed": 3, "out": "folder"}
 
 
 def test_the_default_is_marked_where_the_best_baseline_leads_by_more_than_a_point(report):

@@ -21,6 +21,12 @@ def test_the_documentation_has_the_table_of_the_file(readout):
     assert readout.table(shown) in (ROOT / "docs/starting-weights.md").read_text()
 
 
+def test_the_documentation_has_the_table_of_weights(readout):
+    lines = (ROOT / "docs/results/readout-weights.jsonl").read_text().splitlines()
+    table = readout.weights_table([json.loads(line) for line in lines])
+    assert table in (ROOT / "docs/starting-weights.md").read_text()
+
+
 def test_a_row_is_marked_where_it_is_more_than_a_point_below_the_best_that_costs_nothing(readout):
     same = dict(set="one", linear=0.5, one_label=0.5, five_labels=0.5, seed=0, on="held-out")
     lines = [

@@ -1,15 +1,16 @@
-"""Likely pairs: they are compared as long as local features agree now and then."""
+"""Likely pairs: they are compared as long as an edited copy is among them now and then."""
 
 import pytest
 
-from nearfar.neighbours.edited_copies import AT_ONCE, _among_likely, _Comparing
+from nearfar.neighbours.edited_copies import AT_ONCE, Edited, _among_likely, _Comparing
+from nearfar.neighbours.edits import Edit
 
 
 class Counting(_Comparing):
-    """Comparisons that find nothing, whose local features agree at these pairs."""
+    """Comparisons of images of which the copies are known."""
 
-    def __init__(self, images, agreeing):
-        self.groups, self.local, self.agreed, self.agreeing = range(images), {}, 0, agreeing
+    def __init__(self, images, copied):
+        self.groups, self.local, self.copied = range(images), {}, copied
 
     def take_local_features(self, rows, title=None):
         new = [row for row in rows if row not in self.local]
@@ -17,8 +18,7 @@ class Counting(_Comparing):
         return len(new)
 
     def __call__(self, first, second, is_mirrored):
-        self.agreed += first in self.agreeing
-        return None
+        return Edited(first, second, Edit()) if first in self.copied else None
 
 
 @pytest.mark.parametrize(("images", "most"), [(4000, 400), (600, 100)])
@@ -29,10 +29,10 @@ def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most)
     assert most <= len(compare.local) < most + 2 * AT_ONCE
 
 
-def test_they_go_on_while_features_agree_and_end_afterwards():
+def test_they_go_on_while_there_are_copies_and_end_afterwards():
     compare = Counting(4000, range(0, 2000, 300))
     pairs = [(row, row + 1) for row in range(0, 4000, 2)]
-    assert list(_among_likely(compare, pairs)) == []
+    assert [pair.first for pair in _among_likely(compare, pairs)] == list(range(0, 2000, 300))
     assert 2200 <= len(compare.local) < 2200 + 4 * AT_ONCE
 
 

@@ -109,15 +109,11 @@ def find_edited(
 
 
 class _Comparing:
-    """Comparisons of two images by local features, which are taken beforehand, and by pixels.
-
-    agreed: the number of comparisons in which local features agreed on a map.
-    """
+    """Comparisons of two images by local features, which are taken beforehand, and by pixels."""
 
     def __init__(self, images: Images, groups: DisjointSet, read: Read) -> None:
         self.images, self.groups, self.read = images, groups, read
         self.local: dict[int, Local] = {}
-        self.agreed = 0
         self.full = lru_cache(CACHED)(lambda row: comparable(read(row)))
 
     def take_local_features(self, rows: Sequence[int], title: str | None = None) -> int:
@@ -140,7 +136,6 @@ class _Comparing:
         matrix = _matched(self.local[first], self.local[second], is_mirrored)
         if matrix is None:
             return None
-        self.agreed += 1
         pixels, others = self.full(first), self.full(second)
         if pixels is None or others is None:
             return None
@@ -154,20 +149,19 @@ class _Comparing:
 def _among_likely(compare: _Comparing, pairs: Sequence[tuple[int, int]]) -> Iterator[Edited]:
     """Yield the edited copies among likely pairs.
 
-    It ends where the local features of a share of the images were taken since those of two agreed:
+    It ends where the local features of a share of the images were taken since the last edited copy:
     in a large set, ever more images look alike by chance.
     """
     most = max(LEAST_LOOKED, LOOKED * len(compare.groups))
     looked = 0
     left = iter(tracked(pairs, "comparing images"))
     while looked < most and (some := list(islice(left, AT_ONCE))):
-        before = compare.agreed
         looked += compare.take_local_features(list(dict.fromkeys(chain.from_iterable(some))))
         for first, second in some:
             edited = compare(first, second, False) or compare(first, second, True)
             if edited is not None:
+                looked = 0
                 yield edited
-        looked = 0 if compare.agreed > before else looked
 
 
 def _likely(

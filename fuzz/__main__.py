@@ -276,6 +276,11 @@ class Campaign:
             arguments.append(f"-dict={words}")
         custom = {} if self.target.repaired is None else {"custom_mutator": mutated}
         atheris.Setup([*arguments, str(self.corpus)], one_input, **custom)
+        # libFuzzer calls exit, where Arrow would wait for threads that no fork has taken along
+        leave = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(
+            lambda code, _: os._exit(code)
+        )
+        ctypes.CDLL(None).on_exit(leave, None)
         with judge.at_work():
             atheris.Fuzz()
 

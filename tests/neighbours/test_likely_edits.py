@@ -22,11 +22,13 @@ class Counting(_Comparing):
 
 
 @pytest.mark.parametrize(("images", "most"), [(4000, 400), (600, 100)])
-def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most):
+def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most, caplog):
+    caplog.set_level("INFO", "nearfar")
     compare = Counting(images, ())
     pairs = [(row, row + 1) for row in range(0, images, 2)]
     assert list(_among_likely(compare, pairs)) == []
     assert most <= len(compare.local) < most + 2 * AT_ONCE
+    assert f"the {len(compare.local) // 2} likeliest of {images // 2}" in caplog.text
 
 
 def test_they_go_on_while_there_are_copies_and_end_afterwards():
@@ -36,8 +38,10 @@ def test_they_go_on_while_there_are_copies_and_end_afterwards():
     assert 2200 <= len(compare.local) < 2200 + 4 * AT_ONCE
 
 
-def test_images_that_many_pairs_share_are_looked_at_once():
+def test_images_that_many_pairs_share_are_looked_at_once(caplog):
+    caplog.set_level("INFO", "nearfar")
     compare = Counting(1000, ())
     pairs = [(0, row) for row in range(1, 90)]
     assert list(_among_likely(compare, pairs)) == []
     assert len(compare.local) == 90
+    assert not caplog.text  # no pair was left out

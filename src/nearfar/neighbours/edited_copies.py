@@ -150,18 +150,26 @@ def _among_likely(compare: _Comparing, pairs: Sequence[tuple[int, int]]) -> Iter
     """Yield the edited copies among likely pairs.
 
     It ends where the local features of a share of the images were taken since the last edited copy:
-    in a large set, ever more images look alike by chance.
+    in a large set, ever more images look alike by chance. A line says how many pairs are left out.
     """
     most = max(LEAST_LOOKED, LOOKED * len(compare.groups))
-    looked = 0
+    looked = done = 0
     left = iter(tracked(pairs, "comparing images"))
     while looked < most and (some := list(islice(left, AT_ONCE))):
+        done += len(some)
         looked += compare.take_local_features(list(dict.fromkeys(chain.from_iterable(some))))
         for first, second in some:
             edited = compare(first, second, False) or compare(first, second, True)
             if edited is not None:
                 looked = 0
                 yield edited
+    if done < len(pairs):
+        log.info(
+            "edited copies: the %d likeliest of %d pairs were compared, the last without finding "
+            "any; a thorough search (`edits`) takes about twice as long",
+            done,
+            len(pairs),
+        )
 
 
 def _likely(

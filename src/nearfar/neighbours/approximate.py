@@ -21,7 +21,14 @@ from torch import Tensor
 from nearfar.data.table import digest
 from nearfar.device import find_device
 from nearfar.engine import each
-from nearfar.neighbours.nearest import PARTITION, Nearest, keys_of, nearest_rows, ordered
+from nearfar.neighbours.nearest import (
+    PARTITION,
+    Nearest,
+    keys_of,
+    nearest_rows,
+    ordered,
+    positions_of,
+)
 from nearfar.pairs.arithmetic import unit_rows
 from nearfar.progress import log, progress
 
@@ -119,7 +126,8 @@ def approximate_rows(
     many as are needed to find the share `wanted` of the true neighbours of 1000 random queries, all
     if need be. The returned share is that of these queries. Queries whose lists have fewer than k
     rows are compared with all rows. Distances are computed as in `nearest_rows`. Memory, besides
-    one copy of the rows and the result: 512 MB. Source: inverted file index
+    one copy of the rows and the result: a second one of a partition (256 MB of rows), and the
+    numbers of the lists that each query searches. Source: inverted file index
     (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale similarity
     search with GPUs". ValueError if faiss is not installed, and for a k above the number of rows.
 
@@ -155,7 +163,7 @@ def approximate_rows(
     ):
         own_rows = torch.from_numpy(part.rows)
         (short,) = torch.where((best == NOTHING).any(1))
-        candidates = (0xFFFFFFFF - (best & 0xFFFFFFFF)).clamp_max(len(rows) - 1)
+        candidates = positions_of(best).clamp_max(len(rows) - 1)
         distance, position = ordered(searched, own_rows, candidates, "cosine")
         if len(short):
             own = None if part.own is None else torch.from_numpy(part.own)[short]

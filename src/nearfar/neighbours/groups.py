@@ -113,9 +113,9 @@ def group_members(
     turns, edits = _turns(links, firsts), _edits(links, firsts)
     best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
-    for number, group in enumerate(copies, 1):
+    for number, (group, first) in enumerate(zip(copies, firsts, strict=True), 1):
         kept: dict[int, int] = {}  # the first image with these bytes
-        best |= dict.fromkeys(group, min(group, key=order_of_copies))
+        best |= dict.fromkeys(group, first)
         for row in sorted(group, key=order_of_copies):
             turn, stretched = turns[row], bool(proportions[row] != proportions[best[row]])
             relation = min(kind.get(same[row], COPIED), COPIED)

@@ -104,7 +104,7 @@ def nearest_rows(
         keys = _divided(every, parts, k, tile)
     with progress("comparing images", len(query_rows)) as bar:
         for some, part, best in zip(places, parts, keys, strict=True):
-            candidates = 0xFFFFFFFF - (best & 0xFFFFFFFF)
+            candidates = positions_of(best)
             distance[some], index[some] = ordered(searched, part.rows, candidates, metric)
             bar.advance(len(part.rows))
     return Nearest(distance, index)
@@ -218,7 +218,7 @@ def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
     whole = count * BLOCK
     blocks = tile[:, :whole].unflatten(1, (count, BLOCK))
     chosen = keys_of(blocks.amax(2), columns[:count] - start).topk(k, dim=1, sorted=False).values
-    chosen = (0xFFFFFFFF - (chosen & 0xFFFFFFFF))[:, :, None].expand(-1, -1, BLOCK)
+    chosen = positions_of(chosen)[:, :, None].expand(-1, -1, BLOCK)
     inside = chosen * BLOCK + columns[:BLOCK]
     keys = keys_of(blocks.gather(1, chosen), inside).flatten(1)
     return torch.cat([keys, keys_of(tile[:, whole:], columns[whole:])], 1)
@@ -229,8 +229,13 @@ def keys_of(similarity: Tensor, position: Tensor) -> Tensor:
     positions.
     """
     bits = similarity.add(0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return (ordered << 32) | (0xFFFFFFFF - position)
+    rank = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (rank << 32) | (0xFFFFFFFF - position)
+
+
+def positions_of(keys: Tensor) -> Tensor:
+    """The positions that keys were made of."""
+    return 0xFFFFFFFF - (keys & 0xFFFFFFFF)
 
 
 def ordered(rows: Tensor, queries: Tensor, index: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:

@@ -273,7 +273,7 @@ def test_a_check_says_what_one_process_says(photos, expected, ray):
 
 
 def test_groups_of_ten_thousand_images_are_the_same_while_workers_are_killed(many, expected, ray):
-    with killing(2, every=3.0) as killed:
+    with killing(2, every=1.5) as killed:
         copies = nearfar.duplicates(many, engine="ray")
     assert dict(copies) == expected.copies
     assert len(killed) == 2 and len(copies.photos) == 10_001

@@ -97,6 +97,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=int, default=60, help="of each target")
     parser.add_argument("--count", type=int, default=-1, help="most inputs of each target")
+    parser.add_argument("--seed", type=int, default=0, help="of the inputs; 0: another each time")
     parser.add_argument("--target", action="append", default=[], help="default: all")
     parser.add_argument(
         "--replay", action="store_true", help="try what was found before, and nothing else"
@@ -162,6 +163,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     named = "".join(f" --target {name}" for name in options.target)
     count = f" --count {options.count}" if options.count >= 0 else ""
+    count += f" --seed {options.seed}" if options.seed else ""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": f"python -m fuzz --seconds {options.seconds}{count}{named}",
@@ -264,6 +266,7 @@ class Campaign:
         flags = {
             "max_total_time": seconds,
             "runs": count,
+            "seed": self.options.seed,
             "timeout": SECONDS,
             "rss_limit_mb": RESIDENT_MB,
             "max_len": self.target.largest,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nearfar.data import list_splits, open_images, resources
+from nearfar.evaluation.vectors import find_vectors
 
 IMAGES = np.arange(4 * 5 * 5, dtype=np.uint8).reshape(4, 5, 5)
 
@@ -65,7 +66,24 @@ def test_a_broken_array_is_one_line(tmp_path, content, words, inside, peak):
             archive.writestr("images.npy", content)
     with pytest.raises(ValueError, match=f"cannot use '{path}': .*{words}") as error:
         open_images(path)
-    assert (inside or peak() < 20_000_000) and "\n" not in str(error.value)
+    assert peak() < 20_000_000 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [claims((10**9,)), saved(np.arange(4))])
+@pytest.mark.parametrize("read", [open_images, find_vectors], ids=["images", "vectors"])
+def test_no_memory_is_taken_for_what_an_archive_claims(tmp_path, read, content, peak):
+    """A header of labels that claims a gigabyte, and an entry that does."""
+    path = tmp_path / "a.npz"
+    arrays = {"images": saved(IMAGES), "embedding": saved(np.ones((4, 8))), "labels": content}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            archive.writestr(f"{name}.npy", array)
+        if content == saved(np.arange(4)):
+            entry = archive.getinfo("labels.npy")
+            entry.file_size = entry.compress_size = 2 * 10**9
+    with pytest.raises(ValueError, match="'labels' (is cut off|claims)") as error:
+        read(path, label_column="labels")
+    assert peak() < 20_000_000 and "\n" not in str(error.value)
 
 
 def test_a_broken_npz_is_one_line(tmp_path):

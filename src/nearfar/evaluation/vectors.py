@@ -22,7 +22,7 @@ from nearfar.data import describe
 from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, VECTOR_NAMES, find_column
 from nearfar.data.labels import label_columns, labels_of
 from nearfar.data.sources import is_array_file, is_table
-from nearfar.data.sources.arrays import header_in
+from nearfar.data.sources.arrays import facts_in
 from nearfar.data.sources.files import TEXT_TABLES, read_table
 from nearfar.data.sources.rows import images_in
 from nearfar.data.text import text_of
@@ -230,19 +230,15 @@ def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
     column = find_column(content.files, VECTOR_NAMES)
     if column is None:
         return None
-    kinds = {name: header_in(content, name) for name in content.files}
-    texts = [name for name, (_, kind) in kinds.items() if kind.kind in "UST" and name != column]
+    kinds = {name: facts_in(content, name).dtype for name in content.files}
+    texts = [name for name, kind in kinds.items() if kind.kind in "UST" and name != column]
     names = find_column([*texts, *content.files], PATH_NAMES)
     labels = label_column if label_column in content.files else None
     others = [name for name in content.files if name not in (names, column)]
     labels = labels or find_column(others, LABEL_NAMES)
     for name in {column, names, labels} - {None}:
-        shape, kind = kinds[str(name)]
-        if kind.hasobject:
+        if kinds[str(name)].hasobject:
             raise ValueError(f"'{name}' holds Python objects: save it with .astype(str)")
-        held = content.zip.getinfo(f"{name}.npy").file_size
-        if (needed := int(np.prod(shape, dtype=object)) * kind.itemsize) > held:
-            raise ValueError(f"'{name}' claims {needed:,} bytes and holds {held:,}: it is damaged")
     read = [None if name is None else content[name] for name in (column, names, labels)]
     assert read[0] is not None
     unused = [name for name in texts if name != labels] if names is None else []

@@ -7,6 +7,8 @@ Of files no pickle is loaded, and no more is read than fits into memory.
 from __future__ import annotations
 
 import math
+import os
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +45,7 @@ from nearfar.views import with_channels
 
 _IMAGE_KEYS = ("images", "x")
 _LABEL_KEYS = ("labels", "y", "label", "targets", "target", "classes", "class")
+_EXPANDED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # most bytes of one byte in a file
 _PARTS = ("", "train", "validation", "val", "test")
 KINDS = (
     "images come as PIL images, uint8 arrays or tensors, or float tensors in 0..1, alone "
@@ -251,7 +254,7 @@ class ArrayFile(Arrays):
         check_alike({part: own for part, own in labels.items() if own is not None}, self.path)
         others = [key for key in content.files if key not in parts.values()]
         left = [(key, OTHER_KEY) for key in others if _may_be_images(content, key)]
-        facts = {part: _facts(content, key) for part, key in parts.items()}
+        facts = {part: _loadable(content, key) for part, key in parts.items()}
         super().__init__(partial(self._load, parts), facts, labels, channels, left)
 
     def _load(self, keys: Mapping[str, str], split: str) -> np.ndarray:
@@ -289,12 +292,16 @@ def _labels_in(
 
 def _may_be_images(content: NpzFile, key: str) -> bool:
     """Return whether an array in a .npz file has the axes of images, by its header."""
-    return f"{key}.npy" in content.zip.namelist() and len(header_in(content, key)[0]) in (3, 4)
+    return f"{key}.npy" in content.zip.namelist() and len(facts_in(content, key).shape) in (3, 4)
 
 
-def header_in(content: NpzFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array in a .npz file, from its header."""
-    with content.zip.open(f"{key}.npy") as file:
+def facts_in(content: NpzFile, key: str) -> Facts:
+    """Shape and type of an array in a .npz file, from its header.
+
+    Raises ValueError for one that claims more than the file can hold, which numpy would allocate.
+    """
+    member = _member(content, key)
+    with content.zip.open(member) as file:
         version = np.lib.format.read_magic(file)
         read = (
             np.lib.format.read_array_header_1_0
@@ -302,26 +309,35 @@ def header_in(content: NpzFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
             else np.lib.format.read_array_header_2_0
         )
         shape, _, kind = read(file)
-    return shape, kind
+    claimed = math.prod(map(abs, shape)) * kind.itemsize
+    if claimed > member.file_size and not kind.hasobject:  # objects are never loaded
+        raise ValueError(f"'{key}' is cut off: it says that it has {claimed:,} bytes")
+    return Facts(shape, kind)
 
 
-def _facts(content: NpzFile, key: str) -> Facts:
-    """Shape and type of an array in a .npz file; ValueError for one that claims more than the file
-    holds.
-    """
-    facts = Facts(*header_in(content, key))
+def _member(content: NpzFile, key: str) -> zipfile.ZipInfo:
+    """The entry of an array; ValueError where the archive cannot hold what its entry claims."""
+    archive, names = content.zip, content.zip.namelist()
+    member = archive.getinfo(key if key in names else f"{key}.npy")
+    assert archive.fp is not None
+    held = min(member.compress_size, archive.fp.seek(0, os.SEEK_END))
+    if member.file_size > held * _EXPANDED.get(member.compress_type, math.inf):
+        raise ValueError(f"'{key}' claims {member.file_size:,} bytes, which the file cannot hold")
+    return member
+
+
+def _loadable(content: NpzFile, key: str) -> Facts:
+    """Shape and type of an array in a .npz file; ValueError if it holds Python objects."""
+    facts = facts_in(content, key)
     if facts.dtype.hasobject:
         raise ValueError("Python objects are not loaded")
-    needed = math.prod(map(abs, facts.shape)) * facts.dtype.itemsize
-    if needed > content.zip.getinfo(f"{key}.npy").file_size:
-        raise ValueError(f"'{key}' is cut off: it says that it has {needed:,} bytes")
     return facts
 
 
 def _array_in(content: NpzFile, key: str) -> np.ndarray:
-    """An array of a file; ValueError if it does not fit into the free memory."""
-    available = machine_memory()["available"]
-    needed = content.zip.getinfo(key if key in content.zip.namelist() else f"{key}.npy").file_size
+    """An array of a file; ValueError if it is no usable one or larger than the free memory."""
+    _loadable(content, key)
+    available, needed = machine_memory()["available"], _member(content, key).file_size
     if available is not None and needed > available:
         gib, free = needed / 2**30, available / 2**30
         raise ValueError(

@@ -43,7 +43,7 @@ def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     side = int(rng.integers(SMALLEST_CROP, min(image.size) + 1))
     left, top = (int(rng.integers(0, length - side + 1)) for length in image.size)
     box = (left, top, left + side, top + side)
-    out = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
+    out = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
     return out.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else out
 
 
@@ -52,14 +52,13 @@ def label_of(number: int, labels: list[int]) -> int:
     return labels[int(np.random.default_rng([0, number]).integers(0, len(labels), 2)[0])]
 
 
-def photograph(
-    number: int, encoded: list[bytes], labels: list[int]
-) -> tuple[Image.Image, int, np.random.Generator]:
-    """Return the image of a number, its label and the generator after it."""
+def photograph(data: Path, number: int) -> tuple[Image.Image, int]:
+    """Return the image of a number, and its label."""
+    labels = photographs(data)[1]
     rng = np.random.default_rng([0, number])
-    first, second = rng.integers(0, len(encoded), 2)
-    strong, weak = (crop(Image.open(io.BytesIO(encoded[row])), rng) for row in (first, second))
-    return Image.blend(strong, weak, float(rng.uniform(*WEAKER))), labels[first], rng
+    first, second = rng.integers(0, len(labels), 2)
+    strong, weak = (crop(decoded(data, int(row)), rng) for row in (first, second))
+    return Image.blend(strong, weak, float(rng.uniform(*WEAKER))), labels[first]
 
 
 def is_copy(number: int) -> bool:
@@ -67,11 +66,11 @@ def is_copy(number: int) -> bool:
     return number > 0 and bool(np.random.default_rng([1, number]).random() < COPIES)
 
 
-def write_part(folder: Path, encoded: list[bytes], labels: list[int], numbers: range) -> None:
+def write_part(data: Path, folder: Path, numbers: range) -> None:
     """Write the files of some numbers; a planted copy is that of the file before it."""
     for number in numbers:
         copied = is_copy(number)
-        image, label, _ = photograph(number - copied, encoded, labels)
+        image, label = photograph(data, number - copied)
         rng = np.random.default_rng([2, number])
         if not copied and rng.random() < WRONG:
             label = (label + int(rng.integers(1, 10))) % 10
@@ -95,15 +94,17 @@ def photographs(data: Path) -> tuple[list[bytes], list[int]]:
     return images, table["label"].to_pylist()
 
 
-def _write(data: Path, folder: Path, numbers: range) -> None:
-    write_part(folder, *photographs(data), numbers)
+@cache
+def decoded(data: Path, row: int) -> Image.Image:
+    """Return a photograph of a data set; 2 GB for all of Imagenette."""
+    return Image.open(io.BytesIO(photographs(data)[0][row])).convert("RGB")
 
 
 def make_files(data: Path, folder: Path, start: int, stop: int) -> None:
     """Write the files from number `start` to `stop`, by all cores."""
     jobs = [range(at, min(at + PART, stop)) for at in range(start, stop, PART)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(partial(_write, data, folder), jobs))
+        list(pool.map(partial(write_part, data, folder), jobs))
 
 
 def listed_labels(made: Path, labels: list[int]) -> dict[str, int]:

@@ -54,9 +54,7 @@ def _blur(pixels: UInt8[np.ndarray, "height width"], axis: int) -> float:
     reach, length = BLURRED_BY // 2, pixels.shape[axis]
     if length == 1:
         return 0.0
-    around = [(0, 0), (0, 0)]
-    around[axis] = (reach, reach)
-    wide = np.pad(pixels, around, mode="symmetric")
+    wide = _with_mirror_images(pixels, axis, reach)
 
     def part(start: int, stop: int) -> np.ndarray:
         return wide[start:stop] if axis == 0 else wide[:, start:stop]
@@ -67,6 +65,17 @@ def _blur(pixels: UInt8[np.ndarray, "height width"], axis: int) -> float:
     return 1 - lost / (BLURRED_BY * total) if total else 0.0
 
 
+def _with_mirror_images(pixels: np.ndarray, axis: int, reach: int) -> np.ndarray:
+    """The pixels with their mirror image beyond both ends of an axis, so many pixels of it."""
+    around = [0, 0]
+    around[axis] = reach
+    cv2 = opencv()
+    if cv2 is None:
+        return np.pad(pixels, [(width, width) for width in around], mode="symmetric")
+    rows, columns = around
+    return cv2.copyMakeBorder(pixels, rows, rows, columns, columns, cv2.BORDER_REFLECT)
+
+
 Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -74,7 +83,7 @@ def _sharpness(neighbours: Pair, ends: Pair) -> tuple[int, int]:
     """The sum of the differences of neighbours, and of what nine times each exceeds that of the
     ends.
 
-    OpenCV, where it is installed, has the same numbers in a third of the time.
+    OpenCV, where it is installed, has the same numbers in a fraction of the time.
     """
     cv2 = opencv()
     if cv2 is None:
@@ -82,7 +91,7 @@ def _sharpness(neighbours: Pair, ends: Pair) -> tuple[int, int]:
         lost = np.maximum(BLURRED_BY * before - after, 0)
         return int(before.sum(dtype=np.int64)), int(lost.sum(dtype=np.int64))
     before, after = (cv2.absdiff(*pair) for pair in (neighbours, ends))
-    most = cv2.multiply(before, BLURRED_BY)  # 255 at most, as `after` is
+    most = cv2.convertScaleAbs(before, alpha=BLURRED_BY)  # 255 at most, as `after` is
     total, capped, beyond = (
         int(cv2.sumElems(part)[0]) for part in (before, most, cv2.subtract(most, after))
     )

@@ -1,4 +1,6 @@
-"""`nearfar duplicates` on a folder with edited copies: groups, words, files and one line without OpenCV."""
+"""Edited copies in `nearfar duplicates` and `nearfar check`: groups, leaks, words, one line without
+OpenCV.
+"""
 
 import csv
 import sys
@@ -179,3 +181,48 @@ def test_vectors_without_images_cannot_be_compared(tmp_path):
     with pytest.raises(ValueError, match="edits"):
         nearfar.duplicates(tmp_path / "v.npy", edits=True)
     assert "edit" not in nearfar.duplicates(tmp_path / "v.npy")
+
+
+@pytest.fixture
+def exported(folder, tmp_path):
+    """The same images as a data set: the edited copies of a training image are in its test split,
+    one under another label, and another training image is turned.
+    """
+    for number in range(8):
+        place = tmp_path / "set" / "train" / ("a" if number < 4 else "b")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}.png").write_bytes((folder / f"{number}.png").read_bytes())
+    for label, name in (("a", "crop.png"), ("a", "turned.jpg"), ("b", "flat.jpg")):
+        place = tmp_path / "set" / "test" / label
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes((folder / name).read_bytes())
+    Image.open(folder / "5.png").rotate(90, expand=True).save(
+        tmp_path / "set" / "train" / "b" / "upright.png"
+    )
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize("edits", [None, True])
+def test_an_edited_copy_in_another_split_is_a_leak_that_says_how(exported, edits):
+    found = nearfar.check(exported, edits=edits, out="check.html")
+    columns = [found[name] for name in ("problem", "name", "words")]
+    leaks = {
+        name: words for problem, name, words in zip(*columns, strict=True) if problem == "leak"
+    }
+    assert leaks["test/a/crop.png"] == "cropped to 81 %: edited copy of train/a/0.png"
+    assert leaks["test/b/flat.jpg"].startswith("squeezed to 75 % of its height")
+    assert leaks["test/a/turned.jpg"].endswith("edited copy of train/a/0.png")
+    assert len(leaks) == 3 and "copies disagree" not in found["problem"]
+    assert sorted(found.files) == sorted(str(exported / name) for name in leaks)
+    assert "cropped to 81 %" in found.page()
+
+
+def test_edited_copies_are_no_leaks_without_them_or_without_splits(exported, monkeypatch, log):
+    assert "leak" not in nearfar.check(exported, edits=False, out="without.html")["problem"]
+    of_train = nearfar.check(exported, split="train", out="train.html")
+    assert "leak" not in of_train["problem"]
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    assert "leak" not in nearfar.check(exported, out="default.html")["problem"]
+    assert "pip install 'nearfar[edits]'" in log.text
+    with pytest.raises(ValueError, match=r"nearfar\[edits\]"):
+        nearfar.check(exported, edits=True, out="asked.html")

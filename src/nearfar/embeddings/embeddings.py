@@ -32,7 +32,9 @@ from nearfar.neighbours import (
     near_duplicate_threshold,
     paths_of,
 )
+from nearfar.neighbours.edits import opencv
 from nearfar.networks import Encoder
+from nearfar.progress import log
 from nearfar.run import Run
 from nearfar.training.seeding import stream
 
@@ -189,6 +191,25 @@ class Embeddings:
             return 0.0
         compute = partial(extract, self.encoder, batch_size=BATCH)
         return duplicate_threshold(compute, self.images, self.features, stream(0, "altered"))
+
+    def chosen_edits(self, edits: bool | None) -> bool | None:
+        """Return `edits` as it was asked for, None as False where no edited copies can be found; a
+        line says so where OpenCV is missing.
+
+        Raises ValueError where True cannot be had.
+        """
+        if edits is False or (edits is None and not self.has_pixels):
+            return False
+        if not self.has_pixels:
+            raise ValueError("`edits` compares pixels: name the images of these vectors")
+        try:
+            opencv()
+        except ValueError as error:
+            if edits:
+                raise
+            log.info("not looking for edited copies: %s", error)
+            return False
+        return edits
 
     def find_repeats(
         self,

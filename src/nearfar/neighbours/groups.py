@@ -10,9 +10,10 @@ from jaxtyping import Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from nearfar.data import Images
 from nearfar.neighbours.copies import MIRROR, composed, inverse
 from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn
-from nearfar.neighbours.files import Facts
+from nearfar.neighbours.files import Facts, image_stats
 from nearfar.neighbours.links import (
     COPIED,
     EDITED,
@@ -198,6 +199,13 @@ def _edits(links: Sequence[Link], first: Sequence[int]) -> dict[int, Edit]:
                 edits[other] = edits[row].then(edit)
                 reached.append(other)
     return edits
+
+
+def edit_between(links: Sequence[Link], images: Images, first: int, second: int) -> str:
+    """Say how an image becomes another of its group of copies."""
+    sizes = image_stats(images, [first, second])
+    edit = _edits(links, [first])[second]
+    return edit_in_words(edit, sizes[first][:2], sizes[second][:2])
 
 
 def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:

@@ -3,6 +3,7 @@
 nearfar check runs/photos
 nearfar check runs/photos labelled/ --out labelled.html
 nearfar check photos/
+nearfar check photos/ --no-edits
 nearfar check photos/ --engine ray --workers 4
 nearfar check clip.parquet photos/
 """
@@ -27,11 +28,17 @@ if TYPE_CHECKING:
     copies=True,
     engine=True,
 )
-def check(photos: Embeddings, *, approximate: bool = False, seed: Seed = 0) -> Checked:
+def check(
+    photos: Embeddings, *, edits: bool | None = None, approximate: bool = False, seed: Seed = 0
+) -> Checked:
     """Look for mistakes in a data set: copies across splits, wrong labels, blurred, dark and odd
     images.
 
     Args:
+        edits: whether a test image that is cropped, turned, mirrored or edited from a training
+            image, or the other way round, is a leak. Default: where there are several splits and
+            OpenCV is installed (`pip install 'nearfar[edits]'`). True: by a search that takes about
+            twice as long (`nearfar.duplicates`). False: no.
         approximate: search with faiss's index instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
@@ -44,11 +51,12 @@ def check(photos: Embeddings, *, approximate: bool = False, seed: Seed = 0) -> C
         all three, the columns as "problems". Nothing is moved or removed.
 
     Raises:
-        ValueError: for fewer than two images.
+        ValueError: for fewer than two images, and for `edits` of vectors without images or without
+            OpenCV.
 
     >>> sorted(nearfar.check("photos").summary())
     ['classes', 'next', 'problems']
     """
     from nearfar.tools.check.result import check_images
 
-    return check_images(photos, approximate, seed)
+    return check_images(photos, approximate, seed, photos.chosen_edits(edits))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
 from nearfar.neighbours import Link, Nearest, group_links, same_proportions
+from nearfar.neighbours.groups import components
+from nearfar.neighbours.links import EDITED
 from nearfar.tools.check.image_issues import USUAL, find_image_issues
 from nearfar.tools.check.label_issues import WEAK, Predicted, find_label_issues
 
@@ -67,6 +69,7 @@ def duplicate_issues(
     splits: Sequence[str],
     labels: Sequence[str],
     nearest: Nearest | None = None,
+    edit_between: Callable[[int, int], str] = lambda first, second: "",
 ) -> list[Issue]:
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
@@ -75,10 +78,12 @@ def duplicate_issues(
     features: unit rows. Near-duplicates are near leaks if any other image is at least twice
     as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
     most do not have; all, if there is no such majority. nearest: the nearest others of each image,
-    where they are known; then none farther is looked for.
+    where they are known; then none farther is looked for. edit_between: says
+    how an image becomes an edited copy. A part of an image may have a label of its own: edited
+    copies do not disagree.
     """
     copies, near_duplicates = group_links(links, len(names), near)
-    proportions = same_proportions(links, len(names))
+    unedited = [link for link in links if link.kind != EDITED]
     issues, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
@@ -99,29 +104,45 @@ def duplicate_issues(
         )
         return near <= APART * float(distance.min())
 
-    for problem, groups, words in (
-        ("leak", copies, "copy of"),
-        ("near leak", near_duplicates, "much like"),
-    ):
+    relation_of = _relations(links, len(names))
+    for problem, groups in (("leak", copies), ("near leak", near_duplicates)):
         for group in groups:
             of_train = [row for row in group if splits[row] == "train"]
             others = [
                 row for row in group if splits[row] not in ("", "train") and row not in leaked
             ]
             for row in others if of_train else ():
-                if problem == "leak" or stands_out(row, of_train[0], group):
-                    leaked.add(row)
-                    plain = (
-                        candidate
-                        for candidate in of_train
-                        if proportions[candidate] == proportions[row]
-                    )
-                    other = next(plain, of_train[0])
-                    stretched = problem == "leak" and proportions[other] != proportions[row]
-                    add(problem, row, other, f"stretched {words}" if stretched else words)
-    for row, other, clear in _disagreeing(copies, labels):
+                if problem == "leak":
+                    relation, other = relation_of(row, of_train)
+                    edit = edit_between(other, row) if relation == "edited copy of" else ""
+                    add(problem, row, other, f"{edit}: {relation}" if edit else relation)
+                elif stands_out(row, of_train[0], group):
+                    add(problem, row, of_train[0], "much like")
+                else:
+                    continue
+                leaked.add(row)
+    for row, other, clear in _disagreeing(group_links(unedited, len(names), near)[0], labels):
         add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
     return issues
+
+
+def _relations(
+    links: Sequence[Link], count: int
+) -> Callable[[int, Sequence[int]], tuple[str, int]]:
+    """Return what tells of which of several images in its group an image is the closest copy, and
+    of what kind.
+    """
+    proportions = same_proportions(links, count)
+    unedited = components(count, [link[1:3] for link in links if link.kind < EDITED])
+
+    def relation_of(row: int, others: Sequence[int]) -> tuple[str, int]:
+        for relation, same in (("copy of", proportions), ("stretched copy of", unedited)):
+            for other in others:
+                if same[other] == same[row]:
+                    return relation, other
+        return "edited copy of", others[0]
+
+    return relation_of
 
 
 def _disagreeing(

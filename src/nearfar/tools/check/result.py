@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
+from nearfar.neighbours.groups import edit_between
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import render_page
 from nearfar.progress import Table
@@ -30,12 +32,29 @@ from nearfar.tools.result import Columns, Result
 SHOWN = 60  # images or pairs of one problem on the page
 
 
-def check_images(photos: Embeddings, approximate: bool, seed: int) -> Checked:
-    """Look for all kinds of problems; see `nearfar.check`."""
+def check_images(
+    photos: Embeddings, approximate: bool, seed: int, edits: bool | None = False
+) -> Checked:
+    """Look for all kinds of problems; see `nearfar.check`.
+
+    edits: as for `find_repeats`; without a training split and another one edited copies are no
+    leaks, and are not looked for.
+    """
     images, features = photos.images, normalize(photos.features, dim=1)
     splits, labels = images.split_names, images.label_names
-    near, links = photos.find_repeats(approximate)
-    problems = duplicate_issues(links, near, features, images.names, splits, labels, photos.near)
+    if not {"", "train"} < {"", *splits}:
+        edits = False
+    near, links = photos.find_repeats(approximate, edits=edits)
+    problems = duplicate_issues(
+        links,
+        near,
+        features,
+        images.names,
+        splits,
+        labels,
+        photos.near,
+        partial(edit_between, links, images),
+    )
     known = photos.near
     if photos.for_copies and images.labels is not None:
         features, known = normalize(photos.for_labels().features, dim=1), None

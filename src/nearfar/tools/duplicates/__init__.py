@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from nearfar.progress import log
 from nearfar.tools.registry import Between, tool
 
 if TYPE_CHECKING:
@@ -95,29 +94,9 @@ def duplicates(
     >>> found["name"], found["kind"], found["archive_name"]
     (['copy.png'], ['same file'], ['3.png'])
     """
-    from nearfar.neighbours.edits import opencv
     from nearfar.tools.duplicates.result import find_duplicates
 
     if orientations and not photos.has_pixels:
         raise ValueError("`orientations` compares pixels: name the images of these vectors")
-    if edits:
-        if not photos.has_pixels:
-            raise ValueError("`edits` compares pixels: name the images of these vectors")
-        opencv()
-    elif edits is None and not _can_find_edits(photos):
-        edits = False
+    edits = photos.chosen_edits(edits)
     return find_duplicates(photos, against, orientations, edits, distance, approximate)
-
-
-def _can_find_edits(photos: Embeddings) -> bool:
-    """Return whether edited copies can be found, and say so where OpenCV is missing."""
-    from nearfar.neighbours.edits import opencv
-
-    if not photos.has_pixels:
-        return False
-    try:
-        opencv()
-    except ValueError as error:
-        log.info("not looking for edited copies: %s", error)
-        return False
-    return True

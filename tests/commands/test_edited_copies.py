@@ -204,17 +204,17 @@ def exported(folder, tmp_path):
 
 @pytest.mark.parametrize("edits", [None, True])
 def test_an_edited_copy_in_another_split_is_a_leak_that_says_how(exported, edits):
-    found = nearfar.check(exported, edits=edits, out="check.html")
-    columns = [found[name] for name in ("problem", "name", "words")]
+    checked = nearfar.check(exported, edits=edits, out="check.html")
+    columns = [checked[name] for name in ("problem", "name", "words")]
     leaks = {
         name: words for problem, name, words in zip(*columns, strict=True) if problem == "leak"
     }
     assert leaks["test/a/crop.png"] == "cropped to 81 %: edited copy of train/a/0.png"
     assert leaks["test/b/flat.jpg"].startswith("squeezed to 75 % of its height")
     assert leaks["test/a/turned.jpg"].endswith("edited copy of train/a/0.png")
-    assert len(leaks) == 3 and "copies disagree" not in found["problem"]
-    assert sorted(found.files) == sorted(str(exported / name) for name in leaks)
-    assert "cropped to 81 %" in found.page()
+    assert len(leaks) == 3 and "copies disagree" not in checked["problem"]
+    assert sorted(checked.files) == sorted(str(exported / name) for name in leaks)
+    assert "cropped to 81 %" in checked.page()
 
 
 def test_edited_copies_are_no_leaks_without_them_or_without_splits(exported, monkeypatch, log):

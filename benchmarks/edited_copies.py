@@ -64,13 +64,19 @@ def cropped(image: Image.Image, chance: Chance, share: float) -> Image.Image:
     return image.crop((x, y, x + width, y + height))
 
 
+def most_different(first: Image.Image, second: Image.Image) -> tuple[int, int]:
+    """The place, across and down, where two images of one size differ most."""
+    planes = [np.asarray(image.convert("L"), dtype=int) for image in (first, second)]
+    differences = np.abs(planes[0] - planes[1])
+    down, across = np.unravel_index(differences.argmax(), differences.shape)
+    return int(across), int(down)
+
+
 def cropped_with_difference(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
     """A part of the second image, 0.9 of its sides, that shows where it differs most from the first,
     at least 6 pixels inside where the image goes on so far.
     """
-    planes = [np.asarray(image.convert("L"), dtype=int) for image in (first, second)]
-    differences = np.abs(planes[0] - planes[1])
-    at = np.unravel_index(differences.argmax(), differences.shape)[::-1]
+    at = most_different(first, second)
     width, height = (round(side * 0.9) for side in second.size)
     start = []
     for whole, part, place in zip(second.size, (width, height), at, strict=True):
@@ -387,8 +393,17 @@ def resized_part(first: Image.Image, second: Image.Image, chance: Chance) -> Ima
 
 
 def turned_by_few(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
-    """The second image turned by 5 to 40 degrees, on white."""
-    return second.rotate(chance.uniform(5, 40), BICUBIC, fillcolor=(255, 255, 255))
+    """The second image turned by 5 to 40 degrees, on white, so that it shows where it differs most
+    from the first, 8 pixels inside; by the last of 20 angles where none does.
+    """
+    place = np.subtract(most_different(first, second), np.divide(second.size, 2))
+    for _ in range(20):
+        angle = chance.choice([-1, 1]) * chance.uniform(5, 40)
+        cosine, sine = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+        turned = np.array([[cosine, sine], [-sine, cosine]]) @ place
+        if (np.abs(turned) < np.divide(second.size, 2) - 8).all():
+            break
+    return second.rotate(angle, BICUBIC, fillcolor=(255, 255, 255))
 
 
 def measure_negatives(

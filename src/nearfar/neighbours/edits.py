@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped, UInt8
+from scipy.optimize import nnls
 
 from nearfar.neighbours.copies import LOCAL, MIRROR, local_difference
 
@@ -37,16 +38,28 @@ FLOOR = 6.0  # of 255: difference that counts as noise
 # difference of two windows, of the variance near them, up to which they are equal; of images one of
 # which is much softer or has other colours; the blur from which it is
 DIFFERENT, SOFTER, MUCH = 0.3, 0.6, 1.4
-# times the difference of windows elsewhere (their upper quartile): another digit is alone; the
-# variance of windows that show something, and the difference that counts as none
-ALONE, SHOWN, NONE = 200.0, 200.0, 1e-4
-# sigma beyond which detail is not noise; the share of windows with the least of it; mean brightness
-# at which noise is not cut; ratio of the noise of the difference to that of an image, which is 2
-# for two shots
-DETAIL, QUIET, DARK, LIGHT, SHOTS = 1.0, 0.01, 15, 240, 0.95
+# times the difference that fits the rest of the images at such a place, in brightness: another
+# digit is alone; the same for images one of which is much softer or has other colours
+ALONE, ALONE_SOFTER = 32.0, 64.0
+# pixels around that count for a place, pixels that a fit is made on, its rounds and what it leaves
+# out as the worst; the difference of levels squared that counts as none
+NEAR, FITTED, ROUNDS, WORST, NONE = 5, 4000, 3, 0.02, 0.3
+# qualities of JPEG that may have made a difference; side of its blocks, and pixels by which one is
+# moved, so that it is not that of an image; mean change, of 255, of a block that shows something,
+# and so many of them
+QUALITIES = (95, 90, 85, 80, 70, 60, 50, 40, 30)
+BLOCK, OFF, CHANGED, LEAST_BLOCKS = 8, 4, 0.3, 9
+# times what JPEG changes near a place, plus so many of 255: of a good quality, and of a poor one;
+# the least ratio of differences to those changes
+GOOD, LIKE_GOOD, LIKE_POOR, CHANGE, LEAST_TIMES = 80, 1.12, 1.35, 2.0, 0.5
+# sigma beyond which detail is not noise; the share of windows with the least of it, and a larger
+# one; ratio of the noise of the difference to that of an image, which is 2 for two shots
+DETAIL, QUIET, MORE_QUIET, SHOTS = 1.0, 0.01, 0.03, 0.93
+# mean brightness at which noise is not cut, and brightness of a pixel at which it is
+DARK, LIGHT, BLACK, WHITE = 15, 240, 5, 250
 # sigma beyond which noise is not coarse, pixels of a window in which it is measured; the variance
-# of 255 that JPEG leaves there of a difference
-COARSE, COARSER, SPARED = 2.0, 9, 0.2
+# of 255 that JPEG leaves there of a difference; in the larger share of windows that, or this ratio
+COARSE, COARSER, SPARED, SPARED_RATIO = 2.0, 9, 0.2, 0.12
 # pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
 # what lies around an image
 OFF_GRID, MIXED = 0.25, 2
@@ -67,6 +80,9 @@ RECOLOURED = 8.0  # of 255: mean change of the colours that is said
 # where each number of a descriptor is in that of the mirror image
 ROWS, COLUMNS, DIRECTIONS = np.indices((4, 4, 8)).reshape(3, -1)
 MIRRORED = ((3 - ROWS) * 4 + COLUMNS) * 8 + -DIRECTIONS % 8
+
+# of red, green and blue, in brightness and the two colours of JPEG
+YCBCR = np.array([[0.299, 0.587, 0.114], [-0.1687, -0.3313, 0.5], [0.5, -0.4187, -0.0813]])
 
 Map = Float[np.ndarray, "2 3"]
 
@@ -415,19 +431,19 @@ def aligned_difference(
     if is_drawn and (blur or not on_grid):
         return math.inf, recoloured, blur
     if is_drawn or (on_grid and not blur and not recoloured):
-        difference = _difference_on_grid(first, second, common, recoloured)
-        difference /= LOCAL_DRAWN if is_drawn else LOCAL
+        difference = _difference_on_grid(first, second, common, recoloured, is_drawn)
     else:
         common = _without_rim(common, EDGE - MIXED) if on_grid else common
-        allowed = SOFTER if recoloured or abs(blur) >= MUCH else DIFFERENT
+        is_softer = recoloured or abs(blur) >= MUCH
         difference = min(
-            _largest(_recoloured(source, target, common), target, common, allowed)
+            _largest(_recoloured(source, target, common), target, common, is_softer)
             for source, target in (images, images[::-1])
         )
-    if is_drawn or difference > 1:
+    if difference > 1:
         return difference, recoloured, blur
     gray = [image.mean(0)[None] for image in (first, second)]
-    noise = _noise(_blurred(gray[0], max(blur, 0), 0), _blurred(gray[1], max(-blur, 0), 0), common)
+    softened = _blurred(gray[0], max(blur, 0), 0), _blurred(gray[1], max(-blur, 0), 0)
+    noise = _noise(*softened, common, is_drawn)
     return max(difference, noise), recoloured, blur
 
 
@@ -444,16 +460,97 @@ def _is_drawn(image: UInt8[np.ndarray, "channels height width"], common: np.ndar
 
 
 def _difference_on_grid(
-    first: np.ndarray, second: np.ndarray, common: np.ndarray, recoloured: bool
+    first: np.ndarray, second: np.ndarray, common: np.ndarray, recoloured: bool, is_drawn: bool
 ) -> float:
-    """The largest difference of the same pixels of two images, as of two copies of one size, in
-    units of the changes by JPEG.
+    """The largest difference of the same pixels of two images, up to 1 for copies: as of two copies
+    of one size, and by JPEG of the quality that explains the rest.
     """
     area = tuple(slice(at.min(), at.max() + 1) for at in np.nonzero(common))
     if recoloured:
         source, target = (image.astype(np.float32) for image in (first, second))
         first = _recoloured(source, target, common).round().clip(0, 255).astype(np.uint8)
-    return local_difference(first[:, *area], second[:, *area])
+    images = first[:, *area], second[:, *area]
+    as_copies = local_difference(*images) / (LOCAL_DRAWN if is_drawn else LOCAL)
+    return as_copies if as_copies > 1 else max(as_copies, _beyond_jpeg(*images))
+
+
+def _beyond_jpeg(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest difference of two images in a window, up to 1 for copies, in units of what JPEG
+    changes near it.
+
+    It is JPEG of the quality whose changes of brightness are most like the differences in the
+    median block. Colours are compared at half the size, as JPEG stores them.
+    """
+    planes, others = _jpeg_planes(first), _jpeg_planes(second)
+    low, high, tried = 0, len(QUALITIES), dict[int, tuple[float, list[np.ndarray]]]()
+    while low < high:  # the best quality that changes as much
+        middle = (low + high) // 2
+        changes = [
+            _changes_by_jpeg(image, known, QUALITIES[middle])
+            for image, known in ((first, planes), (second, others))
+        ]
+        strengths = [np.maximum(*pair) for pair in zip(*changes, strict=True)]
+        tried[middle] = _times_as_much(planes[0] - others[0], strengths[0]), strengths
+        low, high = (low, middle) if tried[middle][0] <= 1 else (middle + 1, high)
+    at = min(tried, key=lambda place: abs(math.log(max(tried[place][0], 1e-3))))
+    largest, cv2 = 0.0, opencv()
+    for plane, other, strength in zip(planes, others, tried[at][1], strict=True):
+        times = max(_times_as_much(plane - other, strength), LEAST_TIMES)
+        around = (AROUND if plane.shape == planes[0].shape else AROUND // 2 | 1,) * 2
+        near = cv2.dilate(strength, np.ones(around, np.uint8))
+        largest = max(largest, float((_strength(plane - other) / (times * near + CHANGE)).max()))
+    return largest / (LIKE_GOOD if QUALITIES[at] >= GOOD else LIKE_POOR)
+
+
+def _jpeg_planes(image: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
+    """Brightness, and the two colours of JPEG at half the size."""
+    numbers = np.tensordot(YCBCR if len(image) == 3 else np.eye(1), image, 1).astype(np.float32)
+    size = image.shape[2] // 2, image.shape[1] // 2
+    cv2 = opencv()
+    return [numbers[0], *(cv2.resize(x, size, interpolation=cv2.INTER_AREA) for x in numbers[1:])]
+
+
+def _changes_by_jpeg(
+    image: UInt8[np.ndarray, "channels height width"], planes: list[np.ndarray], quality: int
+) -> list[np.ndarray]:
+    """What JPEG of a quality changes in each window of the planes of an image."""
+    made = _jpeg_planes(_jpeg(image, quality))
+    return [_strength(other - plane) for plane, other in zip(planes, made, strict=True)]
+
+
+def _times_as_much(difference: np.ndarray, strength: np.ndarray) -> float:
+    """Ratio of a difference to what JPEG changes, in the median block that this shows in; 0 where
+    there are few.
+    """
+    by_jpeg = _block_means(strength)
+    shown = by_jpeg > CHANGED
+    if shown.sum() < LEAST_BLOCKS:
+        return 0.0
+    apart = _block_means(_strength(difference))
+    return float(np.median(apart[shown]) / np.median(by_jpeg[shown]))
+
+
+def _strength(difference: np.ndarray) -> Float[np.ndarray, "height width"]:
+    """Root mean square of what is softened a little, in the window around each pixel."""
+    return np.sqrt(_mean(np.square(_blurred(difference[None], 0)[0]), WINDOW).clip(0))
+
+
+def _block_means(plane: np.ndarray) -> Float[np.ndarray, "rows columns"]:
+    """The means of the blocks of 8 x 8 pixels."""
+    rows, columns = (side // BLOCK for side in plane.shape)
+    cut = plane[: BLOCK * rows, : BLOCK * columns]
+    return cut.reshape(rows, BLOCK, columns, BLOCK).mean((1, 3))
+
+
+def _jpeg(
+    image: UInt8[np.ndarray, "channels height width"], quality: int
+) -> UInt8[np.ndarray, "channels height width"]:
+    """An image after JPEG, in blocks that lie half a block beside those of an image saved so."""
+    cv2, sides = opencv(), [(OFF, BLOCK)] * 2
+    padded = np.pad(image[::-1], [(0, 0), *sides], mode="edge").transpose(1, 2, 0)
+    _, data = cv2.imencode(".jpg", padded, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    made = cv2.imdecode(data, cv2.IMREAD_UNCHANGED).reshape(padded.shape)
+    return made[OFF:-BLOCK, OFF:-BLOCK].transpose(2, 0, 1)[::-1]
 
 
 def _more_blur(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
@@ -518,34 +615,76 @@ def _variance(plane: Float[np.ndarray, "height width"]) -> np.ndarray:
     return (_mean(np.square(plane), VARIED) - np.square(_mean(plane, VARIED))).clip(0)
 
 
-def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray, share: float) -> float:
-    """The largest difference of images in a window, up to 1 for copies: of a share of the variance
-    near it, and of the difference of windows elsewhere.
+def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray, is_softer: bool) -> float:
+    """The largest difference of images in a window, up to 1 for copies: of the variance near it,
+    and of what fits the rest of the images.
     """
     cv2, around, largest = opencv(), np.ones((AROUND, AROUND), np.uint8), 0.0
     for plane, other in zip(source.astype(np.float32), target.astype(np.float32), strict=True):
         variance = _variance(np.asarray(plane)) + _variance(np.asarray(other))
         allowed = cv2.dilate(variance, around) + 2 * FLOOR**2
-        differences = _mean(np.square(plane - other), WINDOW) / allowed
-        most, shown = float(differences[common].max()), common & (variance > SHOWN)
-        usual = float(np.quantile(differences[shown], 0.75)) if shown.any() else 0.0
-        largest = max(largest, most / share, most / (usual + NONE) / ALONE)
-    return largest
+        difference = _mean(np.square(plane - other), WINDOW) / allowed
+        largest = max(largest, float(difference[common].max()))
+    alone = _alone(_light(source), _light(target), common)
+    return max(
+        largest / (SOFTER if is_softer else DIFFERENT),
+        alone / (ALONE_SOFTER if is_softer else ALONE),
+    )
 
 
-def _noise(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
+def _light(image: np.ndarray) -> Float[np.ndarray, "height width"]:
+    """Brightness, as in JPEG."""
+    return np.tensordot(YCBCR[0] if len(image) == 3 else [1], image, 1).astype(np.float32)
+
+
+def _alone(plane: np.ndarray, other: np.ndarray, common: np.ndarray) -> float:
+    """The largest difference of two planes in a window, in units of what is to be expected there.
+
+    Resampling and JPEG change images where these have detail: the mean squared difference is fitted
+    by that of the finest detail and of the slopes near it, with no negative factor, and relative to
+    itself, so that plain places count as much as others. The worst places are left out of the fit.
+    """
+    cv2, near = opencv(), np.ones((NEAR, NEAR), np.uint8)
+    finest, slopes = np.zeros_like(plane), np.zeros_like(plane)
+    for image in (plane, other):
+        finest += np.square(image - cv2.GaussianBlur(image, (0, 0), DETAIL))
+        for across in (0, 1):
+            slopes += np.square(cv2.Sobel(image, -1, across, 1 - across, scale=1 / 8))
+    causes = [cv2.dilate(_mean(cause, WINDOW).clip(0), near)[common] for cause in (finest, slopes)]
+    known = np.stack([*causes, np.ones_like(causes[0])], 1)
+    differences = _mean(np.square(plane - other), WINDOW).clip(0)[common]
+    chance = np.random.default_rng(0)
+    some = chance.permutation(len(known))[:FITTED]
+    expected = known[some] @ np.array([0.01, 0.01, 0.5])
+    used = np.ones(len(some), bool)
+    factors = np.zeros(3)
+    for _ in range(ROUNDS):
+        rows, scale = some[used], expected[used]
+        factors, _ = nnls(known[rows] / scale[:, None], differences[rows] / scale)
+        expected = known[some] @ factors + NONE
+        apart = differences[some] / expected
+        used = apart <= np.quantile(apart, 1 - WORST)
+    return float((differences / (known @ factors + NONE)).max())
+
+
+def _noise(
+    first: np.ndarray, second: np.ndarray, common: np.ndarray, is_drawn: bool = False
+) -> float:
     """The difference of two images in the places with the least detail, up to 1 for copies.
 
     Of the finest detail its variance counts, by that of an image: 2 where noise is independent. In
     coarser detail JPEG and resampling spare noise, so that copies hardly differ, and two shots do.
+    Places near black or white do not count. Infinite where none is left, but for what is drawn.
     """
     light = [image[0] for image in (first, second)]
     within = common.copy()
     for plane in light:
         mean = _mean(plane, VARIED)
-        within &= (mean > DARK) & (mean < LIGHT)
+        cut = ((plane <= BLACK) | (plane >= WHITE)).astype(np.uint8)
+        near_cut = opencv().dilate(cut, np.ones((COARSER, COARSER), np.uint8)) > 0
+        within &= (mean > DARK) & (mean < LIGHT) & ~near_cut
     if within.sum() < LEAST_SIDE**2 / 4:
-        return 0.0
+        return 0.0 if is_drawn else math.inf
     light[0] = _recoloured(light[0][None], light[1][None], common)[0].astype(np.float32)
     soft = [_blurred(plane[None], DETAIL, 0)[0] for plane in light]
     details = [plane - softer for plane, softer in zip(light, soft, strict=True)]
@@ -553,20 +692,25 @@ def _noise(first: np.ndarray, second: np.ndarray, common: np.ndarray) -> float:
         softer - _blurred(plane[None], COARSE, 0)[0]
         for plane, softer in zip(light, soft, strict=True)
     ]
-    apart, variances = _apart(details, within, VARIED)
-    ratio = apart / (max(variances) + 0.25)
-    return max(ratio / SHOTS, _apart(coarse, within, COARSER)[0] / SPARED)
+    most = 0.0
+    for share in (QUIET, MORE_QUIET):
+        apart, variances = _apart(details, within, VARIED, share)
+        most = max(most, apart / (max(variances) + 0.25) / SHOTS)
+    apart, _ = _apart(coarse, within, COARSER, QUIET)
+    more_apart, variances = _apart(coarse, within, COARSER, MORE_QUIET)
+    ratio = more_apart / (max(variances) + 0.05)
+    return max(most, apart / SPARED, min(more_apart / SPARED, ratio / SPARED_RATIO))
 
 
 def _apart(
-    planes: Sequence[np.ndarray], within: np.ndarray, window: int
+    planes: Sequence[np.ndarray], within: np.ndarray, window: int, share: float
 ) -> tuple[float, list[float]]:
-    """The mean square of the difference of two planes, and those of each, in the windows where
-    these have least.
+    """The mean square of the difference of two planes, and those of each, in the share of windows
+    where these have least.
     """
     squares = [_mean(np.square(plane), window) for plane in (*planes, planes[0] - planes[1])]
     both = squares[0] + squares[1]
-    quiet = within & (both <= np.quantile(both[within], QUIET))
+    quiet = within & (both <= np.quantile(both[within], share))
     *own, apart = (float(square[quiet].mean()) for square in squares)
     return apart, own
 

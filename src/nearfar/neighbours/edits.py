@@ -58,8 +58,9 @@ DETAIL, QUIET, MORE_QUIET, SHOTS = 1.0, 0.01, 0.03, 0.93
 # mean brightness at which noise is not cut, and brightness of a pixel at which it is
 DARK, LIGHT, BLACK, WHITE = 15, 240, 5, 250
 # sigma beyond which noise is not coarse, pixels of a window in which it is measured; the variance
-# of 255 that JPEG leaves there of a difference; in the larger share of windows that, or this ratio
-COARSE, COARSER, SPARED, SPARED_RATIO = 2.0, 9, 0.2, 0.12
+# of 255 that JPEG leaves there of a difference; in the larger share of windows that, or this ratio;
+# what fine and coarse noise may come to together
+COARSE, COARSER, SPARED, SPARED_RATIO, TOGETHER = 2.0, 9, 0.2, 0.12, 1.17
 # pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
 # what lies around an image
 OFF_GRID, MIXED = 0.25, 2
@@ -692,14 +693,15 @@ def _noise(
         softer - _blurred(plane[None], COARSE, 0)[0]
         for plane, softer in zip(light, soft, strict=True)
     ]
-    most = 0.0
-    for share in (QUIET, MORE_QUIET):
-        apart, variances = _apart(details, within, VARIED, share)
-        most = max(most, apart / (max(variances) + 0.25) / SHOTS)
-    apart, _ = _apart(coarse, within, COARSER, QUIET)
-    more_apart, variances = _apart(coarse, within, COARSER, MORE_QUIET)
-    ratio = more_apart / (max(variances) + 0.05)
-    return max(most, apart / SPARED, min(more_apart / SPARED, ratio / SPARED_RATIO))
+    fine, more_fine = (_apart(details, within, VARIED, share) for share in (QUIET, MORE_QUIET))
+    low, more_low = (_apart(coarse, within, COARSER, share) for share in (QUIET, MORE_QUIET))
+    ratio, more_ratio = (
+        apart / (max(variances) + 0.25) / SHOTS for apart, variances in (fine, more_fine)
+    )
+    left, more_left = low[0] / SPARED, more_low[0] / SPARED
+    left_ratio = more_low[0] / (max(more_low[1]) + 0.05) / SPARED_RATIO
+    together = math.hypot(ratio, left) / TOGETHER
+    return max(ratio, more_ratio, left, min(more_left, left_ratio), together)
 
 
 def _apart(

@@ -235,20 +235,69 @@ def test_forms_that_are_resampled_are_no_edited_copies(angle, share):
         assert edit_of(first, saved(resized)) is None
 
 
-def dated(image, text):
+def dated(image, text, at=(20, 200), colour="white", size=14):
     image = image.copy()
-    ImageDraw.Draw(image).text((20, 200), text, "white", ImageFont.load_default(14))
+    ImageDraw.Draw(image).text(at, text, colour, ImageFont.load_default(size))
     return image
+
+
+def cropped(image):
+    return image.crop((10, 8, 300, 240))
+
+
+def turned_by_ten(image):
+    return image.rotate(10, Image.Resampling.BICUBIC)
+
+
+def cropped_and_resized(image):
+    size = round(290 * 0.85), round(232 * 0.85)
+    return cropped(image).resize(size, Image.Resampling.BICUBIC)
 
 
 def test_photographs_whose_dates_differ_in_a_digit_are_no_copies():
     first, second = (dated(PHOTO, f"{day}.05.2024 16:40") for day in (17, 12))
-    for version in (
-        lambda image: image.crop((10, 8, 300, 240)),
-        lambda image: image.rotate(10, Image.Resampling.BICUBIC),
-    ):
+    for version in (cropped, turned_by_ten):
         assert edit_of(first, saved(version(first))) is not None
         assert edit_of(first, saved(version(second))) is None
+
+
+@pytest.mark.parametrize(
+    "photo, at, colour, size, days, version",
+    [
+        (FLOWER.crop((200, 100, 500, 340)), (20, 200), "gold", 12, (16, 18), cropped),
+        (FLOWER.crop((200, 100, 500, 340)), (20, 200), "gold", 14, (17, 12), cropped),
+        (FLOWER.crop((300, 180, 600, 420)), (20, 200), "white", 10, (16, 18), turned_by_ten),
+        (CHINA.crop((100, 150, 400, 390)), (150, 200), "white", 12, (16, 18), cropped_and_resized),
+    ],
+)
+def test_a_faint_digit_of_a_date_is_seen_in_any_edit(photo, at, colour, size, days, version):
+    """Gold on green has the same brightness, and 6 and 8 differ in one thin stroke."""
+    first, second = (dated(photo, f"{day}.05.24 16:40", at, colour, size) for day in days)
+    assert edit_of(first, saved(version(second))) is None
+
+
+def test_two_shots_of_a_thing_before_a_white_sky_are_no_copies():
+    """Where the sky is white its noise is cut off, and the thing shows that there is some."""
+    chance, thing = np.random.default_rng(2), np.asarray(FLOWER, dtype=float)[150:270, 250:370]
+    sky = np.full((240, 240, 3), 262.0)
+    sky[70:190, 60:180] = thing
+    shots = [
+        Image.fromarray(
+            (sky + chance.normal(0, 3, sky.shape)).round().clip(0, 255).astype(np.uint8)
+        )
+        for _ in range(2)
+    ]
+    box = 12, 9, 228, 225
+    assert edit_of(shots[0], saved(shots[0].crop(box))) is not None
+    assert edit_of(shots[0], saved(shots[1].crop(box))) is None
+
+
+def test_a_crop_in_colour_of_a_grayscale_image_is_a_copy():
+    gray = planes(PHOTO.convert("L"))[:1]
+    crop = planes(saved(PHOTO.convert("L").crop((30, 24, 270, 216)).convert("RGB")))
+    for first, second in ((gray, crop), (crop, gray)):
+        matrix = matched_map(local_features(first), local_features(second))
+        assert find_edit(first, second, matrix) is not None
 
 
 def test_a_crop_of_a_noisy_shot_is_a_copy_and_one_of_the_next_shot_is_not():

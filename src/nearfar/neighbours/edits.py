@@ -83,7 +83,9 @@ ROWS, COLUMNS, DIRECTIONS = np.indices((4, 4, 8)).reshape(3, -1)
 MIRRORED = ((3 - ROWS) * 4 + COLUMNS) * 8 + -DIRECTIONS % 8
 
 # of red, green and blue, in brightness and the two colours of JPEG
-YCBCR = np.array([[0.299, 0.587, 0.114], [-0.1687, -0.3313, 0.5], [0.5, -0.4187, -0.0813]])
+YCBCR = np.array(
+    [[0.299, 0.587, 0.114], [-0.1687, -0.3313, 0.5], [0.5, -0.4187, -0.0813]], np.float32
+)
 
 Map = Float[np.ndarray, "2 3"]
 
@@ -482,6 +484,8 @@ def _beyond_jpeg(first: np.ndarray, second: np.ndarray) -> float:
     It is JPEG of the quality whose changes of brightness are most like the differences in the
     median block. Colours are compared at half the size, as JPEG stores them.
     """
+    bands = max(len(first), len(second))
+    first, second = (np.broadcast_to(x, (bands, *x.shape[1:])) for x in (first, second))
     planes, others = _jpeg_planes(first), _jpeg_planes(second)
     low, high, tried = 0, len(QUALITIES), dict[int, tuple[float, list[np.ndarray]]]()
     while low < high:  # the best quality that changes as much
@@ -505,7 +509,7 @@ def _beyond_jpeg(first: np.ndarray, second: np.ndarray) -> float:
 
 def _jpeg_planes(image: UInt8[np.ndarray, "channels height width"]) -> list[np.ndarray]:
     """Brightness, and the two colours of JPEG at half the size."""
-    numbers = np.tensordot(YCBCR if len(image) == 3 else np.eye(1), image, 1).astype(np.float32)
+    numbers = np.tensordot(YCBCR if len(image) == 3 else np.eye(1, dtype=np.float32), image, 1)
     size = image.shape[2] // 2, image.shape[1] // 2
     cv2 = opencv()
     return [numbers[0], *(cv2.resize(x, size, interpolation=cv2.INTER_AREA) for x in numbers[1:])]

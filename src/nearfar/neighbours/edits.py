@@ -52,15 +52,14 @@ BLOCK, OFF, CHANGED, LEAST_BLOCKS = 8, 4, 0.3, 9
 # times what JPEG changes near a place, plus so many of 255: of a good quality, and of a poor one;
 # the least ratio of differences to those changes
 GOOD, LIKE_GOOD, LIKE_POOR, CHANGE, LEAST_TIMES = 80, 1.12, 1.35, 2.0, 0.5
-# sigma beyond which detail is not noise; the share of windows with the least of it, and a larger
-# one; ratio of the noise of the difference to that of an image, which is 2 for two shots
-DETAIL, QUIET, MORE_QUIET, SHOTS = 1.0, 0.01, 0.03, 0.93
+# sigma beyond which detail is not noise; the share of windows with the least of it; ratio of the
+# noise of the difference to that of an image, which is 2 for two shots
+DETAIL, QUIET, SHOTS = 1.0, 0.01, 0.93
 # mean brightness at which noise is not cut, and brightness of a pixel at which it is
 DARK, LIGHT, BLACK, WHITE = 15, 240, 5, 250
 # sigma beyond which noise is not coarse, pixels of a window in which it is measured; the variance
-# of 255 that JPEG leaves there of a difference; in the larger share of windows that, or this ratio;
-# what fine and coarse noise may come to together
-COARSE, COARSER, SPARED, SPARED_RATIO, TOGETHER = 2.0, 9, 0.2, 0.12, 1.17
+# of 255 that JPEG leaves there of a difference; what fine and coarse noise may come to together
+COARSE, COARSER, SPARED, TOGETHER = 2.0, 9, 0.2, 1.17
 # pixels by which a map on whole pixels may seem to miss them, and of the rim that JPEG mixes with
 # what lies around an image
 OFF_GRID, MIXED = 0.25, 2
@@ -239,9 +238,11 @@ def find_edit(
     Both images: grayscale or RGB. The finer image is brought to the pixels of the coarser one, and
     one map of colours and one Gaussian blur are fitted for the whole of their common area. There,
     in each window of 3 x 3 pixels, the mean squared difference may be up to 0.3 of the largest
-    variance within 8 pixels (of both, plus that of noise), and up to 200 times the usual one. In
-    plain places, where noise is most of the detail, the difference may have 0.95 times its
-    variance, and hardly any coarser detail: two shots of a burst do not have the same noise.
+    variance within 8 pixels (of both, plus that of noise), and up to 32 times what the rest of the
+    images leads to expect there. Where nothing is resampled it may be what JPEG of the quality that
+    explains the rest changes. In plain places that are neither black nor white, where noise is most
+    of the detail, the difference may have 0.93 times its variance, and hardly any coarser detail:
+    two shots of a burst do not have the same noise.
     Images of one scale that are only moved, perhaps turned by quarters or mirrored, too, are other
     shots, frames, or parts of a page: None.
     """
@@ -697,26 +698,21 @@ def _noise(
         softer - _blurred(plane[None], COARSE, 0)[0]
         for plane, softer in zip(light, soft, strict=True)
     ]
-    fine, more_fine = (_apart(details, within, VARIED, share) for share in (QUIET, MORE_QUIET))
-    low, more_low = (_apart(coarse, within, COARSER, share) for share in (QUIET, MORE_QUIET))
-    ratio, more_ratio = (
-        apart / (max(variances) + 0.25) / SHOTS for apart, variances in (fine, more_fine)
-    )
-    left, more_left = low[0] / SPARED, more_low[0] / SPARED
-    left_ratio = more_low[0] / (max(more_low[1]) + 0.05) / SPARED_RATIO
-    together = math.hypot(ratio, left) / TOGETHER
-    return max(ratio, more_ratio, left, min(more_left, left_ratio), together)
+    apart, variances = _apart(details, within, VARIED)
+    ratio = apart / (max(variances) + 0.25) / SHOTS
+    left = _apart(coarse, within, COARSER)[0] / SPARED
+    return max(ratio, left, math.hypot(ratio, left) / TOGETHER)
 
 
 def _apart(
-    planes: Sequence[np.ndarray], within: np.ndarray, window: int, share: float
+    planes: Sequence[np.ndarray], within: np.ndarray, window: int
 ) -> tuple[float, list[float]]:
-    """The mean square of the difference of two planes, and those of each, in the share of windows
-    where these have least.
+    """The mean square of the difference of two planes, and those of each, in the windows where
+    these have least.
     """
     squares = [_mean(np.square(plane), window) for plane in (*planes, planes[0] - planes[1])]
     both = squares[0] + squares[1]
-    quiet = within & (both <= np.quantile(both[within], share))
+    quiet = within & (both <= np.quantile(both[within], QUIET))
     *own, apart = (float(square[quiet].mean()) for square in squares)
     return apart, own
 

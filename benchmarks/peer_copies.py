@@ -34,10 +34,10 @@ import json, sys
 from importlib.metadata import version
 from imagededup import methods
 hasher = getattr(methods, sys.argv[1])(verbose=False)
-found = hasher.find_duplicates(image_dir=sys.argv[2], max_distance_threshold=64, scores=True,
-                               num_enc_workers=0, num_dist_workers=0)
+near = hasher.find_duplicates(image_dir=sys.argv[2], max_distance_threshold=64, scores=True,
+                              num_enc_workers=0, num_dist_workers=0)
 with open(sys.argv[3], "w") as file:
-    json.dump({"version": version("imagededup"), "found": found}, file)
+    json.dump({"version": version("imagededup"), "near": near}, file)
 """
 
 
@@ -56,12 +56,12 @@ def written(folder: Path, data: Path, seed: int, count: int) -> dict[str, int]:
     return true
 
 
-def at_thresholds(found: dict[str, Any], true: dict[str, int]) -> list[dict[str, Any]]:
+def at_thresholds(near: dict[str, Any], true: dict[str, int]) -> list[dict[str, Any]]:
     """Recall and precision of pairs at each threshold of a hash."""
     distance = {
         (min(file, other), max(file, other)): float(apart)
-        for file, near in found.items()
-        for other, apart in near
+        for file, others in near.items()
+        for other, apart in others
     }
     all_true = sum(
         true[file] == true[other] for file, other in itertools.combinations(sorted(true), 2)
@@ -85,13 +85,13 @@ def at_thresholds(found: dict[str, Any], true: dict[str, int]) -> list[dict[str,
 def measure(name: str, python: Path, folder: Path, true: dict[str, int]) -> dict[str, Any]:
     """The best and the usual threshold of a hash, and its CPU seconds."""
     with tempfile.TemporaryDirectory() as place:
-        answer = Path(place, "found.json")
+        answer = Path(place, "near.json")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [python, "-c", CALL, name, str(folder), str(answer)]
         subprocess.run(command, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = json.loads(answer.read_text())
-    rows = at_thresholds(result["found"], true)
+    rows = at_thresholds(result["near"], true)
     precise = [row for row in rows if row["precision"] >= 0.999]
     return {
         "version": result["version"],

@@ -277,7 +277,7 @@ def test_a_faint_digit_of_a_date_is_seen_in_any_edit(photo, at, colour, size, da
 
 
 def test_two_shots_of_a_thing_before_a_white_sky_are_no_copies():
-    """Where the sky is white its noise is cut off, and the thing shows that there is some."""
+    """Noise is cut off in the sky; the thing shows that there is some."""
     chance, thing = np.random.default_rng(2), np.asarray(CHINA, dtype=float)[150:270, 250:370]
     sky = np.full((240, 240, 3), 262.0)
     sky[70:190, 60:180] = thing

@@ -519,7 +519,7 @@ def _jpeg_planes(image: UInt8[np.ndarray, "channels height width"]) -> list[np.n
 def _changes_by_jpeg(
     image: UInt8[np.ndarray, "channels height width"], planes: list[np.ndarray], quality: int
 ) -> list[np.ndarray]:
-    """What JPEG of a quality changes in each window of the planes of an image."""
+    """Changes by JPEG of a quality in each window of the planes of an image."""
     made = _jpeg_planes(_jpeg(image, quality))
     return [_strength(other - plane) for plane, other in zip(planes, made, strict=True)]
 

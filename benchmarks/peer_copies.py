@@ -114,7 +114,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         true = written(folder, args.data, args.seed, args.count)
-        of_kind = {file: "original" if file.endswith("-0.jpg") else "edit" for file in true}
+        kinds = "original", *PROTOCOL
+        of_kind = {file: kinds[int(file[5])] for file in true}
         columns, seconds = timed(folder, None)
         ours = judged(columns, true, of_kind)
         result: dict[str, Any] = {

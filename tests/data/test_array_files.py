@@ -81,7 +81,7 @@ def test_no_memory_is_taken_for_what_an_archive_claims(tmp_path, read, content, 
         if content == saved(np.arange(4)):
             entry = archive.getinfo("labels.npy")
             entry.file_size = entry.compress_size = 2 * 10**9
-    with pytest.raises(ValueError, match=r"'labels' (is cut off|claims)") as error:
+    with pytest.raises(ValueError, match="'labels' claims") as error:
         read(path, label_column="labels")
     assert peak() < 20_000_000 and "\n" not in str(error.value)
 

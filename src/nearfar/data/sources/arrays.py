@@ -311,7 +311,7 @@ def facts_in(content: NpzFile, key: str) -> Facts:
         shape, _, kind = read(file)
     claimed = math.prod(map(abs, shape)) * kind.itemsize
     if claimed > member.file_size and not kind.hasobject:  # objects are never loaded
-        raise ValueError(f"'{key}' is cut off: it says that it has {claimed:,} bytes")
+        raise ValueError(f"'{key}' claims {claimed:,} bytes, which the file cannot hold")
     return Facts(shape, kind)
 
 

@@ -219,8 +219,8 @@ def test_an_edited_copy_in_another_split_is_a_leak_that_says_how(exported, edits
 
 def test_edited_copies_are_no_leaks_without_them_or_without_splits(exported, monkeypatch, log):
     assert "leak" not in nearfar.check(exported, edits=False, out="without.html")["problem"]
-    of_train = nearfar.check(exported, split="train", out="train.html")
-    assert "leak" not in of_train["problem"]
+    of_train = nearfar.check(exported, edits=True, split="train", out="train.html")
+    assert "leak" not in of_train["problem"] and "across splits alone" in log.text
     monkeypatch.setitem(sys.modules, "cv2", None)
     assert "leak" not in nearfar.check(exported, out="default.html")["problem"]
     assert "pip install 'nearfar[edits]'" in log.text

@@ -111,7 +111,7 @@ def group_members(
         return row >= archive, -int(equals[unedited[row]]), *order(row)
 
     firsts = [min(group, key=order_of_copies) for group in copies]
-    turns, edits = _turns(links, firsts), _edits(links, firsts)
+    turns, edits = _turns(links, firsts), _edits(_steps(links), firsts)
     best: dict[int, int] = {}  # represents a group of copies among near-duplicates
     members = []
     for number, (group, first) in enumerate(zip(copies, firsts, strict=True), 1):
@@ -184,14 +184,22 @@ def _turns(links: Sequence[Link], first: Sequence[int]) -> dict[int, int]:
     return turns
 
 
-def _edits(links: Sequence[Link], first: Sequence[int]) -> dict[int, Edit]:
-    """The edits by which the first of a group of copies becomes each image of the group."""
+Steps = Mapping[int, Sequence[tuple[int, Edit]]]
+"""Of an image its copies, and the edit by which it becomes each."""
+
+
+def _steps(links: Sequence[Link]) -> Steps:
     steps: dict[int, list[tuple[int, Edit]]] = {}
     for link in links:
         if link.kind < NEAR_DUPLICATE:
             edit = link.edit or edit_of_turn(link.turn)
             steps.setdefault(link.first, []).append((link.second, edit))
             steps.setdefault(link.second, []).append((link.first, edit.undone()))
+    return steps
+
+
+def _edits(steps: Steps, first: Sequence[int]) -> dict[int, Edit]:
+    """The edits by which the first of a group of copies becomes each image of the group."""
     edits, reached = dict.fromkeys(first, Edit()), list(first)
     for row in reached:  # which grows
         for other, edit in steps[row]:
@@ -201,11 +209,15 @@ def _edits(links: Sequence[Link], first: Sequence[int]) -> dict[int, Edit]:
     return edits
 
 
-def edit_between(links: Sequence[Link], images: Images, first: int, second: int) -> str:
-    """Say how an image becomes another of its group of copies."""
-    sizes = image_stats(images, [first, second])
-    edit = _edits(links, [first])[second]
-    return edit_in_words(edit, sizes[first][:2], sizes[second][:2])
+def edits_in_words(links: Sequence[Link], images: Images) -> Callable[[int, int], str]:
+    """Return what says how an image becomes another of its group of copies."""
+    steps = _steps(links)
+    sizes = {row: facts[:2] for row, facts in image_stats(images, sorted(steps)).items()}
+
+    def words(first: int, second: int) -> str:
+        return edit_in_words(_edits(steps, [first])[second], sizes[first], sizes[second])
+
+    return words
 
 
 def components(count: int, pairs: Iterable[tuple[int, int]]) -> Int64[np.ndarray, " count"]:

@@ -69,7 +69,7 @@ def duplicate_issues(
     splits: Sequence[str],
     labels: Sequence[str],
     nearest: Nearest | None = None,
-    edit_between: Callable[[int, int], str] = lambda first, second: "",
+    edit_between: Callable[[int, int], str] | None = None,
 ) -> list[Issue]:
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
@@ -78,12 +78,11 @@ def duplicate_issues(
     features: unit rows. Near-duplicates are near leaks if any other image is at least twice
     as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
     most do not have; all, if there is no such majority. nearest: the nearest others of each image,
-    where they are known; then none farther is looked for. edit_between: says
-    how an image becomes an edited copy. A part of an image may have a label of its own: edited
-    copies do not disagree.
+    where they are known; then none farther is looked for. edit_between: says how an image
+    becomes an edited copy. A part of an image may have a label of its own: edited copies do not
+    disagree.
     """
     copies, near_duplicates = group_links(links, len(names), near)
-    unedited = [link for link in links if link.kind != EDITED]
     issues, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
@@ -114,14 +113,16 @@ def duplicate_issues(
             for row in others if of_train else ():
                 if problem == "leak":
                     relation, other = relation_of(row, of_train)
-                    edit = edit_between(other, row) if relation == "edited copy of" else ""
-                    add(problem, row, other, f"{edit}: {relation}" if edit else relation)
+                    if edit_between is not None and relation == "edited copy of":
+                        relation = f"{edit_between(other, row)}: {relation}"
+                    add(problem, row, other, relation)
                 elif stands_out(row, of_train[0], group):
                     add(problem, row, of_train[0], "much like")
                 else:
                     continue
                 leaked.add(row)
-    for row, other, clear in _disagreeing(group_links(unedited, len(names), near)[0], labels):
+    unedited, _ = group_links([link for link in links if link.kind != EDITED], len(names), near)
+    for row, other, clear in _disagreeing(unedited, labels):
         add("copies disagree", row, other, f"{labels[row]}, but {labels[other]} as", clear)
     return issues
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -11,10 +10,11 @@ from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
-from nearfar.neighbours.groups import edit_between
+from nearfar.neighbours.groups import edits_in_words
+from nearfar.neighbours.links import EDITED
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import render_page
-from nearfar.progress import Table
+from nearfar.progress import Table, log
 from nearfar.tools.check.problems import (
     ADVICE,
     Issue,
@@ -43,8 +43,11 @@ def check_images(
     images, features = photos.images, normalize(photos.features, dim=1)
     splits, labels = images.split_names, images.label_names
     if not {"", "train"} < {"", *splits}:
+        if edits:
+            log.info("edited copies are looked for across splits alone, from training images on")
         edits = False
     near, links = photos.find_repeats(approximate, edits=edits)
+    has_edited = any(link.kind == EDITED for link in links)
     problems = duplicate_issues(
         links,
         near,
@@ -53,7 +56,7 @@ def check_images(
         splits,
         labels,
         photos.near,
-        partial(edit_between, links, images),
+        edits_in_words(links, images) if has_edited else None,
     )
     known = photos.near
     if photos.for_copies and images.labels is not None:

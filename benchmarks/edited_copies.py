@@ -50,7 +50,8 @@ from pyarrow.dataset import dataset
 
 import nearfar
 from nearfar.device import hardware
-from nearfar.neighbours.edits import find_edit, local_features, matched_map, mirrored
+from nearfar.neighbours.edit_maps import local_features, matched_map, mirrored
+from nearfar.neighbours.edits import find_edit
 
 BICUBIC = Image.Resampling.BICUBIC
 Altering = Callable[[Image.Image, Chance], Image.Image]

@@ -33,8 +33,8 @@ import nearfar
 from nearfar.device import hardware
 from nearfar.embeddings.untrained import COPIES
 from nearfar.neighbours.copies import turned
+from nearfar.neighbours.edit_maps import MIRRORED, root_descriptors
 from nearfar.neighbours.edited_copies import FARTHER, vlad
-from nearfar.neighbours.edits import MIRRORED, root_descriptors
 from nearfar.networks import join_encoders, named_encoder
 from nearfar.networks.edit_net import edit_features, edit_net
 

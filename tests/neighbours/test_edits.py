@@ -11,15 +11,8 @@ from sklearn.datasets import load_sample_images
 cv2 = pytest.importorskip("cv2", reason="edited copies need OpenCV: pip install 'nearfar[edits]'")
 
 from nearfar.neighbours.copies import inverse, turned  # noqa: E402
-from nearfar.neighbours.edits import (  # noqa: E402
-    Edit,
-    edit_in_words,
-    edit_of_turn,
-    find_edit,
-    local_features,
-    matched_map,
-    mirrored,
-)
+from nearfar.neighbours.edit_maps import local_features, matched_map, mirrored  # noqa: E402
+from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn, find_edit  # noqa: E402
 
 CHINA, FLOWER = (Image.fromarray(image) for image in load_sample_images().images)
 PHOTO = CHINA.crop((150, 60, 450, 300))  # 300 x 240

@@ -32,7 +32,7 @@ from nearfar.neighbours import (
     near_duplicate_threshold,
     paths_of,
 )
-from nearfar.neighbours.edits import opencv
+from nearfar.neighbours.edit_maps import opencv
 from nearfar.networks import Encoder
 from nearfar.progress import log
 from nearfar.run import Run

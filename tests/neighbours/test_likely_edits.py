@@ -1,8 +1,10 @@
 """Likely pairs: they are compared as long as an edited copy is among them now and then."""
 
 import pytest
+import torch
+from torch.nn.functional import normalize
 
-from nearfar.neighbours.edited_copies import AT_ONCE, Edited, _among_likely, _Comparing
+from nearfar.neighbours.edited_copies import AT_ONCE, Edited, _among_likely, _Comparing, _near
 from nearfar.neighbours.edits import Edit
 
 
@@ -21,7 +23,7 @@ class Counting(_Comparing):
         return Edited(first, second, Edit()) if first in self.copied else None
 
 
-@pytest.mark.parametrize(("images", "most"), [(4000, 400), (600, 100)])
+@pytest.mark.parametrize(("images", "most"), [(8000, 800), (2000, 500)])
 def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most, caplog):
     caplog.set_level("INFO", "nearfar")
     compare = Counting(images, ())
@@ -32,10 +34,10 @@ def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most,
 
 
 def test_they_go_on_while_there_are_copies_and_end_afterwards():
-    compare = Counting(4000, range(0, 2000, 300))
-    pairs = [(row, row + 1) for row in range(0, 4000, 2)]
-    assert [pair.first for pair in _among_likely(compare, pairs)] == list(range(0, 2000, 300))
-    assert 2200 <= len(compare.local) < 2200 + 4 * AT_ONCE
+    compare = Counting(8000, range(0, 4000, 600))
+    pairs = [(row, row + 1) for row in range(0, 8000, 2)]
+    assert [pair.first for pair in _among_likely(compare, pairs)] == list(range(0, 4000, 600))
+    assert 4400 <= len(compare.local) < 4400 + 4 * AT_ONCE
 
 
 def test_images_that_many_pairs_share_are_looked_at_once(caplog):
@@ -45,3 +47,17 @@ def test_images_that_many_pairs_share_are_looked_at_once(caplog):
     assert list(_among_likely(compare, pairs)) == []
     assert len(compare.local) == 90
     assert not caplog.text  # no pair was left out
+
+
+def test_a_pair_that_stands_out_comes_before_images_of_one_kind():
+    """Sixty images that are all alike, nearer than an image and its edit, which resemble no other."""
+    chance = torch.Generator().manual_seed(0)
+    kind = torch.eye(128)[0] + 0.01 * torch.randn(60, 128, generator=chance)
+    edit = torch.eye(128)[1] + 0.02 * torch.randn(2, 128, generator=chance)
+    wholes = normalize(torch.cat([kind, edit]), dim=1)
+    nearest = (wholes @ wholes.T).fill_diagonal_(-1)
+    assert nearest[:60].amax(1).min() > nearest[60, 61]
+    rows, parts = torch.arange(62), wholes[:, None].expand(-1, 5, -1)
+    assert _near(rows, (wholes, parts), rows, (wholes, parts))[0] == (60, 61)
+    archive = rows[:-1], (wholes[:-1], parts[:-1])
+    assert _near(*archive, rows[50:], (wholes[50:], parts[50:]))[0] == (60, 61)

@@ -49,9 +49,12 @@ WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is lear
 SAMPLE = 100_000  # descriptors that words are learned from
 # nearest images of a part; what is added to its distances, since parts are more
 OF_A_PART, FARTHER = 2, 0.03
+# nearest images, from and to, whose mean distance is taken off that of a pair: images of one kind
+# are near each other (as the normalised scores of SSCD, Pizzi et al. 2022)
+COMMON = 15, 48
 # share of all images, and images at least, whose local features are taken in vain before likely
 # pairs end; pairs whose features are taken at a time; images that the net sees at a time
-LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 100, 64, 64
+LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 500, 64, 64
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
 CACHED = 8  # images in memory at full size
@@ -177,8 +180,8 @@ def _likely(
     groups: DisjointSet,
     approximate: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs of images, each query with its nearest by the net of the package, the nearest first:
-    whole images, and a part of one with the whole of the other.
+    """Pairs of images, each query with its nearest by the net of the package, in the order of
+    `_near`.
 
     Of a group of copies the largest image stands for all. A query that has a copy in another set is
     left out.
@@ -189,17 +192,38 @@ def _likely(
         left = queries[[groups[row] not in roots for row in queries.tolist()]]
     if not len(left):
         return []
-    wholes, parts = others, other_parts = _by_net(images, own)
+    of_own = _by_net(images, own)
+    of_left = of_own if queries is known else _by_net(images, left)
+    return _near(own, of_own, left, of_left, approximate)
+
+
+def _near(
+    known: Int64[Tensor, " known"],
+    of_known: tuple[Float[Tensor, "known numbers"], Float[Tensor, "known parts numbers"]],
+    queries: Int64[Tensor, " queries"],
+    of_queries: tuple[Float[Tensor, "queries numbers"], Float[Tensor, "queries parts numbers"]],
+    approximate: bool = False,
+) -> list[tuple[int, int]]:
+    """Pairs of positions, each query with its nearest by features: whole images, and a part of one
+    with the whole of the other.
+
+    Those come first that are nearer than the query is to its 16th to 48th nearest on average.
+    """
+    (wholes, parts), (others, other_parts) = of_known, of_queries
+    nearest = partial(find_nearest, approximate=approximate)
+    whole = nearest(wholes, others, min(COMMON[1], len(known)))
+    common = whole.distance[:, min(COMMON[0], len(known) - 1) :].mean(1, keepdim=True)
+    few, of_a_part = CANDIDATES + 1, OF_A_PART + 1  # an image may be its own nearest
+    near = [_pairs(known[whole.index], queries, whole.distance - common, few)]
+    part = nearest(wholes, other_parts.flatten(0, 1), min(of_a_part, len(known)))
+    each = parts.shape[1]
+    apart = part.distance - common.repeat_interleave(each, 0) + FARTHER
+    near.append(_pairs(known[part.index], queries.repeat_interleave(each), apart))
     if queries is not known:
-        others, other_parts = _by_net(images, left)
-    near = partial(_near, approximate=approximate)
-    searches = [
-        near(own, wholes, left, others, CANDIDATES),
-        near(own, wholes, *_each_part(left, other_parts), OF_A_PART, FARTHER),
-    ]
-    if queries is not known:
-        searches.append(near(*_each_part(own, parts), left, others, OF_A_PART, FARTHER))
-    distance, pairs = (torch.cat(every) for every in zip(*searches, strict=True))
+        part = nearest(others, parts.flatten(0, 1), min(of_a_part, len(queries)))
+        apart = part.distance - common[part.index, 0] + FARTHER
+        near.append(_pairs(queries[part.index], known.repeat_interleave(each), apart))
+    distance, pairs = (torch.cat(every) for every in zip(*near, strict=True))
     return list(dict.fromkeys(map(tuple, pairs[distance.argsort(stable=True)].tolist())))
 
 
@@ -214,28 +238,16 @@ def _by_net(
     return wholes, parts
 
 
-def _each_part(
-    rows: Int64[Tensor, " rows"], parts: Float[Tensor, "rows parts numbers"]
-) -> tuple[Int64[Tensor, " all"], Float[Tensor, "all numbers"]]:
-    """The position of the image of each part, and its features."""
-    return rows.repeat_interleave(parts.shape[1]), parts.flatten(0, 1)
-
-
-def _near(
-    rows: Int64[Tensor, " rows"],
-    vectors: Float[Tensor, "rows numbers"],
-    queries: Int64[Tensor, " queries"],
-    others: Float[Tensor, "queries numbers"],
-    count: int,
-    farther: float = 0.0,
-    approximate: bool = False,
-) -> tuple[Float[Tensor, " near"], Int64[Tensor, "near 2"]]:
-    """Distances, and pairs of positions: of each query the nearest rows other than itself."""
-    count = min(count + 1, len(rows))
-    nearest = find_nearest(vectors, others, count, approximate=approximate)
-    ends = rows[nearest.index.flatten()], queries.repeat_interleave(count)
+def _pairs(
+    first: Int64[Tensor, "rows near"],
+    second: Int64[Tensor, " rows"],
+    distance: Float[Tensor, "rows near"],
+    count: int | None = None,
+) -> tuple[Float[Tensor, " pairs"], Int64[Tensor, "pairs 2"]]:
+    """Distances and positions of the pairs of different images, of each row its first `count`."""
+    ends = first[:, :count].flatten(), second.repeat_interleave(first[:, :count].shape[1])
     pairs, apart = torch.stack([torch.minimum(*ends), torch.maximum(*ends)], 1), ends[0] != ends[1]
-    return nearest.distance.flatten()[apart] + farther, pairs[apart]
+    return distance[:, :count].flatten()[apart], pairs[apart]
 
 
 def _largest_of_groups(

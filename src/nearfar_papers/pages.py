@@ -62,6 +62,7 @@ MOST_PANELS = 5  # in a line
 BINS = 40
 COLOURS = 10  # of the palette of most pictures; beyond, one of twenty
 VERDICT_COLOURS = {"yes": "tab:green", "no": "tab:red", "not decided": "gray"}
+UNTESTED = ("curve", "last", "effective")  # measures that need no test images
 Lists = Mapping[Place, Sequence[Any]]
 """By row and column, the number or the list of each seed."""
 
@@ -117,6 +118,7 @@ def write_outcome(
         how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
         lines=_laid_out(table, values) if values else [],
         notes=_notes(table) if values else {},
+        elsewhere=_elsewhere(paper, table),
         computation=_computation(table) if values else {},
         chosen=_chosen(table),
         predicted=described(table, values) if table.effective and values else {},
@@ -134,12 +136,31 @@ def write_outcome(
 
 
 def _notes(table: Table) -> dict[str, list[str]]:
-    """Return the titles of the rows that have a note, by the note."""
+    """Return the titles of the rows that have a note, by the note; of rows with a line."""
     notes: dict[str, list[str]] = {}
     for row in table.rows.values():
-        if row.note:
+        if row.note and (row.paper or row.name in table.run):
             notes.setdefault(row.note, []).append(row.title)
     return notes
+
+
+def _elsewhere(paper: Paper, table: Table) -> list[tuple[str, str]]:
+    """Return the data of the paper's numbers and that of ours beside them, where they differ."""
+    full = paper.tables[table.name]
+    beside = [
+        (full.columns[column.like or column.name], column)
+        for column in table.columns.values()
+        if any((column.like or column.name) in row.paper for row in table.rows.values())
+    ]
+    pairs = {(_data_of(full, theirs), _data_of(table, ours)): None for theirs, ours in beside}
+    return [(theirs, ours) for theirs, ours in pairs if theirs and ours and theirs != ours]
+
+
+def _data_of(table: Table, column: Column) -> str:
+    """Name the data of a column: what was trained on, and what was tested on where that differs."""
+    tested = {**table.evaluate, **column.evaluate}.get("data")
+    names = [str(name).removeprefix("torchvision:") for name in (column.data, tested) if name]
+    return " to ".join(names)
 
 
 def _computation(table: Table) -> dict[str, list[str]]:
@@ -257,7 +278,7 @@ def _images(paper: Paper, table: Table) -> list[str]:
                 words += ", evaluated on {}, {}{} training and {} test images".format(
                     other, part, *paper.images[other]
                 )
-            elif not other:
+            elif not other and cell.measure not in UNTESTED:
                 words += f", {test} test images"
             lines[words] = None
     return list(lines)

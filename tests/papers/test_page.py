@@ -31,6 +31,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAPERS = DOCS / "papers"
 TABLES = [path.relative_to(PAPERS).as_posix() for path in sorted(PAPERS.glob("*/*.json"))]
 MARKED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*<!-- (.*?) -->")
+VERDICT = r"not decided|decided|survives|does not survive"  # what the text says of a difference
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +130,22 @@ def cell_in(values, words):
     return row, column or (next(iter(columns)) if len(columns) == 1 else "missing")
 
 
+def holm_of(table, name, cells):
+    """Say whether the verdicts on two cells of a table survive: of its claims about these alone."""
+    page, columns = f"{name}.md", table.paper_columns or table.columns
+    stands = {column.like: column.name for column in table.columns.values()}
+    usual = next(iter(table.columns)) if len(table.columns) == 1 else None
+    texts = {
+        claim.text
+        for claim in table.claims
+        if claim.law is None and claim.best is None
+        if {(row, stands.get(where, where or usual)) for row, where in claim.cells(columns)}
+        == set(cells)
+    }
+    listed = [claim for claims in claims_of_the_page().values() for claim in claims]
+    return {claim["holm"] for claim in listed if claim["page"] == page and claim["text"] in texts}
+
+
 def check(number, source):
     """Assert that a number of the page is what the source in its comment says."""
     name, _, measure = source.partition(": ")
@@ -198,7 +215,7 @@ def check(number, source):
         assert int(number) == round(1000 * row["median"])
     else:
         values = values_of(name)
-        cells, verdict = re.fullmatch(r"(.*?)(?: (decided|not decided))?", measure).groups()
+        cells, verdict = re.fullmatch(rf"(.*?)(?: ({VERDICT}))?", measure).groups()
         first, *second = (cell_in(values, each) for each in cells.split(" - "))
         value = statistics.mean(values[first].values())
         if second:
@@ -207,7 +224,11 @@ def check(number, source):
                 Claim(text="", better=("/".join(first), "/".join(second[0]))), table, values
             )
             value = judgement.difference
-            assert verdict is None or (judgement.holds in ("yes", "no")) == (verdict == "decided")
+            if verdict in ("decided", "not decided"):
+                assert (judgement.holds in ("yes", "no")) == (verdict == "decided")
+            elif verdict:
+                survive = holm_of(table, name, [first, second[0]]) - {""}
+                assert survive == {"survives" if verdict == "survives" else "does not"}
         digits = len(number.partition(".")[2])
         signed = value if number[0] in "+-" else abs(value)
         assert float(number) == pytest.approx(signed, abs=0.5001 * 10**-digits)
@@ -230,12 +251,55 @@ def test_every_number_of_the_page_has_its_source():
             assert "decided -->" in sentence or "<!-- claims" in sentence, sentence
 
 
+def test_whatever_is_said_to_survive_is_marked_so():
+    text = (PAPERS / "README.md").read_text()
+    text = re.sub(r"<!-- (.*?) -->", lambda m: "[Holm]" * ("surviv" in m[1]), text)
+    for sentence in re.split(r"(?<=\.)\s|\n\n|\n- ", text):
+        if "surviv" in sentence:
+            assert "[Holm]" in sentence or "claims.md" in sentence, sentence
+
+
+def test_the_page_names_the_tables_that_were_run():
+    listed = re.findall(r"^\| (\w+) \| (.*) \|$", (PAPERS / "README.md").read_text(), re.MULTILINE)
+    for name, tables in listed[1:-1]:
+        numbers = re.sub(r"(\d+) to (\d+)", lambda m: spelled(*map(int, m.groups())), tables)
+        run = {
+            path.split("/")[1].split(".")[0]
+            for path in TABLES
+            if path.startswith(f"{name.lower()}/")
+            and any(values_of(path.removesuffix(".json")).values())
+        }
+        assert Counter(re.findall(r"\d+", numbers)) == Counter(
+            re.search(r"\d+", table)[0] for table in run
+        )
+
+
+def spelled(first, last):
+    return ", ".join(map(str, range(first, last + 1)))
+
+
+def test_a_table_says_whose_the_numbers_of_the_paper_are():
+    said = (PAPERS / "sce/table-1.small.md").read_text()
+    assert "they are of imagenet100 where ours are of cifar10" in said
+    assert "where ours are" not in (PAPERS / "saclr/table-3.small.md").read_text()
+
+
+def test_claims_of_our_own_are_not_called_those_of_a_paper():
+    said, own = (
+        (PAPERS / f"{page}.md").read_text() for page in ("saclr/table-7", "methods/normaliser")
+    )
+    assert "| what the paper says | where |" in said and "| claim | holds here |" in own
+
+
 def test_a_wrong_number_of_the_page_is_found():
     check("1.9", "saclr/table-3.small: saclr-1-matrix - simclr decided")
+    check("2.8", "saclr/table-3.small: saclr-1-row - simclr survives")
     for number, source in (
         ("2.9", "saclr/table-3.small: saclr-1-matrix - simclr decided"),
         ("1.9", "saclr/table-3.small: saclr-1-matrix - simclr not decided"),
         ("+1.9", "saclr/table-3.small: saclr-1-matrix - simclr decided"),
+        ("1.9", "saclr/table-3.small: saclr-1-matrix - simclr survives"),
+        ("2.8", "saclr/table-3.small: saclr-1-row - simclr does not survive"),
         ("240", "claims: all"),
         ("684", "bench: nearfar SimCLR 8192 128"),
     ):

@@ -487,7 +487,7 @@ def _over_columns(table: Table, values: Lists) -> matplotlib.figure.Figure:
 
 
 def _places(table: Table) -> list[float] | None:
-    """Return the one setting of the columns that doubles, or grows like it, from each to the next;
+    """Return the one setting of the columns that rises from each to the next, to fourfold or more;
     None without one.
     """
     columns = list(table.columns.values())
@@ -497,15 +497,15 @@ def _places(table: Table) -> list[float] | None:
     if len(varied) != 1 or not all(isinstance(value, (int, float)) for value in varied[0]):
         return None
     numbers = [float(value) for value in varied[0] if value is not None]
-    pairs = itertools.pairwise(numbers)
-    return numbers if numbers[0] > 0 and all(y >= 1.5 * x for x, y in pairs) else None
+    rises = all(x < y for x, y in itertools.pairwise(numbers))
+    return numbers if rises and 0 < 4 * numbers[0] <= numbers[-1] else None
 
 
 def _draw_lines(
     axes: matplotlib.axes.Axes, table: Table, values: Lists, deviations: bool = False
 ) -> None:
     """Draw a line of its own colour for each row over the columns, on logarithms where the columns
-    double; memory and time on logarithms too.
+    rise to fourfold; memory and time on logarithms too.
     """
     columns = list(table.columns.values())
     places = _places(table) or list(range(len(columns)))

@@ -60,8 +60,8 @@ def test_lines_over_doubling_columns_have_colours_of_their_own_and_logarithms(
         matplotlib.figure.Figure, "savefig", lambda figure, _: figures.append(figure)
     )
     monkeypatch.setattr(pages, "replacing", lambda path: contextlib.nullcontext(path))
-    for name, log in (("table-9", True), ("figure-1", False)):
-        table = paper("saclr" if log else "batch-sizes").tables[name]
+    for name, log in (("saclr/table-9", True), ("batch-sizes/figure-1", False)):
+        table = paper(name.split("/")[0]).tables[name.split("/")[1]]
         table = table if log else table.small
         values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells()}
         draw_table(tmp_path / "figure.png", table, values, tmp_path)
@@ -69,6 +69,20 @@ def test_lines_over_doubling_columns_have_colours_of_their_own_and_logarithms(
         assert axes.get_xscale() == "log" and (axes.get_yscale() == "log") == log
         handles, labels = axes.get_legend_handles_labels()
         assert len({str(handle[0].get_color()) for handle in handles}) == len(labels) > 4
+
+
+def test_views_and_temperatures_stand_where_their_logarithms_are(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(
+        matplotlib.figure.Figure, "savefig", lambda figure, _: figures.append(figure)
+    )
+    monkeypatch.setattr(pages, "replacing", lambda path: contextlib.nullcontext(path))
+    for name, places in (("lorac/figure-4b", [2, 3, 4, 6, 8]), ("sigclr/table-2", [0.1, 0.2, 1])):
+        table = paper(name.split("/")[0]).tables[name.split("/")[1]].small
+        values = {(cell.row, cell.column): [1.0, 2.0] for cell in table.cells()}
+        draw_table(tmp_path / "figure.png", table, values, tmp_path)
+        axes = figures[-1].axes[0]
+        assert axes.get_xscale() == "log" and list(axes.get_xticks()) == places
 
 
 def test_claims_are_drawn_with_their_intervals_and_bounds(tmp_path, monkeypatch):

@@ -6,7 +6,8 @@
 DATA: Parquet with a train and a test split. Each contender trains on the same training images with the same cores, from
 files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
 "Mirrored" are features averaged with those of the mirror image, as `nearfar embed --mirrored` writes them.
-Contenders: "nearfar" (`pretrain(data, minutes=M)`, one run for each M; "nearfar-plain": with whiten=False), "lightly"
+Contenders: "nearfar[pretrained]" (`pretrain(data, minutes=M)` where these weights are installed, one run for each M);
+"nearfar" (what the run learned from nothing, alone; "nearfar-plain": with whiten=False); "lightly"
 (its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
 snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
 momentum, weight decay and a cosine schedule that ends with M.
@@ -37,8 +38,12 @@ from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import evaluate_features, extract
 
-CONTENDERS = ("nearfar", "nearfar-plain", "lightly", "lightly-best", "torch", "torch-best")
-NEARFAR: dict[str, dict[str, Any]] = {"nearfar": {}, "nearfar-plain": {"whiten": False}}
+CONTENDERS = ("nearfar[pretrained]", "nearfar", "nearfar-plain", "lightly", "lightly-best", "torch", "torch-best")
+NEARFAR: dict[str, dict[str, Any]] = {
+    "nearfar[pretrained]": {},
+    "nearfar": {"beside": "none"},
+    "nearfar-plain": {"beside": "none", "whiten": False},
+}
 BATCH, WORKERS = 256, 2
 
 
@@ -226,6 +231,12 @@ def main() -> None:
         help="pixels of the others' views; default: 32 for images of 32 px, else 128",
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--mirrored",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure features averaged with those of the mirror image",
+    )
     parser.add_argument("--keep", type=Path, help="keep nearfar's run folders in this folder")
     parser.add_argument("--out", type=Path, default=Path("runs/time.jsonl"))
     args = parser.parse_args()
@@ -247,18 +258,17 @@ def main() -> None:
             for split in ("train", "test")
         )
         plain = [extract(encoder, images) for images in (train, test)]
-        turned = [
-            extract(nn.Sequential(RandomHorizontalFlip(1.0), encoder), images)
-            for images in (train, test)
-        ]
+        features = {"": plain}
+        if args.mirrored:
+            mirror = nn.Sequential(RandomHorizontalFlip(1.0), encoder)
+            turned = [extract(mirror, images) for images in (train, test)]
+            features["mirrored_"] = [(plain[i] + turned[i]) / 2 for i in (0, 1)]
         accuracies = {}
-        for prefix, (x, y) in {
-            "": plain,
-            "mirrored_": [(plain[i] + turned[i]) / 2 for i in (0, 1)],
-        }.items():
+        for prefix, (x, y) in features.items():
             both = evaluate_features(x, train.labels, y, test.labels, protocols=("knn", "linear"))
             accuracies |= {f"{prefix}{key}": value for key, value in both.items()}
-        where = {"cores": os.cpu_count(), "capability": torch.backends.cpu.get_cpu_capability()}
+        where = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+        where["capability"] = torch.backends.cpu.get_cpu_capability()
         line = dict(
             contender=args.contender,
             minutes=minutes,

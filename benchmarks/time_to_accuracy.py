@@ -7,7 +7,7 @@ DATA: Parquet with a train and a test split. Each contender trains on the same t
 files or, below 64 px, from memory; the time runs from the start of reading to the end of training, without evaluation.
 "Mirrored" are features averaged with those of the mirror image, as `nearfar embed --mirrored` writes them.
 Contenders: "nearfar[pretrained]" (`pretrain(data, minutes=M)` where these weights are installed, one run for each M);
-"nearfar" (what the run learned from nothing, alone; "nearfar-plain": with whiten=False); "lightly"
+"frozen" (these weights alone, which see no image of the data: 0 minutes); "nearfar" (what the run learned from nothing, alone; "nearfar-plain": with whiten=False); "lightly"
 (its unchanged SimCLR example) and "torch" (the same with torchvision's transforms and a loss of four lines) with
 snapshots at each M; "lightly-best" and "torch-best" add options that suit the data: bfloat16, a 3x3 stem below 64 px,
 momentum, weight decay and a cosine schedule that ends with M.
@@ -38,7 +38,16 @@ from nearfar.allocator import reuse_memory
 from nearfar.data import Images, open_images
 from nearfar.evaluation import evaluate_features, extract
 
-CONTENDERS = ("nearfar[pretrained]", "nearfar", "nearfar-plain", "lightly", "lightly-best", "torch", "torch-best")
+CONTENDERS = (
+    "nearfar[pretrained]",
+    "frozen",
+    "nearfar",
+    "nearfar-plain",
+    "lightly",
+    "lightly-best",
+    "torch",
+    "torch-best",
+)
 NEARFAR: dict[str, dict[str, Any]] = {
     "nearfar[pretrained]": {},
     "nearfar": {"beside": "none"},
@@ -203,6 +212,13 @@ def train_nearfar(
             yield each, nearfar.load(run), what_ran(run)
 
 
+def frozen(images: Images) -> Iterator[Any]:
+    """Yield (0, the network of nearfar[pretrained], {})."""
+    import nearfar
+
+    yield 0.0, nearfar.join(["pretrained"], channels=images.channels), {}
+
+
 def what_ran(run: Any) -> dict[str, Any]:
     """Return the choices of nearfar for a run, the epochs that it trained, and its positive-pair retrieval
     accuracy.
@@ -246,11 +262,13 @@ def main() -> None:
     reuse_memory()
     whole = open_images(args.data, split="train")
     size = args.crop or (whole.image_size if whole.image_size < 64 else 128)
-    marks = (
-        train_nearfar(args.data, args.minutes, args.keep, seed=args.seed, **NEARFAR[args.contender])
-        if args.contender in NEARFAR
-        else train_other(args.contender, whole, size, sorted(args.minutes), args.seed)
-    )
+    if args.contender in NEARFAR:
+        settings = NEARFAR[args.contender] | {"seed": args.seed}
+        marks = train_nearfar(args.data, args.minutes, args.keep, **settings)
+    elif args.contender == "frozen":
+        marks = frozen(whole)
+    else:
+        marks = train_other(args.contender, whole, size, sorted(args.minutes), args.seed)
     for minutes, encoder, facts in marks:
         seen = getattr(encoder, "image_size", size)
         train, test = (
@@ -321,11 +339,13 @@ def report(path: Path) -> None:
             cells = [f"{means[key]:.1f}" if key in means else "" for key in kinds]
             print(f"| {' | '.join([contender, f'{minutes:g}', str(len(lines)), *cells])} |")
             points.append((minutes, means["knn"]))
-        if points:
+        if contender == "frozen" and points:
+            axes.axhline(points[0][1], linestyle="dotted", label=contender)
+        elif points:
             axes.plot(*zip(*points, strict=True), marker="o", label=contender)
     axes.set(xscale="log", xlabel="minutes on two cores", ylabel="kNN accuracy, percent")
     axes.set_xticks(
-        ticks := sorted({minutes for _, minutes in by_budget}),
+        ticks := sorted({minutes for _, minutes in by_budget if minutes}),
         [f"{minutes:g}" for minutes in ticks],
     )
     axes.xaxis.set_minor_locator(NullLocator())

@@ -14,7 +14,10 @@ import yaml
 from PIL import Image
 
 from nearfar.data import open_images
+from nearfar.methods import computation_of
 from nearfar.training.health import Health
+from nearfar.training.request import resolve_method
+from nearfar.training.settings import Settings
 from nearfar_papers.paper import paper_names, read_paper
 from nearfar_papers.runs import HEALTH, check_cells, has
 from tests.papers.conftest import paper
@@ -147,6 +150,17 @@ def test_every_run_of_a_paper_has_settings_that_exist(name):
                 *paper(name).data,
                 "digits",
             }
+
+
+def test_the_methods_on_imagenette_have_the_computation_of_the_first():
+    table = read_paper("methods").tables["imagenette"]
+    whole = {
+        cell.row: float(cell.settings["epochs"])
+        * computation_of(resolve_method(Settings.of(**cell.settings))[0])
+        for cell in table.cells()
+    }
+    assert len(whole) == 14
+    assert whole == pytest.approx(dict.fromkeys(whole, 103 * 6), rel=0.01)
 
 
 def test_numbers_that_are_older_than_random_samples_count_as_run_only_where_nothing_was_sampled():

@@ -20,6 +20,7 @@ from nearfar.device import send
 from nearfar.engine import Keys, each, engine
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import describe_encoder, state_of
+from nearfar.networks.folding import folded
 from nearfar.progress import progress
 from nearfar.threads import fastest_threads, use_threads
 from nearfar.views import View, ViewPlan, Views, eight_bits, make_views
@@ -66,10 +67,12 @@ def extract(
         progress(title, count) as bar,
     ):
         batches = torch.arange(count).split(batch_size)
-        work = partial(_features, encoder, images, place)
+        is_cpu = place.type == "cpu"
+        lighter = folded(encoder) if isinstance(encoder, Encoder) and is_cpu else encoder
+        work = partial(_features, lighter, images, place)
         made: Iterator[dict[str, np.ndarray]] = map(work, batches)
         # other encoders may draw random numbers, one batch after the other
-        if isinstance(encoder, Encoder) and isinstance(images, Images) and place.type == "cpu":
+        if isinstance(encoder, Encoder) and isinstance(images, Images) and is_cpu:
             made = each(work, batches, _keys(encoder, images))
         for index, features in zip(batches, made, strict=True):
             if out is None:

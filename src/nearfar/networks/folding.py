@@ -1,0 +1,83 @@
+"""Encoders for features alone: batch norms are folded into the convolutions before them.
+
+In evaluation a batch norm is a factor and a summand for each channel, which the convolution before
+it can apply itself. Features are the same but for rounding, and a CPU reads and writes less.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from nearfar.networks.encoder import Encoder
+
+LEAST = 1_000_000  # weights of a net from which it pays
+AGREE = 1e-4  # largest difference of features, of the largest feature
+
+
+def folded(encoder: Encoder) -> Encoder:
+    """Return a copy in eval mode whose batch norms are folded, on the same device.
+
+    A norm is folded that takes the output of a convolution, both used once, as a trial with two
+    images shows; the features of these must then be the same. The encoder itself is returned where
+    they are not, where no norm is left to fold, and where it is small.
+    """
+    if sum(weights.numel() for weights in encoder.parameters()) < LEAST:
+        return encoder
+    lighter = copy.deepcopy(encoder).eval()
+    side = lighter.image_size
+    images = torch.rand(
+        2, lighter.channels, side, side, generator=torch.Generator().manual_seed(0)
+    ).to(lighter.mean.device)
+    with torch.no_grad():
+        expected, pairs = _traced(lighter, images)
+        if not pairs:
+            return encoder
+        for convolution, norm in pairs:
+            _fold(lighter, convolution, norm)
+        off = (lighter(images) - expected).abs().max()
+    return lighter if bool(off <= AGREE * expected.abs().max()) else encoder
+
+
+def _traced(encoder: Encoder, images: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, Any]]]:
+    """The features of images, and each convolution with the batch norm that takes its output."""
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the output is held: no other takes its place
+    calls: dict[nn.Module, int] = {}
+    pairs: list[tuple[nn.Conv2d, Any]] = []
+
+    def after(module: Any, args: Any, output: Tensor) -> None:
+        calls[module] = calls.get(module, 0) + 1
+        if isinstance(module, nn.Conv2d):
+            made[id(output)] = module, output
+        elif id(args[0]) in made and module.running_var is not None:
+            pairs.append((made[id(args[0])][0], module))
+
+    with ExitStack() as hooks:
+        for module in encoder.modules():
+            if isinstance(module, nn.Conv2d) or type(module) in (nn.BatchNorm2d, BatchNormAct2d):
+                hooks.enter_context(module.register_forward_hook(after))
+        features = encoder(images)
+    return features, [pair for pair in pairs if all(calls[module] == 1 for module in pair)]
+
+
+def _fold(encoder: Encoder, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    """Put a norm into the convolution before it; what it does beyond stays in its place."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    convolution.weight, convolution.bias = fuse_conv_bn_weights(
+        convolution.weight,
+        convolution.bias,
+        norm.running_mean,
+        norm.running_var,
+        norm.eps,
+        norm.weight,
+        norm.bias,
+    )
+    name = next(name for name, module in encoder.named_modules() if module is norm)
+    beyond = norm.act if isinstance(norm, BatchNormAct2d) else nn.Identity()
+    encoder.set_submodule(name, beyond)

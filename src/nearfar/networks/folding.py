@@ -26,9 +26,11 @@ def folded(encoder: Encoder) -> Encoder:
 
     A norm is folded that takes the output of a convolution, both used once, as a trial with two
     images shows; the features of these must then be the same. The encoder itself is returned where
-    they are not, where no norm is left to fold, and where it is small.
+    they are not, where there is no norm to fold, where it is small, and where it holds a user's own
+    module, which may not be copied or do more than compute features.
     """
-    if sum(weights.numel() for weights in encoder.parameters()) < LEAST:
+    size = sum(weights.numel() for weights in encoder.parameters())
+    if size < LEAST or encoder.backbone.architecture is None:
         return encoder
     lighter = copy.deepcopy(encoder).eval()
     side = lighter.image_size

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from nearfar.data import Images, open_images
-from nearfar.pages import write_map_page
+from nearfar.tools.map.page import write_map_page
 
 sys.path.append(str(Path(__file__).parents[1]))  # for tools/
 from tools.browser import Browser, opened

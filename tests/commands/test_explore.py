@@ -19,6 +19,7 @@ from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
 from nearfar.neighbours import full_size
 from nearfar.neighbours.copies import compare_pixels
+from nearfar.tools.map import page, sheets
 
 
 @pytest.fixture
@@ -265,15 +266,52 @@ def test_a_pair_of_files_is_compared_once(photos, monkeypatch):
     assert 1 <= len(compared) <= 2
 
 
+def places_of(explored):
+    """Coordinates by the digests of the images."""
+    kept = load_file(explored.path.parent / "layout.safetensors")
+    return dict(zip(map(bytes, kept["digests"].numpy()), kept["coordinates"], strict=True))
+
+
 @pytest.mark.slow
-def test_a_map_begins_from_the_last_one(photos):
-    before = load_file(nearfar.explore("photos", out="out").path.parent / "layout.safetensors")
-    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/light/zz.png")
-    after = load_file(nearfar.explore("photos", out="out").path.parent / "layout.safetensors")
-    old, new = before["coordinates"], after["coordinates"][:-1]
-    assert len(after["coordinates"]) == len(old) + 1
-    moved, side = (old - new).norm(dim=1).mean(), (old.amax(0) - old.amin(0)).max()
-    assert moved < 0.05 * side
+def test_images_of_the_last_map_stay_where_they_are_until_a_tenth_is_new(photos):
+    """Of 62 images six are a tenth; one more, and all are moved, from where they are."""
+    before = places_of(nearfar.explore("photos", out="out"))
+    for number in range(6):
+        Image.new("RGB", (64, 64), (9, 200, 9 * number)).save(photos / f"train/light/z{number}.png")
+    after = places_of(nearfar.explore("photos", out="out"))
+    assert len(after) == len(before) + 6
+    assert all(torch.equal(after[image], place) for image, place in before.items())
+    Image.new("RGB", (64, 64), (9, 200, 99)).save(photos / "train/light/z7.png")
+    now = places_of(nearfar.explore("photos", out="out"))
+    moved = torch.stack([(now[image] - place).norm() for image, place in after.items()])
+    every = torch.stack([*after.values()])
+    assert (moved > 0).all() and moved.mean() < 0.1 * (every.amax(0) - every.amin(0)).max()
+
+
+def sheets_of(explored):
+    files = (explored.path.parent / "map" / "pictures").iterdir()
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+
+@pytest.mark.slow
+def test_sheets_of_a_map_that_have_not_changed_are_not_drawn_again(photos, monkeypatch):
+    """Sheets of sixteen images; one that is damaged is drawn again, as is one with an image that is
+    gone.
+    """
+    monkeypatch.setattr(page, "MOST_IMAGES", 50)
+    monkeypatch.setattr(sheets, "PER_ROW", 4)
+    monkeypatch.setattr(sheets, "PER_SHEET", 16)
+    before = sheets_of(nearfar.explore("photos", out="out"))
+    assert len(before) == 4
+    Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/light/a.png")
+    Image.new("RGB", (64, 64), (200, 9, 9)).save(photos / "train/light/zz.png")
+    after = sheets_of(nearfar.explore("photos", out="out"))
+    assert {name for name in after if after[name] != before.get(name)} == {"3.jpg"}
+    (photos.parent / "out/map/pictures/1.jpg").write_bytes(before["1.jpg"][0][:-5])
+    (photos / "train/light/a.png").unlink()
+    again = sheets_of(nearfar.explore("photos", out="out"))
+    assert {name for name in again if again[name] != after[name]} == {"1.jpg", "3.jpg"}
+    assert again["1.jpg"][0] == before["1.jpg"][0] and again["3.jpg"][0] != after["3.jpg"][0]
 
 
 def test_a_folder_with_other_things_is_left_alone(photos, complaint):

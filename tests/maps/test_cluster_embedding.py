@@ -5,7 +5,7 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
-from nearfar.maps import ClusterEmbedding, map_quality
+from nearfar.maps import ClusterEmbedding, cluster_embedding, map_quality
 from nearfar.maps.cluster_embedding import entropic_affinities, forces, squared_distances
 from nearfar.maps.repulsion import similarity_sums
 from nearfar.neighbours import nearest_rows
@@ -210,3 +210,36 @@ def test_equal_distances_weigh_the_same_and_too_large_a_perplexity_is_refused():
     assert torch.equal(entropic_affinities(torch.ones(3, 4), 2.0), torch.full((3, 4), 0.25))
     with pytest.raises(ValueError, match=r"`perplexity` must .* 4, not 5"):
         entropic_affinities(torch.ones(3, 4), 5.0)
+
+
+@pytest.fixture(scope="module")
+def of_digits():
+    """500 digits, their neighbours, and their layout without a tenth of them, which is at NaN; in
+    the second one without the zeros.
+    """
+    rows, labels = (torch.from_numpy(values[:500]) for values in load_digits(return_X_y=True))
+    near = nearest_rows(rows.float(), k=30)
+    layouts = []
+    for new in (torch.arange(500) % 10 == 0, labels == 0):
+        layout = torch.full((500, 2), torch.nan)
+        layout[~new] = torch.from_numpy(ClusterEmbedding(max_iter=150).fit_transform(rows[~new]))
+        layouts.append((layout, new))
+    return near, labels, layouts
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_new_points_settle_among_their_neighbours_and_the_others_stay(of_digits, kind):
+    near, labels, layouts = of_digits
+    layout, new = layouts[kind]
+    settled = cluster_embedding.settled(near, layout, "euclidean")
+    assert torch.equal(settled[~new], layout[~new])
+    apart = torch.cdist(settled[new], settled)
+    nearest = apart.topk(6, largest=False).indices[:, 1:]
+    assert (labels[nearest] == labels[new][:, None]).float().mean() > 0.9
+    assert settled.isfinite().all() and apart[:, new].fill_diagonal_(9.0).min() > 1e-3
+
+
+def test_without_new_points_none_moves(of_digits):
+    near, _, [(layout, _), _] = of_digits
+    whole = layout.nan_to_num()
+    assert torch.equal(cluster_embedding.settled(near, whole, "euclidean"), whole)

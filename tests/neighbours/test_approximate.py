@@ -84,6 +84,22 @@ def test_neighbours_that_are_brought_up_to_date_are_those_of_all(added, removed)
     assert torch.equal(updated.distance, afresh.distance)
 
 
+@pytest.mark.parametrize("copies", [0, 25])
+def test_tiles_of_the_rows_change_nothing_of_what_is_brought_up_to_date(monkeypatch, copies):
+    """Also where more new rows than neighbours lie at one place."""
+    rows = torch.randn(600, 8, generator=torch.Generator().manual_seed(1))
+    rows[500 : 500 + copies] = rows[:1]
+    new = torch.arange(600) % 23 == 5
+    new[500 : 500 + copies] = True
+    place = torch.where(new, -1, (~new).cumsum(0) - 1)
+    monkeypatch.setattr(approximate, "ROWS", 64)
+    monkeypatch.setattr(approximate, "QUERIES", 16)
+    updated = update_nearest(rows, nearest_rows(rows[~new], k=10), place, 10)
+    afresh = nearest_rows(rows, k=10)
+    assert torch.equal(updated.index, afresh.index)
+    assert torch.equal(updated.distance, afresh.distance)
+
+
 def test_neighbours_of_many_new_rows_are_not_brought_up_to_date():
     rows = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
     before = nearest_rows(rows[:80], k=10)

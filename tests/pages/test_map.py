@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,9 +73,9 @@ def part(written, key):
     return value
 
 
-def sheet(written, name, number):
+def sheet(written, number):
     if not written.suffix:
-        return Image.open(written / "pictures" / name / f"{number}.png")
+        return Image.open(written / "pictures" / f"{number}.png")
     return Image.open(
         io.BytesIO(base64.b64decode(data_of(written)["sheets"]["urls"][number].split(",")[1]))
     )
@@ -103,22 +104,79 @@ def test_parts_hold_all_images_in_the_order_of_the_page(written, points):
     assert np.array_equal(which[near[:, 0]], (which + 1) % COUNT) and (near[:, 1] == -1).all()
 
 
-def test_sheets_hold_the_thumbnails_of_all_images_and_in_a_folder_of_each_level(written, points):
-    page = written if written.suffix else written / "index.html"
-    sets = {"all": order(written, points)}
-    for level in [] if written.suffix else data_of(page)["levels"]:
-        depth = str(level["depth"])
-        sets[depth] = sets["all"][numbers(part(written, f"level-{depth}")["points"])]
-    assert written.suffix or len(sets) > 3
-    for name, rows in sets.items():
-        sheets = [np.array(sheet(written, name, number)) for number in range(-(-len(rows) // 256))]
-        for place, i in enumerate(rows):
-            row, column = divmod(place % 256, 16)
-            assert sheets[place // 256][row * 12 + 5, column * 12 + 5].tolist() == [
-                i % 256,
-                i // 256 * 64,
-                50,
-            ]
+def check_sheets(written, slots, colours):
+    """Image i, of such a colour, lies on this place of the sheets."""
+    sheets = {}
+    for slot, colour in zip(slots.tolist(), colours, strict=True):
+        number, (row, column) = slot // 256, divmod(slot % 256, 16)
+        if number not in sheets:
+            sheets[number] = np.array(sheet(written, number))
+        assert sheets[number][row * 12 + 5, column * 12 + 5].tolist() == colour
+
+
+def colours_of(rows):
+    return [[i % 256, i // 256 * 64, 50] for i in rows.tolist()]
+
+
+def test_sheets_hold_the_thumbnail_of_each_image_once(written, points):
+    which = order(written, points)
+    slots = np.arange(COUNT) if written.suffix else numbers(part(written, "slots"))
+    assert sorted(slots.tolist()) == list(range(COUNT))
+    check_sheets(written, slots, colours_of(which))
+
+
+def test_in_a_folder_the_images_of_coarser_levels_come_first(written, points):
+    levels_of = [] if written.suffix else data_of(written / "index.html")["levels"]
+    before, slots = 0, None if written.suffix else numbers(part(written, "slots"))
+    for level in levels_of:
+        chosen = numbers(part(written, f"level-{level['depth']}")["points"])
+        assert set(slots[chosen].tolist()) == set(range(len(chosen)))
+        added = chosen[slots[chosen] >= before]
+        assert (np.diff(slots[added]) == 1).all()  # in Z-order, as the images are
+        before = len(chosen)
+    assert written.suffix or len(levels_of) > 2
+
+
+def some_of(rows):
+    """Images at these positions, which hold at their places whatever the others are."""
+    return images_of().subset(rows)
+
+
+def state(folder):
+    files = sorted((folder / "pictures").iterdir(), key=lambda file: int(file.stem))
+    return [(file.read_bytes(), file.stat().st_mtime_ns) for file in files]
+
+
+def test_sheets_of_an_earlier_folder_stay_what_they_are(tmp_path, points):
+    """Of 600 images, on three sheets, and later 650."""
+    earlier = write_map_page(tmp_path / "old", points[:600], some_of(range(600)))
+    before = state(tmp_path / "old")
+    slots = np.concatenate([earlier.slots, np.full(50, -1)])
+    now = write_map_page(
+        tmp_path / "new",
+        points[:650],
+        some_of(range(650)),
+        earlier=replace(earlier, slots=slots),
+    )
+    after = state(tmp_path / "new")
+    assert after[:2] == before[:2] and after[2] != before[2] and len(after) == 3
+    assert now.files[:2] == earlier.files[:2] and np.array_equal(now.slots[:600], earlier.slots)
+    check_sheets(tmp_path / "new", now.slots, colours_of(np.arange(650)))
+
+
+def test_sheets_that_are_damaged_or_show_what_is_gone_are_drawn_again(tmp_path, points):
+    earlier = write_map_page(tmp_path / "old", points[:600], some_of(range(600)))
+    before = state(tmp_path / "old")
+    gone = int(np.flatnonzero(earlier.slots == 300)[0])
+    (tmp_path / "old" / "pictures" / "0.png").write_bytes(before[0][0][:-9])
+    left = np.delete(np.arange(600), gone)
+    files = [earlier.files[0], "", earlier.files[2]]
+    known = replace(earlier, slots=earlier.slots[left], files=files)
+    now = write_map_page(tmp_path / "new", points[left], some_of(left), earlier=known)
+    after = state(tmp_path / "new")
+    assert after[0][0] == before[0][0] and after[1][0] != before[1][0] and after[2] == before[2]
+    check_sheets(tmp_path / "new", now.slots, colours_of(left))
+    check_sheets(tmp_path / "new", np.array([300]), [[0, 0, 0]])
 
 
 def test_the_page_asks_for_nothing_elsewhere(written):
@@ -162,7 +220,7 @@ def test_thumbnails_are_limited_by_the_number_of_images(tmp_path, count, side, s
     write_map_page(tmp_path / "map.html", torch.randn(count, 2), images_of(count, side=side))
     data = data_of(tmp_path / "map.html")
     assert data["sheets"]["size"] == size and len(data["sheets"]["urls"]) == -(-count // 256)
-    assert sheet(tmp_path / "map.html", "all", 0).width == 16 * (-(-size // 8) * 8)
+    assert sheet(tmp_path / "map.html", 0).width == 16 * (-(-size // 8) * 8)
 
 
 def test_a_full_page_of_noisy_photographs_stays_below_30_megabytes(tmp_path):
@@ -182,7 +240,7 @@ def test_photographs_in_a_folder_are_jpeg_and_few_are_held_at_a_time(tmp_path, m
     )
     write_map_page(tmp_path / "map", torch.randn(COUNT, 2), images_of(side=40))
     assert max(read) <= 256
-    assert Image.open(tmp_path / "map/pictures/all/0.jpg").size == (640, 640)
+    assert Image.open(tmp_path / "map/pictures/0.jpg").size == (640, 640)
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path, points):

@@ -21,14 +21,13 @@ from nearfar.isolation import isolated
 from nearfar.progress import Table, log
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from nearfar.data import Images
     from nearfar.embeddings import Embeddings
     from nearfar.maps import Map
     from nearfar.maps.clusters import Clusters
-    from nearfar.neighbours import Nearest
+    from nearfar.tools.map.sheets import Sheets
 
 RECORD = "parts.json"
 GRANULARITIES = ("coarse", "middle", "fine")
@@ -37,7 +36,7 @@ LEAST_MOVE = 0.001
 MOST_OLD = 0.9  # share of the images that an earlier map has, for a map to begin from it
 NOTHING = {"cpu_seconds": 0.0, "seconds": 0.0, "peak_memory_mb": 0.0, "numbers": dict[str, Any]()}
 """What a part took that was finished and not noted."""
-FORMAT = 2  # raise it when a part writes something else, or finds other copies
+FORMAT = 3  # raise it when a part writes something else, or finds other copies
 
 
 class Explored(dict[str, Any]):
@@ -395,42 +394,65 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
 
 
 def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
-    import torch
-
     from nearfar.maps import Map
-    from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
+    from nearfar.maps.cluster_embedding import NeighborInterpolation
     from nearfar.threads import fastest_threads, use_threads
 
     kept = Kept(parts, "layout")
-    places = None if kept.before is None else kept.before["coordinates"]
-    if places is not None and kept.is_whole:
+    made = kept.before
+    if made is not None and kept.is_whole:
         parts.take("layout")
     else:
         with parts.measured("layout"), use_threads(fastest_threads()):
-            embedding = ClusterEmbedding(metric="cosine", random_state=seed, least_move=LEAST_MOVE)
-            if places is not None and ((place := kept.places()) >= 0).float().mean() > MOST_OLD:
-                assert photos.near is not None
-                embedding.init = _start(photos.near, places, place)
-                embedding.early_exaggeration = 1.0
-            embedding.fit(photos.features.numpy(), neighbours=photos.near)
-            places = torch.from_numpy(embedding.embedding_).contiguous()
-            kept.write({"coordinates": places})
-    return Map(NeighborInterpolation(photos.features, places, "cosine"), places, {})
+            made = _layout(photos, kept, seed)
+            kept.write(made)
+    places = made["coordinates"]
+    function = NeighborInterpolation(photos.features, places, "cosine")
+    return Map(function, places, {"laid out": made["laid_out"]})
 
 
-def _start(near: Nearest, before: Tensor, place: Tensor) -> np.ndarray:
-    """Coordinates from an earlier map: new images lie among their nearest earlier ones."""
+def _layout(photos: Embeddings, kept: Kept, seed: int) -> dict[str, Tensor]:
+    """Coordinates, which images were added since all were laid out, and a digest of that layout.
+
+    Where these are few, they alone are placed, and the others stay.
+    """
     import torch
 
-    from nearfar.maps.cluster_embedding import among_neighbours
-    from nearfar.neighbours import Nearest
+    from nearfar.embeddings.kept import as_marks
+    from nearfar.maps.cluster_embedding import ClusterEmbedding, settled
+    from nearfar.training.run_folder import content_of
+
+    assert photos.near is not None
+    embedding = ClusterEmbedding(metric="cosine", random_state=seed, least_move=LEAST_MOVE)
+    if kept.before is not None:
+        start, added = _start(kept.before, kept.places())
+        if added.float().mean() <= 1 - MOST_OLD:
+            places = settled(photos.near, start, "cosine")
+            return {**kept.before, "coordinates": places, "added": added}
+        if start.isfinite().all(1).float().mean() > MOST_OLD:
+            embedding.init = settled(photos.near, start, "cosine").numpy()
+            embedding.early_exaggeration = 1.0
+    embedding.fit(photos.features.numpy(), neighbours=photos.near)
+    places = torch.from_numpy(embedding.embedding_).contiguous()
+    return {
+        "coordinates": places,
+        "added": torch.zeros(len(places), dtype=torch.bool),
+        "laid_out": as_marks([content_of(places)]),
+    }
+
+
+def _start(made: Mapping[str, Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates of an earlier layout, NaN for new images, and which images were added since all
+    were laid out.
+    """
+    import torch
 
     old = place >= 0
     coordinates = torch.full((len(place), 2), torch.nan)
-    coordinates[old] = before[place[old]]
-    of_new = Nearest(near.distance[~old], near.index[~old])
-    coordinates[~old] = among_neighbours(of_new, coordinates, "cosine")
-    return coordinates.numpy()
+    coordinates[old] = made["coordinates"][place[old]]
+    added = ~old
+    added[old] = made["added"][place[old]]
+    return coordinates, added
 
 
 def _clustered(
@@ -463,7 +485,10 @@ def _write_map(
     photos: Embeddings, parts: Parts, made: Map, layers: Mapping[str, Clusters], seed: int
 ) -> None:
     """Write the map, which can be coloured by the clusters."""
-    from nearfar.tools.map.page import MOST_IMAGES, write_map
+    import torch
+
+    from nearfar.embeddings.kept import as_marks
+    from nearfar.tools.map.page import MOST_IMAGES, PICTURES, write_map
     from nearfar.tools.map.result import Drawing, draw
 
     one_file = len(photos) <= MOST_IMAGES
@@ -477,10 +502,47 @@ def _write_map(
             f"{name} clusters": [f"group {number + 1}" for number in layer.number.tolist()]
             for name, layer in layers.items()
         }
-        plane = replace(drawn.plane, columns={**drawn.plane.columns, **columns})
-        write_map(parts.folder / page, plane, drawn.numbers, None)
+        kept, laid_out = Kept(parts, "sheets"), made.about["laid out"]
+        plane = replace(
+            drawn.plane,
+            columns={**drawn.plane.columns, **columns},
+            earlier=_earlier_sheets(kept, parts.folder / page / PICTURES, laid_out),
+        )
+        sheets = write_map(parts.folder / page, plane, drawn.numbers, None)
+        if sheets is not None:
+            kept.write(
+                {
+                    "slots": torch.from_numpy(sheets.slots),
+                    "files": as_marks(sheets.files),
+                    "side": torch.tensor([sheets.side]),
+                    "laid_out": laid_out,
+                }
+            )
         numbers["page"] = page if one_file else f"{page}/index.html"
         numbers["note"] = plane.note
+
+
+def _earlier_sheets(kept: Kept, folder: Path, laid_out: Tensor) -> Sheets | None:
+    """Return the sheets of the last map, where its images lie where they lay; None without, and
+    where the content of an image is not known.
+    """
+    import torch
+
+    from nearfar.tools.map.sheets import PER_SHEET, Sheets
+
+    before = kept.before
+    if before is None or not torch.equal(before["laid_out"], laid_out):
+        return None
+    if not (before["digests"].any(1).all() and kept.parts.marks.any(1).all()):
+        return None
+    place, slots = kept.places(), before["slots"]
+    gone = torch.ones(len(slots), dtype=torch.bool)
+    gone[place[place >= 0]] = False
+    files = [bytes(mark).hex() for mark in before["files"].numpy()]
+    for sheet in (slots[gone] // PER_SHEET).unique().tolist():
+        files[sheet] = ""
+    known = torch.where(place >= 0, slots[place], -1)
+    return Sheets(known.numpy(), int(slots.max()) + 1, files, int(before["side"]), folder)
 
 
 def _write_index(photos: Embeddings, folder: Path, explored: Explored) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from nearfar.device import seeded
 from nearfar.isolation import isolated
-from nearfar.maps.repulsion import similarity_sums
+from nearfar.maps.repulsion import Mesh, similarity_sums
 from nearfar.messages import check_range
 from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 from nearfar.progress import tracked
@@ -30,10 +30,11 @@ LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
 EARLY, EXAGGERATION = 0.2, 12.0
 AT_LEAST = 10  # steps without exaggeration, which momentum takes to build up
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
-CHUNK = 2**14  # rows whose affinities are computed at a time
+CHUNK = 2**14  # rows whose affinities, or attractions, are computed at a time
 HALVINGS = 60  # of the interval of each row's precision
 ATTRACTING = 30  # neighbours of a row
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
+SETTLING, RENEWED = 50, 5  # steps of new points alone, and those with one mesh
 ROUNDS = 30  # after which a new point moves by less than a thousandth of its neighbours' spread
 
 
@@ -146,23 +147,34 @@ class ClusterEmbedding(BaseEstimator):
         )  # noise, so that equal rows can part
 
     def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
-        move, gain = torch.zeros_like(points), torch.ones_like(points)
-        partition = 1.0
+        steps, partition = _Steps(points), 1.0
         early = EARLY * self.max_iter if self.early_exaggeration > 1 else AT_LEAST
         for step in tracked(range(self.max_iter), "laying out the map"):
             attraction, repulsion, partition = forces(points, index, probability, self.alpha)
             exaggeration = self.early_exaggeration if step < early else 1.0
             gradient = exaggeration * attraction - repulsion
-            gain = torch.where(gradient * move < 0, gain + 0.2, gain * 0.8).clamp_(min=LEAST_GAIN)
-            move = (MOMENTUM * move - len(points) / exaggeration * gain * gradient).renorm(
-                2, 0, LONGEST
-            )
+            move = steps.next(gradient, len(points) / exaggeration)
             points = points + move
             if self.least_move and step >= early:
                 side = (points.amax(0) - points.amin(0)).max()
                 if move.norm(dim=1).mean() < self.least_move * side:
                     break
         return points, partition
+
+
+class _Steps:
+    """The optimiser of t-SNE: moves of points from gradients, with momentum and gains."""
+
+    def __init__(self, points: Tensor) -> None:
+        self.move, self.gain = torch.zeros_like(points), torch.ones_like(points)
+
+    def next(self, gradient: Tensor, rate: float) -> Tensor:
+        """Return the next move of each point."""
+        turned = gradient * self.move < 0
+        self.gain = torch.where(turned, self.gain + 0.2, self.gain * 0.8).clamp_(min=LEAST_GAIN)
+        move = MOMENTUM * self.move - rate * self.gain * gradient
+        self.move = move.renorm(2, 0, LONGEST)
+        return self.move
 
 
 def forces(
@@ -177,19 +189,32 @@ def forces(
     index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). Source:
     SACLR, Eq. 1.
     """
-    count, k = index.shape
-    pairs = count * (count - 1)
-    columns = points.T.contiguous()  # half the time of gathering rows of two numbers
-    apart = columns[:, :, None] - columns.index_select(1, index.flatten()).view(-1, count, k)
-    pull = (probability / count) / (1 + apart.square().sum(0))
-    near = float(pull.sum())
-    apart *= 2 * pull
-    attraction = apart.sum(2) - torch.zeros_like(columns).index_add_(
-        1, index.flatten(), apart.flatten(1)
-    )
+    pairs = len(points) * (len(points) - 1)
+    attraction, near = _attraction(points, torch.arange(len(points)), index, probability)
     sums, slopes = similarity_sums(points)
     partition = alpha * near + (1 - alpha) * float(sums.sum()) / pairs
-    return attraction.T, -2 / (pairs * partition) * slopes, partition
+    return attraction, -2 / (pairs * partition) * slopes, partition
+
+
+def _attraction(
+    points: Float[Tensor, "n dim"],
+    rows: Int[Tensor, " rows"],
+    index: Int[Tensor, "rows k"],
+    probability: Float[Tensor, "rows k"],
+) -> tuple[Float[Tensor, "n dim"], float]:
+    """Attraction between some rows and their neighbours, and sum_ij p_ij q_ij of these pairs."""
+    columns = points.T.contiguous()  # half the time of gathering rows of two numbers
+    own, others, near = torch.zeros_like(columns), torch.zeros_like(columns), 0.0
+    parts = (each.split(CHUNK) for each in (rows, index, probability))
+    for some, neighbours, weight in zip(*parts, strict=True):
+        flat = neighbours.flatten()
+        apart = columns[:, some, None] - columns.index_select(1, flat).view(-1, *neighbours.shape)
+        pull = (weight / len(points)) / (1 + apart.square().sum(0))
+        near += float(pull.sum())
+        apart *= 2 * pull
+        own[:, some] = apart.sum(2)
+        others.index_add_(1, flat, apart.flatten(1))
+    return (own - others).T, near
 
 
 class NeighborInterpolation(nn.Module):
@@ -241,6 +266,37 @@ def among_neighbours(
         weights = probability / (1 + (places[:, None] - around).square().sum(2))
         places = (weights[..., None] * around).sum(1) / weights.sum(1, keepdim=True).clamp_min(1e-9)
     return places
+
+
+def settled(
+    near: Nearest, coordinates: Float[Tensor, "n dim"], metric: Metric
+) -> Float[Tensor, "n dim"]:
+    """Coordinates of all points, where those at NaN are new: they start among their nearest others
+    and move by steps of the layout, while the others stay.
+
+    near: the neighbours of all points. The repulsion is that of all points, on a mesh which is made
+    again every few steps.
+    """
+    new = coordinates.isnan().any(1)
+    if not new.any():
+        return coordinates
+    points = coordinates.clone()
+    of_new = Nearest(near.distance[new], near.index[new])
+    points[new] = among_neighbours(of_new, coordinates, metric)
+    (rows,) = torch.where(new | new[near.index].any(1))  # of which one end is new
+    index, squared = near.index[rows], squared_distances(near.distance[rows], metric)
+    perplexity = min(ClusterEmbedding.perplexity, index.shape[1])
+    probability = entropic_affinities(squared, perplexity)
+    steps, count = _Steps(points[new]), len(points)
+    mesh = Mesh(points)
+    scale = -2 / float(mesh.sums(points)[0].sum())
+    for step in range(SETTLING):
+        if step and step % RENEWED == 0:
+            mesh = Mesh(points)
+        attraction, _ = _attraction(points, rows, index, probability)
+        gradient = attraction[new] - scale * mesh.sums(points[new])[1]
+        points[new] += steps.next(gradient, count)
+    return points
 
 
 def squared_distances(distance: Float[Tensor, "rows k"], metric: Metric) -> Float[Tensor, "rows k"]:

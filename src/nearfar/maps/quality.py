@@ -13,12 +13,13 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torch.nn import functional as F
 
+from nearfar.data.resources import usable_cores
 from nearfar.neighbours import nearest_rows
 
 NEIGHBOURS = 15
 # images whose neighbours on the map are ranked in feature space: time is images x ranked
 MOST_RANKED = 2000
-CHUNK_OF_PAIRS = 2**22
+CHUNK_OF_PAIRS = 2**25
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def map_quality(
     features, coordinates = features.detach().cpu().float(), coordinates.detach().cpu().float()
     k = min(NEIGHBOURS, (count - 1) // 2)
     near = nearest_rows(features, k=k).index if near is None else near[:, :k]
-    tree = NearestNeighbors(n_neighbors=k).fit(coordinates.numpy())
+    tree = NearestNeighbors(n_neighbors=k, n_jobs=usable_cores()).fit(coordinates.numpy())
     on_map = torch.from_numpy(tree.kneighbors(return_distance=False))
     kept = (on_map[:, :, None] == near[:, None, :]).any(2).float().mean(1).numpy()
     chosen = torch.arange(count)
@@ -138,8 +139,12 @@ def trustworthiness(
     ):
         cosine = rows[some] @ rows.T
         cosine[torch.arange(len(some)), some] = -torch.inf
-        for j in those.T:
-            rank = 1 + (cosine > cosine.gather(1, j[:, None])).sum(1)
+        of_those = cosine.gather(1, those)
+        # ranks count what is nearer than the furthest, which is little of all
+        row, column = torch.where(cosine > of_those.amin(1, keepdim=True))
+        nearer = cosine[row, column]
+        for far in of_those.T:
+            rank = 1 + row[nearer > far[row]].bincount(minlength=len(some))
             excess += int((rank - k).clamp_min(0).sum())
     return 1 - 2 * excess / (len(ranked) * k * (2 * count - 3 * k - 1))
 

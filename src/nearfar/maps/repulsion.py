@@ -35,28 +35,46 @@ def similarity_sums(
     points: on the CPU. Their own part is subtracted as the mesh holds it, so that a lonely point
     feels no force.
     """
-    low, extent = points.amin(0), points.amax(0) - points.amin(0)
-    longest = max(float(extent.max()), LEAST_EXTENT)
-    dim = points.shape[1]
-    most_cells = MOST_NODES ** (1 / dim) / 2 - ORDER
-    spacing = max(min(SPACING, longest / LEAST_CELLS), longest / most_cells)
-    nodes = [math.ceil(length / spacing) + ORDER for length in extent.tolist()]
-    sizes = tuple(
-        next_fast_len(2 * math.ceil(count / 16) * 16, real=True) for count in nodes
-    )  # few different ones
-    spread = [_splines((part - low) / spacing, nodes) for part in points.split(PART)]
-    mesh = points.new_zeros(math.prod(nodes))
-    for index, weights, _ in spread:
-        mesh.index_add_(0, index.flatten(), weights.flatten())
-    transformed, around = _similarity(spacing, sizes)
-    whole = torch.fft.irfftn(torch.fft.rfftn(mesh.view(nodes), s=sizes) * transformed, s=sizes)
-    field = whole[tuple(map(slice, nodes))].flatten()
-    sums, gradients = [], []
-    for index, weights, slopes in spread:
-        others = field[index] - weights @ around
-        sums.append((others * weights).sum(1))
-        gradients.append((others * slopes).sum(2).T / spacing)
-    return torch.cat(sums), torch.cat(gradients)
+    return Mesh(points).sums(points)
+
+
+class Mesh:
+    """The similarity to all of some points, on the nodes of a mesh around them."""
+
+    def __init__(self, points: Float[Tensor, "n dim"]) -> None:
+        self.low, self.high = points.amin(0), points.amax(0)
+        extent = self.high - self.low
+        longest = max(float(extent.max()), LEAST_EXTENT)
+        dim = points.shape[1]
+        most_cells = MOST_NODES ** (1 / dim) / 2 - ORDER
+        self.spacing = max(min(SPACING, longest / LEAST_CELLS), longest / most_cells)
+        self.nodes = [math.ceil(length / self.spacing) + ORDER for length in extent.tolist()]
+        sizes = tuple(
+            next_fast_len(2 * math.ceil(count / 16) * 16, real=True) for count in self.nodes
+        )  # few different ones
+        mesh = points.new_zeros(math.prod(self.nodes))
+        for part in points.split(PART):
+            index, weights, _ = self._splines(part)
+            mesh.index_add_(0, index.flatten(), weights.flatten())
+        transformed, self.around = _similarity(self.spacing, sizes)
+        mesh = torch.fft.rfftn(mesh.view(self.nodes), s=sizes).mul_(transformed)
+        whole = torch.fft.irfftn(mesh, s=sizes)
+        self.field = whole[tuple(map(slice, self.nodes))].flatten()
+
+    def sums(
+        self, points: Float[Tensor, "some dim"]
+    ) -> tuple[Float[Tensor, " some"], Float[Tensor, "some dim"]]:
+        """`similarity_sums` of some of the points, which may have moved a little."""
+        sums, gradients = [], []
+        for part in points.clamp(self.low, self.high).split(PART):
+            index, weights, slopes = self._splines(part)
+            others = self.field[index] - weights @ self.around
+            sums.append((others * weights).sum(1))
+            gradients.append((others * slopes).sum(2).T / self.spacing)
+        return torch.cat(sums), torch.cat(gradients)
+
+    def _splines(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _splines((points - self.low) / self.spacing, self.nodes)
 
 
 def _splines(places: Tensor, nodes: list[int]) -> tuple[Tensor, Tensor, Tensor]:

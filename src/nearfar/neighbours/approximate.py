@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int32, Int64
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from nearfar.data.table import digest
@@ -23,13 +23,17 @@ from nearfar.device import find_device
 from nearfar.engine import each
 from nearfar.neighbours.nearest import (
     PARTITION,
+    QUERIES,
+    ROWS,
     Nearest,
     keys_of,
+    larger,
+    leave_out,
     nearest_rows,
     ordered,
     positions_of,
 )
-from nearfar.pairs.arithmetic import unit_rows
+from nearfar.pairs.arithmetic import dot_products, unit_rows
 from nearfar.progress import log, progress
 
 WANTED = 0.98  # share of the true neighbours at which the search is wide enough
@@ -37,6 +41,7 @@ SAMPLE = 1000  # queries on which the share is measured
 A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
 MOST_NEW = 10  # rows to one that is new, at least, where earlier neighbours are of use
 PART = 8192  # queries of a piece of work
+ROUNDING = 1e-5  # of similarities: distances that are computed from differences differ by less
 NOTHING = torch.iinfo(torch.int64).min  # a key of no row
 
 
@@ -92,22 +97,52 @@ def update_nearest(
     index = torch.full((len(rows), k), -1)
     distance = torch.full((len(rows), k), torch.inf)
     index[old], distance[old] = now[before.index[place[old]]], before.distance[place[old]]
-    is_whole = (index >= 0).all(1)
-    whole, other, new = (torch.where(some)[0] for some in (is_whole, ~is_whole, place < 0))
+    is_whole, new = (index >= 0).all(1), place < 0
+    (other,) = torch.where(~is_whole)
     if len(other) > len(rows) // MOST_NEW:
         return None
-    if len(other):
-        distance[other], index[other] = find_nearest(rows, rows[other], k, own=other)
-    if len(new) and len(whole):
-        added = find_nearest(rows[new], rows[whole], min(k, len(new)))
-        parts = (each.split(PART) for each in (whole, added.distance, added.index))
-        for some, far, near in zip(*parts, strict=True):
-            far = torch.cat([distance[some], far], 1)
-            near, order = torch.cat([index[some], new[near]], 1).sort(1)
-            # the first ones of those at equal distances come first
-            far, nearest = far.gather(1, order).sort(dim=1, stable=True)
-            distance[some], index[some] = far[:, :k], near.gather(1, nearest)[:, :k]
+    unit = unit_rows(rows.detach(), torch.float32)
+    with progress("comparing images", len(other)) as bar:
+        for some in other.split(QUERIES):
+            _compare_with_all(unit, some, new, is_whole, distance, index)
+            bar.advance(len(some))
     return Nearest(distance, index)
+
+
+def _compare_with_all(
+    unit: Float32[Tensor, "rows dim"],
+    some: Int64[Tensor, " some"],
+    new: Bool[Tensor, " rows"],
+    is_whole: Bool[Tensor, " rows"],
+    distance: Float32[Tensor, "rows k"],
+    index: Int64[Tensor, "rows k"],
+) -> None:
+    """Find the nearest of some rows, and put new ones among the nearest of those whose neighbours
+    are known.
+    """
+    k, device = index.shape[1], find_device()
+    queries, are_new = unit[some].to(device), torch.where(new[some])[0]
+    best = torch.empty(len(some), 0, dtype=torch.int64, device=device)
+    for start in range(0, len(unit), ROWS):
+        part = slice(start, start + ROWS)
+        tile = dot_products(queries, unit[part].to(device))
+        leave_out(tile, some.to(device) - start)
+        best = larger(best, tile, start, k)
+        least = torch.where(is_whole[part], 1 - distance[part, -1] - ROUNDING, torch.inf)
+        fresh = tile[are_new.to(device)].cpu() if len(are_new) < len(some) else tile.cpu()
+        is_near = fresh >= least
+        (column,) = torch.where(is_near.any(0))
+        if not len(column):
+            continue
+        count = min(k, int(is_near[:, column].sum(0).max()))
+        keys = keys_of(fresh[:, column].T, some[are_new]).topk(count, dim=1, sorted=False).values
+        touched = start + column
+        far, near = ordered(unit, unit[touched], positions_of(keys), "cosine")
+        far, near = torch.cat([distance[touched], far], 1), torch.cat([index[touched], near], 1)
+        near, order = near.sort(1)  # the first ones of those at equal distances come first
+        far, nearest = far.gather(1, order).sort(dim=1, stable=True)
+        distance[touched], index[touched] = far[:, :k], near.gather(1, nearest)[:, :k]
+    distance[some], index[some] = ordered(unit, queries.cpu(), positions_of(best).cpu(), "cosine")
 
 
 def approximate_rows(

@@ -22,6 +22,7 @@ Metric = Literal["cosine", "euclidean"]
 METRICS = ("cosine", "euclidean")
 QUERIES, ROWS = 1024, 8192  # of a tile of similarities: 32 MB
 BLOCK = 32  # similarities that are first compared by their maximum alone
+FEW = 64  # similarities of a query in a tile, on average, up to which they are compared one by one
 PARTITION = 2**28  # bytes of the rows that an engine hands to its workers at a time
 GATHERED = 2**22  # numbers of the neighbours whose distances are computed again at a time
 
@@ -196,12 +197,41 @@ def _largest(searched: _Searched, part: _Queries, k: int, step: int) -> Int64[Te
         if penalty is not None:
             tile -= penalty[start : start + step]
         if own is not None:
-            inside = own - first
-            (mine,) = torch.where((inside >= start) & (inside < start + tile.shape[1]))
-            tile[mine, inside[mine] - start] = -torch.inf
-        best = torch.cat([best, _candidates(tile, first + start, k)], 1)
-        best = best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
+            leave_out(tile, own - first - start)
+        best = larger(best, tile, first + start, k)
     return best
+
+
+def leave_out(tile: Tensor, own: Int64[Tensor, " queries"]) -> None:
+    """Give each query the similarity -inf to its own column, where the tile has it."""
+    (mine,) = torch.where((own >= 0) & (own < tile.shape[1]))
+    tile[mine, own[mine]] = -torch.inf
+
+
+def larger(best: Tensor, tile: Tensor, start: int, k: int) -> Int64[Tensor, "queries k"]:
+    """Keys of the k largest similarities among those of `best` and of a tile, in any order.
+
+    On a CPU, once there are k, most of a tile is smaller than all of them and left out before keys
+    are made.
+    """
+    added = None
+    if best.shape[1] == k and tile.device.type == "cpu":
+        row, column = torch.where(tile >= _similarity_of(best.amin(1))[:, None])
+        if len(row) <= FEW * len(tile):
+            added = _padded(row, keys_of(tile[row, column], start + column), len(tile))
+    if added is None:
+        added = _candidates(tile, start, k)
+    best = torch.cat([best, added], 1)
+    return best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
+
+
+def _padded(row: Tensor, keys: Tensor, count: int) -> Int64[Tensor, "rows most"]:
+    """Keys of some rows, which ascend, as a matrix, the smallest number where there are fewer."""
+    counts = row.bincount(minlength=count)
+    place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    out = torch.full((count, int(counts.max())), torch.iinfo(torch.int64).min)
+    out[row, place] = keys
+    return out
 
 
 def _candidates(tile: Tensor, start: int, k: int) -> Tensor:
@@ -231,6 +261,12 @@ def keys_of(similarity: Tensor, position: Tensor) -> Tensor:
     bits = similarity.add(0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0
     rank = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (rank << 32) | (0xFFFFFFFF - position)
+
+
+def _similarity_of(keys: Tensor) -> Tensor:
+    """The similarities that keys were made of."""
+    rank = keys >> 32
+    return torch.where(rank < 0, rank ^ 0x7FFFFFFF, rank).to(torch.int32).view(torch.float32)
 
 
 def positions_of(keys: Tensor) -> Tensor:

@@ -120,11 +120,11 @@ const paint = () => {
   else if (drawRegions && (pass === 0 || !painter.layered)) paintRegions();
   if (pass++ === 0) paintMark();
 };
-const framed = (i, side, colour, level, r) => {
+const framed = (i, side, colour) => {
   const x = toX(i), y = toY(i), ink = painter.ink;
   ink.fillStyle = colour;
   ink.fillRect(x - side / 2 - 2, y - side / 2 - 2, side + 4, side + 4);
-  thumbnail(ink, i, x - side / 2, y - side / 2, side, level, r);
+  thumbnail(ink, i, x - side / 2, y - side / 2, side);
 };
 const cssOf = (i) => `rgb(${tints[4 * i]} ${tints[4 * i + 1]} ${tints[4 * i + 2]})`;
 const ends = (all) => [all[0].depth, all[all.length - 1].depth];
@@ -136,7 +136,7 @@ const paintImages = (runs) => {
   const few = depth > finest || (someHidden && !inFolder);
   const level = few ? null : levelAt(Math.max(coarsest, Math.min(finest, depth + (someHidden ? 2 : 0))));
   if (!few && !level) return; // it is painted when it is here
-  const one = (i, r) => {
+  const one = (i) => {
     if (!isShown(i)) return;
     const x = toX(i), y = toY(i);
     if (x < -side || y < -side || x > width + side || y > height + side) return;
@@ -144,11 +144,11 @@ const paintImages = (runs) => {
     if (taken.has(cell)) return;
     taken.add(cell);
     painter.ink.globalAlpha = tints[4 * i + 3] < 64 ? 0.2 : 1;
-    if (colouring) framed(i, side, cssOf(i), level, r);
-    else thumbnail(painter.ink, i, x - side / 2, y - side / 2, side, level, r);
+    if (colouring) framed(i, side, cssOf(i));
+    else thumbnail(painter.ink, i, x - side / 2, y - side / 2, side);
   };
-  if (level) level.points.forEach(one);
-  else for (const [start, end] of runs) for (let i = start; i < end; i++) one(i, 0);
+  if (level) level.points.forEach((i) => one(i));
+  else for (const [start, end] of runs) for (let i = start; i < end; i++) one(i);
   painter.ink.globalAlpha = 1;
 };
 // Regions that are fuller than those around them, each by the image that stands for it.
@@ -175,7 +175,7 @@ const paintRegions = () => {
     const covered = put.some(([px, py]) => Math.abs(px - x) < apart && Math.abs(py - y) < apart);
     if (covered || beside.some((other) => other > level.counts[r])) continue;
     put.push([x, y]);
-    framed(level.points[r], side, getComputedStyle(document.body).color, level, r);
+    framed(level.points[r], side, getComputedStyle(document.body).color);
   }
 };
 // The mark lies on a canvas of its own, so that hovering does not paint the whole map again.

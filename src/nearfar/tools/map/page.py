@@ -3,19 +3,17 @@ images; a table.
 
 A page reads its parts: names, columns, neighbours and regions, with numbers in base64, and sheets
 of thumbnails. One file holds them all. Browsers let a page from disk load neither data nor modules,
-but images and plain scripts: in a folder every part is a script that hands over its data, images
-are in Z-order, so that neighbours on the map share a sheet, and further sheets hold the
-representatives of each zoom: the cells of a quadtree.
+but images and plain scripts: in a folder every part is a script that hands over its data, and
+images are in Z-order, so that neighbours on the map share a part. Each zoom has representatives,
+one of each cell of a quadtree, by whose levels the sheets are ordered too (`sheets.py`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,20 +25,20 @@ from torch import Tensor
 
 from nearfar.atomic import replacing_all
 from nearfar.data import Images
-from nearfar.data.resources import usable_cores
-from nearfar.data.thumbnails import LOSSLESS, as_url, cell_of, encoded, one_sheet, thumbnails
+from nearfar.data.thumbnails import as_url, cell_of
 from nearfar.maps import Map, MapQuality, save_map
 from nearfar.maps.columns import GREY, Column, described, label_column, packed
 from nearfar.pages.template import map_scripts, write_page
-from nearfar.progress import progress
+from nearfar.progress import tracked
+from nearfar.tools.map.sheets import PER_ROW, PER_SHEET, Sheets, draw_sheet, ending_of, write_sheets
 
 # Pixels of a thumbnail for at most so many images. A full page stays below about 30 MB.
 THUMBNAIL_SIZES = ((5_000, 64), (20_000, 32))
 MOST_IMAGES = THUMBNAIL_SIZES[-1][0]
 FOLDER_SIZES = ((200_000, 64), (10**9, 48))  # the same of a folder
 BLOCK = 4096  # images to a part of names or neighbours
-PER_ROW = 16  # thumbnails to a side of a sheet
 COARSEST, FINEST = 2, 12  # depths of the quadtree; a depth of d has 2**d cells on a side
+PICTURES = "pictures"  # of a folder, with its sheets
 BESIDE = (".png", ".json", ".safetensors")  # files beside a page
 NEIGHBOURS = 15  # of an image on the page
 
@@ -51,7 +49,8 @@ class Plane:
 
     columns: one value for each image, by which the page can be coloured, as by the share of kept
     neighbours (`quality`). near: the nearest images of each, of which the page shows 15. note: a
-    line below the number of images.
+    line below the number of images. earlier: sheets of an earlier page in a folder, whose images
+    are at the same coordinates now.
     """
 
     images: Images
@@ -60,13 +59,16 @@ class Plane:
     columns: Mapping[str, ArrayLike]
     near: Int[Tensor, "images k"] | None
     note: str
+    earlier: Sheets | None = None
 
 
-def write_map(page: Path, plane: Plane, numbers: Mapping[str, Any], saved: Map | None) -> None:
+def write_map(
+    page: Path, plane: Plane, numbers: Mapping[str, Any], saved: Map | None
+) -> Sheets | None:
     """Write the files of a map: page, figure, numbers and, if given, the map as a function: all or
     none.
 
-    numbers: further ones for the .json.
+    numbers: further ones for the .json. Returns the sheets of a folder.
     """
     from nearfar.maps.draw import draw_map  # here: matplotlib takes a second to import
 
@@ -79,19 +81,21 @@ def write_map(page: Path, plane: Plane, numbers: Mapping[str, Any], saved: Map |
             save_map(files[".safetensors"], saved)
         files[".json"].write_text(json.dumps({**numbers, **measured}, indent=2) + "\n")
         draw_map(files[".png"], plane.coordinates, images.labels, images.class_names, images=images)
-        write_page_of(files[page.suffix], plane)
+        sheets = write_page_of(files[page.suffix], plane)
+    return None if sheets is None else replace(sheets, folder=page / PICTURES)
 
 
-def write_page_of(page: Path, plane: Plane) -> None:
-    """Write the page of a map alone."""
+def write_page_of(page: Path, plane: Plane) -> Sheets | None:
+    """Write the page of a map alone; returns the sheets of a folder."""
     kept = {} if plane.quality is None else {"kept": plane.quality.kept}
-    write_map_page(
+    return write_map_page(
         page,
         plane.coordinates,
         plane.images,
         note=plane.note,
         columns={**plane.columns, **kept},
         neighbours=None if plane.near is None else plane.near[:, :NEIGHBOURS].numpy(),
+        earlier=plane.earlier,
     )
 
 
@@ -103,7 +107,8 @@ def write_map_page(
     note: str = "",
     columns: Mapping[str, ArrayLike] | None = None,
     neighbours: Int[np.ndarray, "images k"] | None = None,
-) -> None:
+    earlier: Sheets | None = None,
+) -> Sheets | None:
     """Write an HTML page with one point for each image: pan, zoom, inspect, search, select; it
     loads nothing else.
 
@@ -114,7 +119,8 @@ def write_map_page(
     columns: one value for each image, to colour the map by (`nearfar.maps.columns.described`). The
     column "kept" (share of the true neighbours that are near on the map, 0..1) is also drawn as
     opacity. neighbours: positions of the k nearest images in feature space, nearest first, -1 for
-    none.
+    none. earlier: sheets of thumbnails of an earlier folder, which are used again as far as they
+    show what they have to. Returns the sheets of a folder.
 
     Names are shown as they are, whatever characters they contain; labels give colours and a legend.
     Thumbnails of a file are at most 64 px for up to 5000 images and at most 32 px for up to 20 000;
@@ -140,9 +146,7 @@ def write_map_page(
     parts = _parts(order, coordinates, images.names, drawn, neighbours, regions)
     limits = THUMBNAIL_SIZES if one_file else FOLDER_SIZES
     size = min(images.image_size, next(size for most, size in limits if len(order) <= most))
-    ending = "png" if size <= LOSSLESS else "jpg"
-    sheets = {"size": size, "cell": cell_of(size), "perRow": PER_ROW, "ending": ending}
-    data = {
+    data: dict[str, Any] = {
         "block": BLOCK,
         "count": len(order),
         "total": len(points),
@@ -151,18 +155,30 @@ def write_map_page(
         "neighbours": None if neighbours is None else {"k": neighbours.shape[1]},
         "square": square._asdict(),
         "levels": [{"depth": depth} for depth in regions],
-        "sheets": sheets,
+        "sheets": {
+            "size": size,
+            "cell": cell_of(size),
+            "perRow": PER_ROW,
+            "ending": ending_of(size),
+        },
     }
+    drawn_sheets = None
     if one_file:
-        urls = [as_url(sheet) for _, sheet in _sheets(images, order, {}, size)]
-        data |= {"parts": parts, "sheets": {**sheets, "urls": urls}}
+        some = torch.from_numpy(order).split(PER_SHEET)
+        urls = [as_url(draw_sheet(images, rows, size)) for rows in tracked(some, "thumbnails")]
+        data |= {"parts": parts, "sheets": {**data["sheets"], "urls": urls}}
     else:
-        sets = {str(depth): chosen for depth, (chosen, _) in regions.items()}
+        chosen = [positions for positions, _ in regions.values()]
+        drawn_sheets = write_sheets(path / PICTURES, images, (order, chosen), size, earlier)
+        parts["slots"] = packed(drawn_sheets.slots[order].astype(np.int32))
         _write_parts(path, parts)
-        for name in ("all", *sets):
-            (path / "pictures" / name).mkdir(parents=True)
-        for name, sheet in _sheets(images, order, sets, size):
-            (path / "pictures" / f"{name}.{ending}").write_bytes(sheet)
+    _write_html(path, images, note, data)
+    return drawn_sheets
+
+
+def _write_html(path: Path, images: Images, note: str, data: Mapping[str, Any]) -> None:
+    """Write the page itself, with its data."""
+    one_file = path.suffix == ".html"
     write_page(
         path if one_file else path / "index.html",
         "map/map.html",
@@ -220,70 +236,12 @@ def _parts(
 
 def _write_parts(folder: Path, parts: Mapping[str, Any]) -> None:
     """Write each part as a script that hands it over."""
-    (folder / "parts").mkdir(parents=True)
+    (folder / "parts").mkdir()
     for name, value in parts.items():
         text = ",".join(
             json.dumps(part, allow_nan=False, separators=(",", ":")) for part in (name, value)
         )
         (folder / "parts" / f"{name}.js").write_text(f"nearfarPart({text})", encoding="ascii")
-
-
-def _sheets(
-    images: Images, order: np.ndarray, sets: Mapping[str, np.ndarray], size: int
-) -> Iterator[tuple[str, bytes]]:
-    """Name and file of each sheet of thumbnails, drawn in a few threads with few in the queue.
-
-    sets: further sheets for some images, by their positions in the order, which ascend: each image
-    is read once for all of its sheets.
-    """
-
-    def encode(tiles: Tensor) -> bytes:
-        return encoded(one_sheet(tiles, PER_ROW), lossless=size <= LOSSLESS)
-
-    def drawn(rows: Tensor) -> tuple[Tensor, bytes]:
-        tiles = thumbnails(images.pictures(rows, size), size)
-        return tiles, encode(tiles)
-
-    each = PER_ROW**2
-    jobs = torch.from_numpy(order).split(each)
-    left = {name: _Left() for name in sets}
-    workers, waiting = usable_cores(), iter(jobs)
-    with ThreadPoolExecutor(workers) as pool, progress("thumbnails", len(jobs)) as bar:
-        number = 0
-        while some := list(islice(waiting, 4 * workers)):
-            for tiles, sheet in pool.map(drawn, some):
-                yield f"all/{number}", sheet
-                for name, positions in sets.items():
-                    first, last = np.searchsorted(
-                        positions, [number * each, number * each + len(tiles)]
-                    )
-                    left[name].add(tiles[positions[first:last] - number * each])
-                    yield from left[name].full(name, each, encode)
-                number += 1
-                bar.advance()
-    for name, rest in left.items():
-        yield from rest.full(name, 1, encode)
-
-
-class _Left:
-    """Thumbnails of a set that fill no sheet yet, and the number of its sheets so far."""
-
-    def __init__(self) -> None:
-        self.tiles: list[Tensor] = []
-        self.number = 0
-
-    def add(self, tiles: Tensor) -> None:
-        """Take further thumbnails."""
-        self.tiles += tiles.unbind(0)
-
-    def full(
-        self, name: str, least: int, encode: Callable[[Tensor], bytes]
-    ) -> Iterator[tuple[str, bytes]]:
-        """Yield name and file of each sheet that at least so many thumbnails fill."""
-        while len(self.tiles) >= least:
-            some, self.tiles = self.tiles[: PER_ROW**2], self.tiles[PER_ROW**2 :]
-            yield f"{name}/{self.number}", encode(torch.stack(some))
-            self.number += 1
 
 
 class Square(NamedTuple):

@@ -35,7 +35,11 @@ const unpacked = ({ type, bytes }) => {
 
 // ---- places: x and y by turns ----
 let places = new Float32Array(2 * count);
-const loadPlaces = async () => { places = unpacked(await part("points")); };
+let slots = null; // of a folder: where each image lies among the thumbnails of all sheets; in a file they are in order
+const loadPlaces = async () => {
+  const packed = await Promise.all((inFolder ? ["points", "slots"] : ["points"]).map(part));
+  [places, slots = null] = packed.map(unpacked);
+};
 
 // ---- names and neighbours, by blocks ----
 const names = Array.from({ length: Math.ceil(count / data.block) }, (_, b) => (inFolder ? null : part("names-" + b)));
@@ -93,8 +97,8 @@ const levelAt = (depth) => { // the one at this depth, if it is here; null befor
 const perSheet = sheets.perRow * sheets.perRow, MOST_SHEETS = 96;
 const pictures = new Map();
 let loaded = 0, paints = 0;
-const sheetAt = (name, k) => {
-  const key = inFolder ? "pictures/" + name + "/" + k + "." + sheets.ending : String(k);
+const sheetAt = (k) => {
+  const key = inFolder ? "pictures/" + k + "." + sheets.ending : String(k);
   let picture = pictures.get(key);
   if (picture) pictures.delete(key); // and to the end: the first is the one that was asked for longest ago
   else {
@@ -108,11 +112,10 @@ const sheetAt = (name, k) => {
   if (inFolder && pictures.size > MOST_SHEETS && paint !== paints) pictures.delete(oldest); // none that is in view
   return picture;
 };
-if (!inFolder) sheets.urls.forEach((_, k) => sheetAt("all", k));
-// Draw the thumbnail of image i; level and r where it is the r-th representative of a level.
-const thumbnail = (target, i, x, y, size, level = null, r = 0) => {
-  const [name, place] = level && inFolder ? [level.depth, r] : ["all", i];
-  const picture = sheetAt(name, Math.floor(place / perSheet)), at = place % perSheet;
+if (!inFolder) sheets.urls.forEach((_, k) => sheetAt(k));
+const thumbnail = (target, i, x, y, size) => {
+  const slot = slots ? slots[i] : i;
+  const picture = sheetAt(Math.floor(slot / perSheet)), at = slot % perSheet;
   if (!picture.complete || !picture.naturalWidth) return picture;
   const column = at % sheets.perRow, row = Math.floor(at / sheets.perRow);
   target.drawImage(picture, column * sheets.cell, row * sheets.cell, sheets.size, sheets.size, x, y, size, size);

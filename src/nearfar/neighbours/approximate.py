@@ -185,27 +185,28 @@ def approximate_rows(
     count, share = _enough_lists(centres, query_rows[sample], list_of[true], wanted)
 
     parts = [
-        _Queries(query_rows[some].numpy(), some.numpy() if is_own else None, lists.numpy())
-        for some, lists in zip(
+        _Queries(own_rows.numpy(), some.numpy() if is_own else None, lists.numpy())
+        for own_rows, some, lists in zip(
+            query_rows.split(PART),  # views, and no copies
             torch.arange(len(query_rows)).split(PART),
             _nearest_lists(centres, query_rows, count),
             strict=True,
         )
     ]
-    distances, positions = [], []
-    for part, best in zip(
-        parts, _best_keys(searched, list_of, parts, len(centres), k), strict=True
-    ):
-        own_rows = torch.from_numpy(part.rows)
+    size = len(query_rows), k
+    out = Nearest(torch.empty(size), torch.empty(size, dtype=torch.int64))
+    keys = _best_keys(searched, list_of, parts, len(centres), k)
+    starts = range(0, len(query_rows), PART)
+    for start, part, best in zip(starts, parts, keys, strict=True):
+        own_rows, some = torch.from_numpy(part.rows), slice(start, start + PART)
         (short,) = torch.where((best == NOTHING).any(1))
         candidates = positions_of(best).clamp_max(len(rows) - 1)
         distance, position = ordered(searched, own_rows, candidates, "cosine")
         if len(short):
             own = None if part.own is None else torch.from_numpy(part.own)[short]
             distance[short], position[short] = nearest_rows(searched, own_rows[short], k, own=own)
-        distances.append(distance)
-        positions.append(position)
-    return Nearest(torch.cat(distances), torch.cat(positions)), share
+        out.distance[some], out.index[some] = distance, position
+    return out, share
 
 
 def _faiss() -> Any:

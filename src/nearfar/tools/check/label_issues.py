@@ -88,7 +88,9 @@ def find_label_issues(
         return LabelIssues(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
     if near is not None:
         near = near.among(torch.from_numpy(known), min(NEIGHBOURS, len(known) - 1))
-    rows = features(x, "all")[known]
+    rows = features(x, "all")
+    if len(known) < len(rows):
+        rows = rows[known]
     chance = label_probabilities(rows, number, seed, approximate=approximate, near=near)
     issues = likely_wrong(chance, number)
     return issues._replace(row=known[issues.row], suggested=classes[issues.suggested])

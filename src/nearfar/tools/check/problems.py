@@ -219,7 +219,7 @@ def label_problems(
     if near is not None:
         near = near.among(torch.from_numpy(rows), near.index.shape[1])
     issues = find_label_issues(
-        features[torch.from_numpy(rows)],
+        features if len(rows) == len(features) else features[torch.from_numpy(rows)],
         images.labels[rows],
         seed,
         approximate=approximate,

@@ -19,7 +19,7 @@ from nearfar.neighbours import nearest_rows
 NEIGHBOURS = 15
 # images whose neighbours on the map are ranked in feature space: time is images x ranked
 MOST_RANKED = 2000
-CHUNK_OF_PAIRS = 2**25
+CHUNK_OF_PAIRS = 2**24
 
 
 @dataclass(frozen=True)

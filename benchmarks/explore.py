@@ -7,7 +7,8 @@ is a random crop of one photograph with a weaker one of another over it, so that
 images. Planted among them are copies (saved again as JPEG, some at half the size, some in the test
 split) and wrong labels. The first so many files are the same whatever their number. `nearfar
 explore` then runs in a process of its own; with --again, a hundredth as many files are added and it
-runs once more.
+runs once more. With --before, another checkout of nearfar does the same on the same files, each run
+before that of this one.
 """
 
 from __future__ import annotations
@@ -127,11 +128,14 @@ def planted(count: int, made: Path, labels: list[int]) -> dict[str, Any]:
     }
 
 
-def explored(photos: Path, out: Path, options: list[str]) -> dict[str, Any]:
-    """Run the command in a process of its own and return its parts, and what it took as a whole."""
+def explored(photos: Path, out: Path, options: list[str], checkout: Path) -> dict[str, Any]:
+    """Run the command of a checkout in a process of its own and return its parts, and what it took
+    as a whole.
+    """
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "nearfar", "explore", str(photos), "--out", str(out), *options]
-    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True)
+    own = os.environ | {"PYTHONPATH": str(checkout / "src")}
+    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True, env=own)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     whole = {"cpu_seconds": cpu, "seconds": time.perf_counter() - began}
@@ -152,27 +156,37 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for the files and the result")
     parser.add_argument("--again", action="store_true", help="run again with 1 %% more files")
     parser.add_argument("--make", action="store_true", help="make the files, and no more")
+    parser.add_argument("--before", type=Path, help="another checkout, to be run as well")
     parser.add_argument("--out", type=Path)
     args, options = parser.parse_known_args()
-    photos, made = args.folder / f"photos-{args.images}", args.folder / f"explore-{args.images}"
+    photos = args.folder / f"photos-{args.images}"
     if not photos.exists():
         make_files(args.data, photos, 0, args.images)
     if args.make:
         return
-    shutil.rmtree(made, ignore_errors=True)
-    results: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
-    results["load_average"] = os.getloadavg()[0]
+    checkouts = {"": Path(__file__).parents[1]}
+    if args.before is not None:
+        checkouts = {" before": args.before, **checkouts}
     labels = photographs(args.data)[1]
-    results["first"] = explored(photos, made, options) | planted(args.images, made, labels)
-    if args.again:
-        more = args.images + args.images // 100
-        make_files(args.data, photos, args.images, more)
-        results["again"] = explored(photos, made, options) | planted(more, made, labels)
+    results: dict[str, dict[str, Any]] = {}
+    for name, count in [("first", args.images), ("again", args.images + args.images // 100)]:
+        if name == "again" and not args.again:
+            break
+        if name == "again":
+            make_files(args.data, photos, args.images, count)
+        for version, checkout in checkouts.items():
+            made = args.folder / f"explore-{args.images}{version.replace(' ', '-')}"
+            if name == "first":
+                shutil.rmtree(made, ignore_errors=True)
+            about = {"images": args.images, "cores": os.cpu_count()}
+            about["load_average"] = os.getloadavg()[0]
+            result = results.setdefault(f"{args.images}{version}", about)
+            measured = explored(photos, made, options, checkout)
+            result[name] = measured | planted(count, made, labels)
     print(json.dumps(results, indent=2))
     if args.out is not None:
         known = json.loads(args.out.read_text()) if args.out.exists() else {}
-        known[str(args.images)] = results
-        args.out.write_text(json.dumps(known, indent=2) + "\n")
+        args.out.write_text(json.dumps(known | results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

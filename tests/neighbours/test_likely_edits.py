@@ -23,7 +23,7 @@ class Counting(_Comparing):
         return Edited(first, second, Edit()) if first in self.copied else None
 
 
-@pytest.mark.parametrize(("images", "most"), [(8000, 800), (2000, 500)])
+@pytest.mark.parametrize(("images", "most"), [(8000, 800), (2000, 300)])
 def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most, caplog):
     caplog.set_level("INFO", "nearfar")
     compare = Counting(images, ())

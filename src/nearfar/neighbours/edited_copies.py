@@ -54,7 +54,7 @@ OF_A_PART, FARTHER = 2, 0.03
 COMMON = 15, 48
 # share of all images, and images at least, whose local features are taken in vain before likely
 # pairs end; pairs whose features are taken at a time; images that the net sees at a time
-LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 500, 64, 64
+LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 300, 64, 64
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
 CACHED = 8  # images in memory at full size

@@ -52,6 +52,19 @@ def test_the_time_to_accuracy_is_that_of_the_files():
     assert f"{len(nearfar.list_methods())} methods" in PAGE
 
 
+def test_the_accuracies_beside_a_pretrained_network_are_those_of_the_file():
+    text = (ROOT / "docs/results/time-cifar10-pretrained.jsonl").read_text()
+    runs = {line["contender"]: line for line in map(json.loads, text.splitlines())}
+    pairs = [
+        " / ".join(f"{100 * runs[name][key]:.1f}" for key in ("knn", "linear"))
+        for name in ("nearfar[pretrained]", "frozen")
+    ]
+    after, alone = re.search(
+        r"CIFAR-10\shas ([\d. /]+) after [^:]+ alone: ([\d. /]+) \(", PAGE
+    ).groups()
+    assert [after, alone] == pairs
+
+
 def test_the_accuracy_of_nano_is_that_of_its_log():
     log, shown = re.search(
         r"^\| 2.*\((docs/results/nano-.*\.log)\)\).* \| (.*) \|$", PAGE, re.MULTILINE

@@ -330,6 +330,49 @@ def test_plain_images_and_copies_are_told_however_many_there_are(plain, lines, t
         assert all(line in (tmp_path / "page.html").read_text() for line in lines)
 
 
+@pytest.mark.parametrize("vectors", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_wrong_labels_are_found_though_copies_repeat_them(vectors, tmp_path, log):
+    """Each digit twice: a copy is no other image, and both are listed; a class of many copies of
+    two digits, and an image without a label, are told.
+    """
+    folder, names, rows, wrong = tmp_path / "data", [], [], set()
+    for label in range(5):
+        for place, row in enumerate(np.flatnonzero(DIGITS.target == label)[:20]):
+            given = (label + 1 + place) % 5 if place < 2 else label
+            (folder / str(given)).mkdir(parents=True, exist_ok=True)
+            both = [f"{given}/{label}-{place}{end}.png" for end in ("", "b")]
+            digit(row).save(folder / both[0])
+            digit(row).save(folder / both[1], compress_level=0)
+            names, rows = names + both, [*rows, row, row]
+            wrong |= set(both) if place < 2 else set()
+    (folder / "rare").mkdir()
+    for number in range(6):
+        digit(1000 + number % 2).save(folder / "rare" / f"{number}.png")
+    digit(1100).save(folder / "alone.png")
+    target, labels = folder, [int(name[0]) for name in names]
+    if vectors:
+        target = tmp_path / "vectors.npz"
+        np.savez(target, features=DIGITS.data[rows], labels=labels, name=names)
+    issues = named(nearfar.check(target, out=tmp_path / "page.html"), "label issue")
+    listed = issues.name.tolist()
+    assert len(set(listed) & wrong) >= 0.6 * len(wrong) and len(set(listed) - wrong) <= 4
+    assert [name.replace("b.", ".") for name in listed[1::2]] == listed[::2]
+    if not vectors:
+        assert "without a training image" not in log.text
+        assert "6 labels are not examined" in log.text and "1 of 207 images" in log.text
+
+
+def test_classes_without_a_training_image_are_told(tmp_path, log):
+    for folder, count in (("train/cat", 9), ("train/dog", 9), ("test/cats", 2), ("test/dog", 3)):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for number in range(count):
+            digit(len(folder) * 20 + number).save(tmp_path / "data" / folder / f"{number}.png")
+    nearfar.check(tmp_path / "data", out=tmp_path / "page.html")
+    assert "without a training image (1): cats" in log.text
+    assert "2 labels are not examined" in log.text
+    assert "2 labels are not examined" in (tmp_path / "page.html").read_text()
+
+
 def test_check_says_how_well_labels_can_be_predicted_and_which_encoder_would_help(tmp_path, log):
     """Labels that the pixels do not show: nothing is listed, and the line names what would help."""
     chance = np.random.default_rng(0)

@@ -168,6 +168,18 @@ def test_images_without_labels_are_refused(tmp_path):
         opened(tmp_path)
 
 
+def test_classes_that_nothing_was_fitted_to_are_told(tmp_path, log):
+    """Folders that are named otherwise in the test split, and a class that the limit leaves out."""
+    for folder, count in (("train/cat", 9), ("train/dog", 1), ("test/cats", 2), ("test/dog", 3)):
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (9, 9), (number, 0, 0)).save(tmp_path / folder / f"{number}.png")
+    opened(tmp_path)
+    assert "2 of 5 test images" in log.text and log.text.endswith(": cats\n")
+    opened(tmp_path, limit=2, seed=0)
+    assert "5 of 5 test images" in log.text and log.text.endswith(": cats, dog\n")
+
+
 def test_images_without_a_label_are_no_class(tmp_path):
     images, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 2
     labels[::4] = -1

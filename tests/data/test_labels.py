@@ -27,6 +27,7 @@ from nearfar.data.labels import (
     whole_number,
 )
 from nearfar.data.sources.rows import ParquetFiles
+from nearfar.evaluation.vectors import find_vectors
 
 NONE = None
 
@@ -255,6 +256,51 @@ def test_tables_that_lack_the_column_of_labels_are_said(tmp_path, other, caplog)
     assert any("`label_column` takes another one: target" in m for m in caplog.messages) == bool(
         other
     )
+
+
+@pytest.mark.parametrize("kind", ["paths", "arrays", "vectors.npz", "vectors.parquet", "wide"])
+def test_of_two_columns_of_labels_the_one_that_is_used_is_said(tmp_path, kind, caplog):
+    labels, others, file = ["a", "b"] * 4, ["x"] * 8, tmp_path / "data.csv"
+    vectors = np.random.default_rng(0).random((8, 9)).astype("f4")
+    (tmp_path / "0.png").write_bytes(png(0))
+    if kind == "paths":
+        rows = (f"0.png,{other},{label}" for label, other in zip(labels, others, strict=True))
+        file.write_text("\n".join(["path,target,label", *rows]))
+    elif kind == "wide":
+        table = pa.table({f"e{place}": vectors[:, place] for place in range(9)})
+        file = tmp_path / "data.parquet"
+        pq.write_table(
+            table.append_column("target", [others]).append_column("label", [labels]), file
+        )
+    elif kind == "vectors.parquet":
+        columns = {"embedding": vectors.tolist(), "target": others, "label": labels}
+        file = tmp_path / "data.parquet"
+        pq.write_table(pa.table(columns), file)
+    else:
+        file = tmp_path / "data.npz"
+        key, rows = ("features", vectors) if "vec" in kind else ("x", np.zeros((8, 9, 9), "u1"))
+        np.savez(file, **{key: rows, "target": others, "label": labels})
+    with caplog.at_level("INFO", logger="nearfar"):
+        assert find_or_open(file, "vec" in kind or kind == "wide") == labels
+        lines = [line for line in caplog.messages if "takes another one: target" in line]
+        assert len(lines) == 1 and "column 'label'" in lines[0] and file.name in lines[0]
+        caplog.clear()
+        assert find_or_open(file, "vec" in kind or kind == "wide", "target") == others
+    assert not any("takes another one" in line for line in caplog.messages)
+
+
+def find_or_open(file, vectors, label_column=None):
+    if vectors:
+        return find_vectors(file, label_column).labels
+    return classes_of(open_images(file, label_column=label_column))
+
+
+def test_a_place_in_an_image_is_no_label(tmp_path):
+    (tmp_path / "0.png").write_bytes(png(0))
+    (tmp_path / "boxes.csv").write_text("path,x,y,w,h\n0.png,3,4,5,6\n0.png,5,5,5,6\n")
+    assert open_images(tmp_path / "boxes.csv").labels is None
+    (tmp_path / "named.csv").write_text("path,x,y\n0.png,a,4\n0.png,b,5\n")
+    assert classes_of(open_images(tmp_path / "named.csv")) == ["4", "5"]
 
 
 def test_a_class_is_one_in_either_unicode_form_and_two_in_either_case(tmp_path, caplog):

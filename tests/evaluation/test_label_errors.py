@@ -11,6 +11,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from nearfar.evaluation.linear import MAX_ITERATIONS, TOLERANCE, choose_strength
+from nearfar.neighbours import find_nearest
 from nearfar.tools.check.label_issues import find_label_issues, label_probabilities, likelihood
 
 
@@ -72,6 +73,49 @@ def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_c
     np.testing.assert_allclose(
         label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3
     )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_copies_of_an_image_do_not_confirm_its_label(clusters, known):
+    """Three of each, the wrong labels too: as without the copies, and each copy is listed."""
+    rows, truth = clusters
+    labels, wrong = truth.copy(), np.array([3, 50, 77, 121, 200, 299])
+    labels[wrong] = (labels[wrong] + 2) % 6
+    alone = find_label_issues(rows, labels)
+    near = find_nearest(rows.repeat(3, 1), k=60) if known else None
+    group = np.tile(np.arange(300), 3)
+    issues = find_label_issues(rows.repeat(3, 1), np.tile(labels, 3), near=near, group=group)
+    assert issues.row.reshape(-1, 3).tolist() == [[row, row + 300, row + 600] for row in alone.row]
+    np.testing.assert_allclose(issues.own, alone.own.repeat(3), atol=1e-6)
+    assert issues.predicted == alone.predicted and alone.predicted.accuracy < 1
+
+
+def test_a_copy_with_another_label_is_no_reason_to_doubt_the_right_one(clusters):
+    rows, truth = clusters
+    twice, labels = torch.cat([rows, rows[:12]]), np.concatenate([truth, (truth[:12] + 1) % 6])
+    group = np.append(np.arange(300), np.arange(12))
+    issues = find_label_issues(twice, labels, group=group)
+    assert sorted(issues.row.tolist()) == list(range(300, 312))
+    assert max(issues.own) < 0.1 and min(issues.probability) > 0.4
+
+
+def test_a_class_of_copies_of_four_images_is_too_small(clusters):
+    rows, truth = clusters
+    labels = np.where(np.arange(300) < 20, 6, truth)
+    issues = find_label_issues(rows, labels, group=np.where(labels == 6, truth % 4, np.arange(300)))
+    assert issues.unexamined == 20 and 6 not in issues.suggested
+    assert find_label_issues(rows, labels).unexamined == 0
+    assert find_label_issues(rows, np.zeros(300, int)).unexamined == 300
+
+
+def test_two_classes_of_the_same_images_are_predicted_by_the_others_alone():
+    """All five images of one class are in the other, too: nothing is left to fit some folds to."""
+    chance = torch.Generator().manual_seed(0)
+    rows = torch.randn(50, 8, generator=chance)
+    both, labels = torch.cat([rows, rows[:5]]), np.repeat([0, 1], [50, 5])
+    group = np.append(np.arange(50), np.arange(5))
+    for seed in range(20):
+        assert len(find_label_issues(both, labels, seed, group=group).row) == 0
 
 
 def overlapping(seed, spread, images=1200, classes=8):

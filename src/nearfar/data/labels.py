@@ -22,7 +22,7 @@ from torch import Tensor
 from nearfar.data.column_names import LABEL_NAMES, normalized_name
 from nearfar.data.table import printable
 from nearfar.data.text import text_of
-from nearfar.messages import say_once
+from nearfar.messages import listed_names, say_once
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)([.]0*)?")  # "001" and "1e3" are texts
 _TRUTH = {"false": 0, "true": 1}
@@ -238,10 +238,16 @@ def joined_labels(
 
 def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[str]:
     """Columns of a usual name that may hold labels, the likeliest first; those in `classes` name
-    their classes.
+    their classes. A column "y" beside numbers "x" is a place.
     """
     kinds = {field.name: field.type for field in schema}
-    named = [name for known in LABEL_NAMES for name in kinds if normalized_name(name) == known]
+    places = any(normalized_name(name) == "x" and _is_number(kinds[name]) for name in kinds)
+    named = [
+        name
+        for known in LABEL_NAMES
+        for name in kinds
+        if normalized_name(name) == known and not (known == "y" and places)
+    ]
     usual = [name for name in named if name in classes or _may_be(kinds[name])]
     if named and not usual:
         kind = f"{kinds[named[0]]!s:.80}"
@@ -250,15 +256,28 @@ def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[s
     return list(dict.fromkeys(columns)) or (list(classes) if len(classes) == 1 else [])
 
 
+def say_label_column(source: object, column: str, usual: Sequence[str]) -> None:
+    """Say which of several columns of a usual name has the labels that are used."""
+    if others := [name for name in usual if name != column]:
+        say_once(
+            f"labels of '{source}' are those of column '{column}'; `label_column` takes another "
+            f"one: {listed_names(others)}"
+        )
+
+
 def _may_be(kind: pyarrow.DataType) -> bool:
     types = pyarrow.types
     if types.is_dictionary(kind):
         return _may_be(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
-    of_numbers = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     of_texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in (*of_numbers, *of_texts))
+    return _is_number(kind) or any(test(kind) for test in (types.is_boolean, *of_texts))
+
+
+def _is_number(kind: pyarrow.DataType) -> bool:
+    types = pyarrow.types
+    return any(test(kind) for test in (types.is_integer, types.is_floating, types.is_decimal))
 
 
 def plain_labels(

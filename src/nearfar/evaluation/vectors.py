@@ -19,8 +19,14 @@ from numpy.lib.npyio import NpzFile
 from torch import Tensor
 
 from nearfar.data import describe
-from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, VECTOR_NAMES, find_column
-from nearfar.data.labels import label_columns, labels_of
+from nearfar.data.column_names import (
+    LABEL_NAMES,
+    PATH_NAMES,
+    VECTOR_NAMES,
+    find_column,
+    normalized_name,
+)
+from nearfar.data.labels import label_columns, labels_of, say_label_column
 from nearfar.data.sources import is_array_file, is_table
 from nearfar.data.sources.arrays import facts_in
 from nearfar.data.sources.files import TEXT_TABLES, read_table
@@ -143,7 +149,7 @@ def _columns(source: Any, source_name: str, label_column: str | None) -> _Column
         if isinstance(content, np.ndarray):
             return _alone(content)
         with content:
-            return _of_archive(content, label_column)
+            return _of_archive(content, source_name, label_column)
     ending = Path(source).suffix.lower()
     if ending in TEXT_TABLES:
         with contextlib.suppress(ValueError):  # of no table, which its source says
@@ -187,7 +193,7 @@ def _of_wide(
     flat = [table[name].to_numpy().astype(np.float32) for name in wide]
     rest = table.drop_columns(wide)
     labels = label_column if label_column in rest.column_names else None
-    labels = labels or next(iter(label_columns(rest.schema)), None)
+    labels = labels or _usual_labels(source_name, label_columns(rest.schema), label_column)
     others = [name for name in rest.column_names if name != labels]
     texts = [name for name in others if _is_text(rest.schema.field(name).type)]
     names = find_column(texts, PATH_NAMES) or find_column(others, PATH_NAMES)
@@ -225,7 +231,7 @@ def _numbered_columns(schema: pyarrow.Schema) -> list[str]:
     return []
 
 
-def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
+def _of_archive(content: NpzFile, source_name: str, label_column: str | None) -> _Columns | None:
     """The arrays of a .npz file that are asked for; the others are not read."""
     column = find_column(content.files, VECTOR_NAMES)
     if column is None:
@@ -235,7 +241,8 @@ def _of_archive(content: NpzFile, label_column: str | None) -> _Columns | None:
     names = find_column([*texts, *content.files], PATH_NAMES)
     labels = label_column if label_column in content.files else None
     others = [name for name in content.files if name not in (names, column)]
-    labels = labels or find_column(others, LABEL_NAMES)
+    usual = [name for known in LABEL_NAMES for name in others if normalized_name(name) == known]
+    labels = labels or _usual_labels(source_name, usual, label_column)
     for name in {column, names, labels} - {None}:
         if kinds[str(name)].hasobject:
             raise ValueError(f"'{name}' holds Python objects: save it with .astype(str)")
@@ -265,10 +272,10 @@ def _chosen(
     texts = [field.name for field in schema if _is_text(field.type)]
     names = find_column(texts, PATH_NAMES) or find_column(schema.names, PATH_NAMES)
     labels = label_column if label_column in schema.names else None
-    usual = (
+    usual = [
         column_name for column_name in label_columns(schema) if column_name not in (column, names)
-    )
-    labels = labels or next(usual, None)
+    ]
+    labels = labels or _usual_labels(source_name, usual, label_column)
     say_once(
         f"vectors of '{source_name}': column '{column}'"
         + (f", named by '{names}'" if names else "")
@@ -278,6 +285,15 @@ def _chosen(
         [column_name for column_name in texts if column_name != labels] if names is None else []
     )
     return column, names, labels, others
+
+
+def _usual_labels(source_name: str, usual: Sequence[str], wanted: str | None) -> str | None:
+    """The first of the columns of a usual name for labels; a line says so where there are others
+    and none is named.
+    """
+    if usual and wanted is None:
+        say_label_column(source_name, usual[0], usual)
+    return next(iter(usual), None)
 
 
 def _pandas_index(schema: pyarrow.Schema) -> list[str]:

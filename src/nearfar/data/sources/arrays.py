@@ -29,6 +29,7 @@ from nearfar.data.labels import (
     label_of,
     labels_of,
     numbered,
+    say_label_column,
     texts_of,
     whole_number,
 )
@@ -250,6 +251,9 @@ class ArrayFile(Arrays):
             raise ValueError(
                 f"it has no key '{label}' for labels; its keys: {listed_names(content.files)}"
             )
+        for part, key in keys.items():
+            if label is None and key is not None:
+                say_label_column(self.path, key, _all(content.files, wanted, part))
         labels = _labels_in(content, keys, self.path, label)
         check_alike({part: own for part, own in labels.items() if own is not None}, self.path)
         others = [key for key in content.files if key not in parts.values()]
@@ -354,12 +358,17 @@ def _parts(keys: list[str]) -> dict[str, str]:
 
 
 def _find(keys: Iterable[str], names: tuple[str, ...], part: str) -> str | None:
+    return next(iter(_all(keys, names, part)), None)
+
+
+def _all(keys: Iterable[str], names: tuple[str, ...], part: str) -> list[str]:
+    """The keys of a part, by the order of their names."""
     wanted = (
         [f"{name}_{part}" for name in names] + [f"{part}_{name}" for name in names]
         if part
         else list(names)
     )
-    return next((name for name in wanted if name in keys), None)
+    return [name for name in wanted if name in keys]
 
 
 class Items(Source):

@@ -20,7 +20,13 @@ import pyarrow.parquet
 
 from nearfar.data import left_out
 from nearfar.data.column_names import LABEL_NAMES, PATH_NAMES, find_column, normalized_name
-from nearfar.data.labels import NO_NUMBER, label_columns, labels_of, whole_number
+from nearfar.data.labels import (
+    NO_NUMBER,
+    label_columns,
+    labels_of,
+    say_label_column,
+    whole_number,
+)
 from nearfar.data.left_out import NO_FILE, NO_PATH
 from nearfar.data.names import plain_name, spellings
 from nearfar.data.pictures import suffixes
@@ -227,11 +233,15 @@ class PathTable(EncodedSource):
         if (wanted := self.label_column) is not None:
             values = _column(self.others, wanted, self.file).to_pylist()
             return labels_of(values, f"column '{wanted}'")
-        for name in label_columns(self.others.schema):
+        usual = label_columns(self.others.schema)
+        for name in usual:
             try:
-                return labels_of(self.others[name].to_pylist(), f"column '{name}'")
+                texts = labels_of(self.others[name].to_pylist(), f"column '{name}'")
             except ValueError as error:
                 say_once(f"no labels of '{self.file}' are used: {first_line(error)}")
+                continue
+            say_label_column(self.file, name, usual)
+            return texts
         return None
 
     def _rows_by_split(self) -> dict[str, list[int]]:

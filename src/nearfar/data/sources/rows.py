@@ -18,7 +18,7 @@ import pyarrow
 import pyarrow.parquet
 
 from nearfar.data.column_names import IMAGE_NAMES, find_column, normalized_name
-from nearfar.data.labels import label_columns, labels_of
+from nearfar.data.labels import label_columns, labels_of, say_label_column
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Stamp
 from nearfar.data.sources.splits import row_splits, split_columns
 from nearfar.data.table import Lookup, digest
@@ -141,16 +141,12 @@ class Rows(EncodedSource):
         usual = list(dict.fromkeys(label_column))
         chosen = next((name for name in usual if self._holds_labels(name)), None)
         if chosen is not None:
-            self._say_chosen(chosen, [name for name in usual if name != chosen])
+            say_label_column(self.name, chosen, usual)
+            self._say_lacking(chosen)
         return chosen
 
-    def _say_chosen(self, column: str, others: Sequence[str]) -> None:
-        """Say which column has the labels where there are others, and which tables lack it."""
-        if others:
-            say_once(
-                f"labels of '{self.name}' are those of column '{column}'; `label_column` takes "
-                f"another one: {', '.join(others)}"
-            )
+    def _say_lacking(self, column: str) -> None:
+        """Say which tables lack the column of labels."""
         lacking = [file for file in self.files if column not in self.features(file)]
         if lacking:
             say_once(

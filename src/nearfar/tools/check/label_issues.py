@@ -54,7 +54,7 @@ class LabelIssues(NamedTuple):
     label and its own.
 
     predicted: how well labels can be predicted at all; None where fewer than two classes are large
-    enough.
+    enough. unexamined: how many labels were not examined, as their classes are too small.
     """
 
     row: Int64[np.ndarray, " issues"]
@@ -62,6 +62,7 @@ class LabelIssues(NamedTuple):
     suggested: Shaped[np.ndarray, " issues"]
     probability: Float[np.ndarray, " issues"]
     predicted: Predicted | None = None
+    unexamined: int = 0
 
 
 def find_label_issues(
@@ -71,6 +72,7 @@ def find_label_issues(
     *,
     approximate: bool = False,
     near: Nearest | None = None,
+    group: Int64[np.ndarray, " images"] | None = None,
 ) -> LabelIssues:
     """Find the labels that are more likely wrong than right; x [images, dim], each image with its
     label.
@@ -78,22 +80,44 @@ def find_label_issues(
     A label is in doubt where another class is more probable; the ratio of the two probabilities
     gives the order, lowest first. How many of these are listed is decided by `precisions`; none
     where the features cannot tell the classes apart. Probabilities are those of
-    `label_probabilities`, which the other arguments are for. Classes of fewer than five images are
-    left out; with fewer than two others nothing is in doubt.
+    `label_probabilities`, which the other arguments are for. group: a number that all copies of an
+    image share; those of one label count as one image and are listed together. Default: none are
+    copies. Classes of fewer than five images are left out; with fewer than two others nothing is in
+    doubt.
     """
-    _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    known = np.flatnonzero(counts[number] >= FOLDS)
+    every, number = np.unique(labels, return_inverse=True)
+    if group is None:
+        group = np.arange(len(labels))
+    _, first, place = np.unique(group * len(every) + number, return_index=True, return_inverse=True)
+    known = np.sort(first[np.bincount(number[first])[number[first]] >= FOLDS])
+    unexamined = int((~np.isin(number, number[known])).sum())
     classes, number = np.unique(labels[known], return_inverse=True)
     if len(classes) < 2:
-        return LabelIssues(np.empty(0, np.int64), np.empty(0), classes[:0], np.empty(0))
+        nothing = np.empty(0)
+        return LabelIssues(
+            nothing.astype(np.int64), nothing, classes[:0], nothing, None, len(labels)
+        )
     if near is not None:
         near = near.among(torch.from_numpy(known), min(NEIGHBOURS, len(known) - 1))
     rows = features(x, "all")
     if len(known) < len(rows):
         rows = rows[known]
-    chance = label_probabilities(rows, number, seed, approximate=approximate, near=near)
+    chance = label_probabilities(
+        rows, number, seed, approximate=approximate, near=near, group=group[known]
+    )
     issues = likely_wrong(chance, number)
-    return issues._replace(row=known[issues.row], suggested=classes[issues.suggested])
+    ordered, times = place.argsort(kind="stable"), np.bincount(place)
+    ends, doubted = times.cumsum(), place[known[issues.row]]
+    times = times[doubted]
+    copies = [ordered[end - many : end] for end, many in zip(ends[doubted], times, strict=True)]
+    return LabelIssues(
+        np.concatenate([*copies, np.empty(0, np.int64)]),
+        issues.own.repeat(times),
+        classes[issues.suggested].repeat(times),
+        issues.probability.repeat(times),
+        issues.predicted,
+        unexamined,
+    )
 
 
 def likely_wrong(
@@ -162,6 +186,7 @@ def label_probabilities(
     *,
     approximate: bool = False,
     near: Nearest | None = None,
+    group: Int64[np.ndarray, " images"] | None = None,
 ) -> Float[np.ndarray, "images classes"]:
     """Probability of each class for each image by the labels of others: the mean of two
     classifiers.
@@ -169,15 +194,21 @@ def label_probabilities(
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
     cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
     000 images. number: classes 0..n-1, each of at least five images. approximate: of the search.
-    near: the 20 nearest others, where they are known.
+    near: the 20 nearest others, where they are known. group: images that share a number have no
+    part in each other's probabilities. Default: no two share one.
     """
     classes = int(number.max()) + 1
+    if group is None:
+        group = np.arange(len(number))
     if near is None:
         near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
-    weights = torch.softmax((1 - near.distance) / TEMPERATURE, 1)
+    member = torch.from_numpy(group)
+    far = near.distance.masked_fill(member[near.index] == member[:, None], torch.inf)
+    weights = torch.softmax((1 - far) / TEMPERATURE, 1)
     votes = (
         torch.zeros(len(x), classes)
         .scatter_add_(1, torch.from_numpy(number)[near.index], weights)
+        .nan_to_num(1 / classes)  # of an image without a known other one
         .numpy()
     )
     if len(x) > MOST_FITTED:
@@ -186,7 +217,10 @@ def label_probabilities(
     strength, linear = choose_strength(rows, number, seed, likelihood), np.zeros_like(votes)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, number)
     for kept, held in tracked(folds, "predicting labels", FOLDS):
-        linear[held] = fit(rows[kept], number[kept], strength).predict_proba(rows[held])
+        others = kept[~np.isin(group[kept], group[held])]
+        if len(np.unique(number[others])) > 1:
+            model = fit(rows[others], number[others], strength)
+            linear[np.ix_(held, model.classes_)] = model.predict_proba(rows[held])
     return (votes + linear) / 2
 
 

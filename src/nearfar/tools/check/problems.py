@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
+from nearfar.messages import listed_names
 from nearfar.neighbours import Link, Nearest, group_links, same_proportions
 from nearfar.neighbours.groups import components
 from nearfar.neighbours.links import EDITED
 from nearfar.tools.check.image_issues import USUAL, find_image_issues
-from nearfar.tools.check.label_issues import WEAK, Predicted, find_label_issues
+from nearfar.tools.check.label_issues import WEAK, LabelIssues, Predicted, find_label_issues
 
 # a near leak is no farther than so much of the distance to the next image: others are like many
 # images
@@ -206,11 +207,13 @@ def label_problems(
     seed: int,
     approximate: bool,
     near: Nearest | None = None,
-) -> tuple[list[Issue], Predicted | None]:
-    """Problems of labels that are likely wrong, the least probable labels first, and how well
-    labels can be predicted.
+    copies: Int64[np.ndarray, " images"] | None = None,
+) -> tuple[list[Issue], LabelIssues | None]:
+    """Problems of labels that are likely wrong, the least probable labels first, and what was found
+    of all labels.
 
-    Neither without labels. near: the nearest others of each image, where they are known.
+    Neither without labels. near: the nearest others of each image, where they are known. copies: a
+    number that the copies of an image share, for they do not confirm each other's label.
     """
     if images.labels is None:
         return [], None
@@ -224,6 +227,7 @@ def label_problems(
         seed,
         approximate=approximate,
         near=near,
+        group=None if copies is None else copies[rows],
     )
     problems = []
     for place, own, other, chance in zip(*(values.tolist() for values in issues[:4]), strict=True):
@@ -232,7 +236,7 @@ def label_problems(
         problems.append(
             Issue("label issue", row, images.names[row], words, own / chance, word[other])
         )
-    return problems, issues.predicted
+    return problems, issues
 
 
 def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
@@ -248,6 +252,22 @@ def predicted_words(predicted: Predicted, listed: int, remedy: str) -> str:
     if listed or predicted.skill >= WEAK:
         return measured
     return f"{measured}: too few to tell wrong labels from hard images, so none is listed; {remedy}"
+
+
+def unexamined_words(issues: LabelIssues, labels: Int64[np.ndarray, " images"]) -> list[str]:
+    """Say how many images have no label, and how many labels are of classes too small to judge."""
+    missing, few = int((labels < 0).sum()), issues.unexamined
+    lines = [f"{missing} of {len(labels)} images have no label"] if missing else []
+    if issues.predicted is None:
+        lines.append(
+            f"the labels are not examined: fewer than two classes have {HANDFUL} different images"
+        )
+    elif few:
+        lines.append(
+            f"{few} labels are not examined: their classes have fewer than {HANDFUL} different "
+            "images"
+        )
+    return lines
 
 
 def remedy(run: bool) -> str:
@@ -295,6 +315,20 @@ def class_counts(labels: Sequence[str], splits: Sequence[str]) -> dict[str, list
     columns: dict[str, list[Any]] = {"label": ranked, "images": [counts[name] for name in ranked]}
     divided = list(dict.fromkeys(splits)) if len(set(splits)) > 1 else []
     return columns | {split: [pairs[name, split] for name in ranked] for split in divided}
+
+
+def unseen_words(classes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Say which classes of another split have no training image, in a line for each split."""
+    lines = []
+    for split in [name for name in classes if name not in ("label", "images", "", "train")]:
+        counts = zip(classes["label"], classes[split], classes.get("train", ()), strict=False)
+        unseen = [label for label, here, train in counts if label and here and not train]
+        if unseen:
+            lines.append(
+                f"classes of the {split} split without a training image ({len(unseen)}): "
+                f"{listed_names(unseen)}"
+            )
+    return lines
 
 
 def next_step(

@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
-from nearfar.neighbours.groups import edits_in_words
-from nearfar.neighbours.links import EDITED
+from nearfar.neighbours.groups import components, edits_in_words
+from nearfar.neighbours.links import EDITED, NEAR_DUPLICATE
 from nearfar.pages.sheet import Figure, Group, thumbnails_for
 from nearfar.pages.template import render_page
 from nearfar.progress import Table, log
@@ -26,6 +26,8 @@ from nearfar.tools.check.problems import (
     predicted_words,
     remedy,
     repeats_words,
+    unexamined_words,
+    unseen_words,
 )
 from nearfar.tools.result import Columns, Result
 
@@ -61,10 +63,19 @@ def check_images(
     known = photos.near
     if photos.for_copies and images.labels is not None:
         features, known = normalize(photos.for_labels().features, dim=1), None
-    doubts, predicted = label_problems(images, features, labels, seed, approximate, known)
+    copies = [
+        (link.first, link.second)
+        for link in links  # equal vectors without images are copies as far as anyone knows
+        if link.kind < NEAR_DUPLICATE or not (photos.has_pixels or link.distance)
+    ]
+    same = components(len(images), copies)
+    doubts, issues = label_problems(images, features, labels, seed, approximate, known, same)
     lines = []
-    if predicted is not None:
-        lines.append(predicted_words(predicted, len(doubts), remedy(photos.run is not None)))
+    if issues is not None and images.labels is not None:
+        if issues.predicted is not None:
+            words = remedy(photos.run is not None)
+            lines.append(predicted_words(issues.predicted, len(doubts), words))
+        lines += unexamined_words(issues, images.labels)
     defects, usual = image_problems(images, photos.measures) if photos.has_pixels else ([], [])
     noted = repeats_words(links, near, len(images)) + usual
     problems += doubts + defects
@@ -95,8 +106,8 @@ class Checked(Result):
         the problems do.
         """
         images = photos.images
-        self.problems, self.remarks = problems, remarks
         self.classes: Columns = class_counts(images.label_names, images.split_names)
+        self.problems, self.remarks = problems, [*remarks, *unseen_words(self.classes)]
         self.next = next_step(problems, self.classes, noted)
         columns = _columns(photos, problems)
         leaks = zip(columns["problem"], columns.get("path", ()), strict=False)
@@ -107,7 +118,7 @@ class Checked(Result):
             about=f"{len(images)} images of {images.where}",
             files=[path for problem, path in leaks if problem == "leak"],
         )
-        self.lines = [*self._table(), *remarks]
+        self.lines = [*self._table(), *self.remarks]
         if images.labels is None:
             self.lines.append("the images have no labels, which are needed to find wrong ones")
         self.lines += [self.next, "nothing was moved or removed"]

@@ -11,12 +11,12 @@ from jaxtyping import Int64, Shaped
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from nearfar.data import describe
+from nearfar.data import Images, describe
 from nearfar.data.images import sample, say_sample
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import sampled
-from nearfar.messages import listed
+from nearfar.messages import listed, listed_names
 from nearfar.progress import log
 from nearfar.tools.evaluate.rows import Encoders
 
@@ -113,10 +113,28 @@ def divide(
     if limit is not None and limit < total:
         say_sample(limit, total, drawn_by)
         rows["train"] = rows["train"][sample(total, limit, drawn_by)]
+    for part in set(rows) - {"train"}:
+        _say_unseen(part, images, rows["train"], rows[part])
     splits = {part: images.subset(chosen) for part, chosen in rows.items()}
     limit = limit if limit is not None and limit < total else None
     named = images.source if photos.source is None else describe(photos.source)
     return LabelledSets(splits, named, tested, limit, rows)
+
+
+def _say_unseen(part: str, images: Images, train: Rows, tested: Rows) -> None:
+    """Say which classes of a part have no training image, so that nothing can predict them."""
+    assert images.labels is not None
+    labels, names = images.labels, images.label_names
+    lost = tested[~np.isin(labels[tested], labels[train])]
+    if len(lost):
+        classes = list(dict.fromkeys(names[row] for row in lost[np.argsort(labels[lost])]))
+        log.info(
+            "%d of %d %s images are of classes without a training image, and count as wrong: %s",
+            len(lost),
+            len(tested),
+            part,
+            listed_names(classes),
+        )
 
 
 def stratified_sample(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nearfar.neighbours import nearest as searching
 from nearfar.neighbours import nearest_rows
 
 
@@ -18,7 +19,8 @@ def all_pairs(rows, queries, metric):
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize(
-    ("count", "k", "chunk"), [(900, 7, None), (900, 1, 899), (900, 300, 64), (5, 4, 2)]
+    ("count", "k", "chunk"),
+    [(900, 7, None), (900, 7, 64), (900, 1, 899), (900, 300, 64), (5, 4, 2)],
 )
 def test_they_are_those_of_all_pairs(metric, count, k, chunk):
     rows = torch.randn(count, 16, generator=torch.Generator().manual_seed(count)) + 3
@@ -107,3 +109,23 @@ def test_what_cannot_be_searched_is_named():
         nearest_rows(rows, rows[:, :2], 1)
     with pytest.raises(ValueError, match="chunk"):
         nearest_rows(rows, k=1, chunk=0)
+
+
+@pytest.mark.parametrize("left", [300, 299, 150])
+def test_the_nearest_among_some_rows_are_those_of_these_alone(monkeypatch, left):
+    """In parts of 64 rows, of which all others are known as neighbours."""
+    monkeypatch.setattr(searching, "ROWS", 64)
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(300, 8, generator=generator)
+    some = torch.randperm(300, generator=generator)[:left].sort().values
+    among = nearest_rows(rows, k=299).among(some, 7)
+    alone = nearest_rows(rows[some], k=7)
+    assert torch.equal(among.index, alone.index)
+    torch.testing.assert_close(among.distance, alone.distance, atol=1e-6, rtol=0)
+
+
+def test_fewer_neighbours_among_some_rows_are_filled_up_at_infinity():
+    rows = torch.eye(4) + torch.tensor([1.0, 0.5, 0.2, 0.1])
+    among = nearest_rows(rows, k=1).among(torch.tensor([2, 3]), 1)
+    known = nearest_rows(rows, k=1).index[2:, 0] >= 2
+    assert torch.equal(among.distance[:, 0].isfinite(), known)

@@ -139,13 +139,11 @@ def trustworthiness(
     ):
         cosine = rows[some] @ rows.T
         cosine[torch.arange(len(some)), some] = -torch.inf
-        of_those = cosine.gather(1, those)
-        # ranks count what is nearer than the furthest, which is little of all
-        row, column = torch.where(cosine > of_those.amin(1, keepdim=True))
-        nearer = cosine[row, column]
-        for far in of_those.T:
-            rank = 1 + row[nearer > far[row]].bincount(minlength=len(some))
-            excess += int((rank - k).clamp_min(0).sum())
+        ends = cosine.gather(1, those).sort(1).values.numpy()
+        for row, end in zip(cosine.numpy(), ends, strict=True):
+            beyond = np.searchsorted(end, row[row > end[0]])  # how many of those are less near
+            nearer = np.bincount(beyond, minlength=k + 1)[:0:-1].cumsum()
+            excess += int((1 + nearer - k).clip(0).sum())
     return 1 - 2 * excess / (len(ranked) * k * (2 * count - 3 * k - 1))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -147,13 +148,18 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def compare(values: Values, first: Place, second: Place) -> Difference:
-    """Return the difference of two cells by least squares of an effect of each cell and one of each
+    """Return the difference of two cells, which must have two seeds in common; see `contrast`."""
+    return contrast(values, {first: 1, second: -1})
+
+
+def contrast(values: Values, weights: Mapping[Place, int]) -> Difference:
+    """Return a weighted sum of cells by least squares of an effect of each cell and one of each
     seed.
 
     Randomised blocks: what a seed does to all cells alike drops out, and all cells estimate one
-    variance. Where their spreads differ (Bartlett's test of the residuals, 5 per cent) the two
-    cells alone are compared, seed by seed. values: of cells that measure the same; the two must
-    have two seeds in common.
+    variance. Where their spreads differ (Bartlett's test of the residuals, 5 per cent) the weighted
+    cells alone are compared, seed by seed. values: of cells that measure the same. weights: their
+    sum is 0.
     """
     cells, seeds = list(values), sorted({seed for numbers in values.values() for seed in numbers})
     points = [
@@ -168,19 +174,19 @@ def compare(values: Values, first: Place, second: Place) -> Difference:
     several = [each for i in range(len(cells)) if len(each := residuals[design[:, i] == 1]) > 1]
     least = min((float(each.var()) for each in several), default=0.0)
     if (
-        len(cells) > 2
+        len(cells) > len(weights)
         and len(several) > 1
         and least > 0
         and stats.bartlett(*several).pvalue < LEVEL
     ):
-        return compare({place: values[place] for place in (first, second)}, first, second)
+        return contrast({place: values[place] for place in weights}, weights)
     freedom = len(points) - int(rank)
     variance = float(np.square(residuals).sum() / freedom)
-    contrast = np.zeros(len(effects))
-    contrast[cells.index(first)], contrast[cells.index(second)] = 1, -1
-    error = math.sqrt(variance * contrast @ np.linalg.pinv(design.T @ design) @ contrast)
-    mean = round(float(contrast @ effects), 9) + 0.0  # equal numbers have no sign
-    return Difference(mean, error, freedom, variance, len(cells))
+    weight = np.zeros(len(effects))
+    weight[[cells.index(cell) for cell in weights]] = list(weights.values())
+    error = math.sqrt(variance * weight @ np.linalg.pinv(design.T @ design) @ weight)
+    mean = round(float(weight @ effects), 9) + 0.0  # equal numbers have no sign
+    return Difference(mean, error, freedom, variance * float(weight @ weight) / 2, len(cells))
 
 
 def with_test_images(
@@ -216,7 +222,8 @@ class _Pairs:
         """Judge that the first is better than the second by more than the third is better than the
         fourth.
 
-        Of two differences whose errors are independent (Welch).
+        By one model where all four measure the same, else of two differences whose errors are
+        independent (Welch).
         """
         pairs = (first, second), (third, fourth)
         shared = [
@@ -225,13 +232,11 @@ class _Pairs:
         if min(map(len, shared)) < 2:
             return Judgement("not run", "not run here")
         x, y = (self._difference(a, b, seeds) for (a, b), seeds in zip(pairs, shared, strict=True))
-        squared, mean = x.error**2 + y.error**2, x.mean - y.mean
-        freedom = (
-            squared**2 / (x.error**4 / x.freedom + y.error**4 / y.freedom) if squared else x.freedom
-        )
-        difference = Difference(
-            mean, math.sqrt(squared), freedom, x.variance + y.variance, min(x.cells, y.cells)
-        )
+        if {self.kinds[place] for place in pairs[0]} == {self.kinds[place] for place in pairs[1]}:
+            difference = self._interaction(pairs, shared)
+        else:
+            difference = _independent(x, y)
+        mean = difference.mean
         words = (
             f"differences {x.mean:+.3g} and {y.mean:+.3g} {self.table.unit}".rstrip()
             + f", apart by {mean:+.3g}"
@@ -335,19 +340,57 @@ class _Pairs:
         """Compare two cells beside those in which the same is read as in the two, on the same
         data.
         """
-        wanted = {self.kinds[first], self.kinds[second]}
-        alike = {
-            place: numbers
-            for place, numbers in self.values.items()
-            if numbers and self.kinds[place] in wanted
-        }
+        alike, kinds = self._alike((first, second))
         difference = compare(alike, first, second)
         x, y = (self.right.get(place, {}) for place in (first, second))
-        if len(wanted) == 1 and all(seed in x and seed in y for seed in shared):
+        if kinds == 1 and all(seed in x and seed in y for seed in shared):
             return with_test_images(
                 difference, [x[seed] for seed in shared], [y[seed] for seed in shared]
             )
         return difference
+
+    def _interaction(
+        self, pairs: Sequence[tuple[Place, Place]], shared: Sequence[Sequence[str]]
+    ) -> Difference:
+        """The difference of two differences of cells in which the same is read."""
+        weights = Counter[Place]()
+        for (plus, minus), sign in zip(pairs, (1, -1), strict=True):
+            weights[plus] += sign
+            weights[minus] -= sign
+        alike, kinds = self._alike([place for pair in pairs for place in pair])
+        difference = contrast(alike, {place: n for place, n in weights.items() if n})
+        gains: list[list[np.ndarray]] = []
+        for (plus, minus), seeds in zip(pairs, shared, strict=True):
+            x, y = self.right.get(plus, {}), self.right.get(minus, {})
+            if kinds > 1 or any(seed not in x or seed not in y for seed in seeds):
+                return difference
+            gains.append([x[seed].astype(int) - y[seed] for seed in seeds])
+        return with_test_images(difference, *gains)
+
+    def _alike(self, places: Sequence[Place]) -> tuple[Values, int]:
+        """The numbers of all cells in which the same is read as in these, and the number of
+        kinds.
+        """
+        wanted = {self.kinds[place] for place in places}
+        numbers = {
+            place: numbers
+            for place, numbers in self.values.items()
+            if numbers and self.kinds[place] in wanted
+        }
+        return numbers, len(wanted)
+
+
+def _independent(first: Difference, second: Difference) -> Difference:
+    """The difference of two differences whose errors are independent (Welch)."""
+    squared = first.error**2 + second.error**2
+    parts = first.error**4 / first.freedom + second.error**4 / second.freedom
+    return Difference(
+        first.mean - second.mean,
+        math.sqrt(squared),
+        squared**2 / parts if squared else first.freedom,
+        first.variance + second.variance,
+        min(first.cells, second.cells),
+    )
 
 
 def _in_per_cent(judgement: Judgement) -> Judgement:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nearfar_papers.claims import Difference, compare, holm, judge, with_test_images
+from nearfar_papers.claims import Difference, compare, contrast, holm, judge, with_test_images
 from nearfar_papers.paper import Claim, paper_names, read_paper
 from tests.papers.conftest import paper
 from tests.papers.test_papers import written
@@ -30,6 +30,21 @@ def test_a_difference_is_that_of_randomised_blocks():
     )  # the book's mean square of errors, 15 degrees of freedom
     assert comparison.mean == pytest.approx(92.82 - 85.77, abs=0.005)
     assert comparison.half() == pytest.approx(2.131 * (2 * 7.33 / 6) ** 0.5, abs=0.005)
+
+
+def test_a_difference_of_differences_has_the_one_variance_of_all_cells():
+    grafts = {(pressure, "yield"): seeds(numbers) for pressure, numbers in GRAFTS.items()}
+    places = list(grafts)
+    both = contrast(grafts, dict(zip(places, (1, -1, -1, 1), strict=True)))
+    assert both.mean == pytest.approx(92.82 - 91.68 - 88.92 + 85.77, abs=0.01)
+    assert both.half() == pytest.approx(2.131 * (4 * 7.33 / 6) ** 0.5, abs=0.01)
+
+    table = paper("experiments").tables["1"]
+    claim = next(claim for claim in table.claims if claim.more)
+    cells = (tuple(cell.split("/")) for cell in claim.more)
+    verdict = judge(claim, table, dict(zip(cells, grafts.values(), strict=True)))
+    low, high = verdict.interval
+    assert (low, high) == pytest.approx((both.mean - both.half(), both.mean + both.half()))
 
 
 @pytest.mark.parametrize(("spread", "low", "high"), [(1.0, 180, 198), (8.0, 180, 200)])

@@ -83,14 +83,7 @@ def write_outcome(
         for place, each in seeds.items()
         if each
     }
-    values: Values = {
-        place: {
-            seed: statistics.fmean(value) if isinstance(value, list) else value
-            for seed, value in ((seed, number["value"]) for seed, number in each.items())
-        }
-        for place, each in seeds.items()
-        if table.measure != "curve"
-    }
+    values = {} if table.measure == "curve" else _values(seeds)
     claims = _claims(table, seeds, values) if values else []
     facts: dict[str, Any] = {
         "paper": paper.title,
@@ -133,6 +126,17 @@ def write_outcome(
         ),
     )
     return path
+
+
+def _values(seeds: Mapping[Place, Mapping[str, Mapping[str, Any]]]) -> Values:
+    """Return the number of each seed by cell, the mean where it has several."""
+    return {
+        place: {
+            seed: statistics.fmean(value) if isinstance(value, list) else value
+            for seed, value in ((seed, number["value"]) for seed, number in each.items())
+        }
+        for place, each in seeds.items()
+    }
 
 
 def _notes(table: Table) -> dict[str, list[str]]:

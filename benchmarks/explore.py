@@ -143,7 +143,8 @@ def explored(photos: Path, out: Path, options: list[str], checkout: Path) -> dic
     for part in explored["parts"].values():
         del part["numbers"], part["digest"]
     del explored["path"], explored["read"]
-    return whole | {"peak_memory_mb": after.ru_maxrss / 1000, **explored}
+    peak = max(part["peak_memory_mb"] for part in explored["parts"].values())
+    return whole | {"peak_memory_mb": peak, **explored}
 
 
 def main() -> None:

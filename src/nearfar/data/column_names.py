@@ -47,5 +47,12 @@ def find_column(columns: Iterable[str], usual: Sequence[str]) -> str | None:
     """The column whose name stands first among the usual ones; of two that are written alike, the
     first.
     """
-    named = {normalized_name(column): column for column in reversed(list(columns))}
-    return next((named[name] for name in usual if name in named), None)
+    return next(iter(find_columns(columns, usual)), None)
+
+
+def find_columns(columns: Iterable[str], usual: Sequence[str]) -> list[str]:
+    """All columns of a usual name, in the order of these names."""
+    named: dict[str, list[str]] = {}
+    for column in columns:
+        named.setdefault(normalized_name(column), []).append(column)
+    return [column for name in usual for column in named.get(name, ())]

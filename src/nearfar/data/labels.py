@@ -19,7 +19,7 @@ import pyarrow
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from nearfar.data.column_names import LABEL_NAMES, normalized_name
+from nearfar.data.column_names import LABEL_NAMES, find_columns, normalized_name
 from nearfar.data.table import printable
 from nearfar.data.text import text_of
 from nearfar.messages import listed_names, say_once
@@ -242,12 +242,8 @@ def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[s
     """
     kinds = {field.name: field.type for field in schema}
     places = any(normalized_name(name) == "x" and _is_number(kinds[name]) for name in kinds)
-    named = [
-        name
-        for known in LABEL_NAMES
-        for name in kinds
-        if normalized_name(name) == known and not (known == "y" and places)
-    ]
+    usual_names = [name for name in LABEL_NAMES if not (name == "y" and places)]
+    named = find_columns(kinds, usual_names)
     usual = [name for name in named if name in classes or _may_be(kinds[name])]
     if named and not usual:
         kind = f"{kinds[named[0]]!s:.80}"

@@ -24,7 +24,7 @@ from nearfar.data.column_names import (
     PATH_NAMES,
     VECTOR_NAMES,
     find_column,
-    normalized_name,
+    find_columns,
 )
 from nearfar.data.labels import label_columns, labels_of, say_label_column
 from nearfar.data.sources import is_array_file, is_table
@@ -241,7 +241,7 @@ def _of_archive(content: NpzFile, source_name: str, label_column: str | None) ->
     names = find_column([*texts, *content.files], PATH_NAMES)
     labels = label_column if label_column in content.files else None
     others = [name for name in content.files if name not in (names, column)]
-    usual = [name for known in LABEL_NAMES for name in others if normalized_name(name) == known]
+    usual = find_columns(others, LABEL_NAMES)
     labels = labels or _usual_labels(source_name, usual, label_column)
     for name in {column, names, labels} - {None}:
         if kinds[str(name)].hasobject:

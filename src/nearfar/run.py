@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 import nearfar
@@ -273,10 +274,11 @@ def join(
     "pixels"; or a mapping of these to their weights. weights: one for each; default: 1. image_size:
     pixels of a side to which images are brought first, and then to each encoder's own; default: the
     largest of the encoders', 128 without any. channels: of the images; default: that of the
-    encoders, 3 without any. An encoder for three channels takes grayscale by repeating it. The
-    encoders that are given stay as they are, and members of one that is joined share its weight.
-    `save_encoder` writes the result as any other; `load` and timm read it. Raises ValueError for
-    unknown words, other numbers of channels, weights not above 0, and two ranges of values.
+    encoders, 3 without any. An encoder for three channels takes grayscale by repeating it; beside
+    one for grayscale all images become grayscale, and a line of the log says so. The encoders that
+    are given stay as they are, and members of one that is joined share its weight. `save_encoder`
+    writes the result as any other; `load` and timm read it. Raises ValueError for unknown words,
+    other numbers of channels, weights not above 0, and two ranges of values.
 
     >>> join({"edges": 1.0, "colours": 0.5}, image_size=32).num_features
     836
@@ -292,9 +294,9 @@ def join(
                 "members are a list, such as ['pretrained', 'edges'], with as many weights"
             )
         pairs = list(zip(members, weights, strict=True))
-    return join_encoders(
-        [(_member(member), weight) for member, weight in pairs], image_size, channels
-    )
+    plain = [weight.item() if isinstance(weight, np.number) else weight for _, weight in pairs]
+    encoders = [_member(member) for member, _ in pairs]
+    return join_encoders(list(zip(encoders, plain, strict=True)), image_size, channels)
 
 
 def _member(member: Any) -> Encoder | str:

@@ -149,6 +149,27 @@ def test_a_mistake_gets_one_line(members, weights, message) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["image_size", "channels"])
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_size_that_no_image_has_is_no_default(name, number) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        nearfar.join(["edges"], **{name: number})
+
+
+def test_weights_of_any_kind_of_number_are_taken() -> None:
+    plain = nearfar.join(["edges", "colours"], [1.0, 0.5], image_size=16)
+    of_numpy = nearfar.join(["edges", "colours"], np.float32([1, 0.5]), image_size=16)
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(plain(images), of_numpy(images))
+
+
+def test_a_line_says_that_colour_is_lost_beside_an_encoder_for_grayscale(log) -> None:
+    nearfar.join([tiny(16, 1), "edges"])
+    assert "become gray" not in log.text
+    joined = nearfar.join([tiny(16), tiny(16, 1)])
+    assert joined.channels == 1 and "become gray" in log.text
+
+
 EDGES = {"name": "edges", "image_size": 16, "mean": [0.0] * 3, "std": [1.0] * 3, "weight": 1.0}
 NESTED = {"name": "joined", "arguments": {"members": [EDGES]}}
 HOSTILE = {

@@ -14,11 +14,13 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 
 from nearfar.isolation import isolated
+from nearfar.messages import check_range
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
 from nearfar.networks.encoder import Encoder
 from nearfar.networks.pretrained import named_weights
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
 from nearfar.networks.timm_entries import JOINED
+from nearfar.progress import log
 from nearfar.views import resize_square, with_channels
 
 SIMPLE = {"edges": hog, "colours": colour_histogram, "pixels": raw_pixels}
@@ -238,6 +240,8 @@ def join_encoders(
     channels: int | None = None,
 ) -> Encoder:
     """Put encoders side by side, each with its weight; see `nearfar.join`."""
+    check_range("image_size", image_size, 1, LARGEST_MEMBER)
+    check_range("channels", channels, 1)
     encoders = [encoder for encoder, _ in members if isinstance(encoder, Encoder)]
     taken = {encoder.channels for encoder in encoders}
     channels = min(taken, default=3) if channels is None else channels
@@ -245,6 +249,10 @@ def join_encoders(
         raise ValueError(
             f"the encoders are for images of {' and '.join(map(str, sorted(taken)))} channels, "
             f"and cannot be joined for {channels}"
+        )
+    if channels == 1 and len(taken) > 1:
+        log.warning(
+            "one of the encoders is for grayscale: colour images become gray for all of them"
         )
     ranges = [list(encoder.value_range) for encoder in encoders if encoder.value_range is not None]
     if any(value_range != ranges[0] for value_range in ranges):

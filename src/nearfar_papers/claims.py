@@ -88,11 +88,14 @@ def judge(claim: Claim, table: Table, values: Values, right: Right | None = None
         for row, where in wanted
     ]
     column = cells[0][1]
-    if column is None or column not in columns:
-        theirs = (table.paper_columns or columns).get(column or "")
-        data = theirs.data if theirs else None
-        return Judgement("not run", "not run at this scale" + (f"; needs {data}" if data else ""))
+    absent = [where or "" for _, where in cells if where not in columns]
+    if column is None or absent:
+        needs = _data_of(absent, table)
+        return Judgement("not run", "not run at this scale" + (f"; needs {needs}" if needs else ""))
     first, second = ((row, where or column) for row, where in (cells[0], cells[-1]))
+    empty = [row for row, where in cells if not values.get((row, where or column))]
+    if empty:
+        return Judgement("not run", f"not run here; needs {_runs_of(empty, table)}")
     kinds = {
         (cell.row, cell.column): (
             cell.settings.get("data"),
@@ -133,6 +136,20 @@ def lacks(claim: Claim, table: Table) -> list[str]:
         if column is not None and (column.measure or table.measure) == "none":
             lacking[column.needs or f"a measure of {column.title}"] = None
     return list(lacking)
+
+
+def _data_of(columns: Sequence[str], table: Table) -> str:
+    """Name the data of columns of the paper, or what their table needs where they have none."""
+    theirs = table.paper_columns or table.columns
+    data = dict.fromkeys(theirs[name].data for name in columns if name in theirs)
+    return ", ".join(filter(None, data)) or table.needs
+
+
+def _runs_of(rows: Sequence[str], table: Table) -> str:
+    """Name the data of rows that have their own, and the runs of the others."""
+    named = [table.rows[row] for row in dict.fromkeys(rows)]
+    own = [str((row.run or {}).get("data") or f"runs of '{row.title}'") for row in named]
+    return ", ".join(dict.fromkeys(own))
 
 
 def holm(p_values: Sequence[float]) -> list[bool]:

@@ -109,7 +109,8 @@ def write_outcome(
         paired=any(row.paper for row in table.rows.values()),
         images=_images(paper, table),
         how=(metrics.pop() if len(metrics) == 1 else ", ".join(table.protocol)) or table.measure,
-        lines=_laid_out(table, values) if values else [],
+        seeds=_seeds(table, lists),
+        lines=_laid_out(table, values, paper.tables[table.name]) if values else [],
         notes=_notes(table) if values else {},
         elsewhere=_elsewhere(paper, table),
         computation=_computation(table) if values else {},
@@ -239,6 +240,8 @@ def _judged(claim: Claim, judgement: Judgement) -> dict[str, Any]:
         facts["interval"] = [float(f"{end:.6g}") for end in judgement.interval]
     if judgement.missed and judgement.met:
         facts |= {"met": list(judgement.met), "missed": list(judgement.missed)}
+    if claim.later:
+        facts["later"] = True
     return facts
 
 
@@ -288,9 +291,27 @@ def _images(paper: Paper, table: Table) -> list[str]:
     return list(lines)
 
 
-def _laid_out(table: Table, values: Values) -> list[list[str]]:
+def _seeds(table: Table, lists: Lists) -> str:
+    """Say over how many seeds the means are, and how differences are taken where some cells have
+    more than others; empty where nothing was run.
+    """
+    counts = [len(numbers) for numbers in lists.values()]
+    least, most = min(counts, default=0), max(counts, default=0)
+    if table.measure == "curve" and most:
+        return f"a line for each of {most} seeds"
+    if most < 2:
+        return "one run of each cell" if most else ""
+    if least == most:
+        return f"mean ± deviation over {most} seeds"
+    return (
+        f"mean ± deviation over {least} to {most} seeds; a difference is estimated within seeds, "
+        "and is not that of the means where the seeds are others"
+    )
+
+
+def _laid_out(table: Table, values: Values, full: Table) -> list[list[str]]:
     """The lines of the table: three cells for a column, or where there are many columns three lines
-    for a row.
+    for a row. full: the table at the paper's size, whose columns the paper's numbers are of.
     """
     columns, rows = list(table.columns.values()), table.rows.values()
 
@@ -315,7 +336,13 @@ def _laid_out(table: Table, values: Values) -> list[list[str]]:
                 if any(cells)
             ]
     else:
-        lines = [["", *(f"{column.title}, {part}" for column in columns for part in parts)]]
+        theirs = {c.name: full.columns.get(c.like or c.name, c).title for c in columns}
+        titles = [
+            f"{theirs[column.name] if part == 'paper' else column.title}, {part}"
+            for column in columns
+            for part in parts
+        ]
+        lines = [["", *titles]]
         for row in rows:
             if any(cells := [cell for column in columns for cell in shown(row, column)]):
                 lines.append([row.title, *cells])
@@ -352,6 +379,7 @@ def write_claims(out: Path) -> Path:
         tested=len(tested),
         decided=sum(bool(claim["holm"]) for claim in tested),
         survive=sum(claim["holm"] == "survives" for claim in tested),
+        later=sum("later" in claim for claim in tested),
         part=Counter(claim["holds"] for claim in every if claim.get("missed")),
     )
     return out / CLAIMS

@@ -120,10 +120,12 @@ class Claim:
     table's unit. within: they differ by at most that. best: it is better than every other row.
     more: the first is better than the second by more than the third is better than the fourth. law:
     what a prediction says of all cells. A cell is "row/column", or a row of the claim's column.
+    later: whether it was listed after the numbers existed that it was first judged by.
     """
 
     text: str
     section: str = ""
+    later: bool = False
     column: str | None = None
     better: tuple[str, str] | None = None
     not_worse: tuple[str, str, float] | None = None

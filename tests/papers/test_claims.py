@@ -91,7 +91,10 @@ def test_what_is_too_close_or_of_one_seed_is_not_decided(tmp_path):
 
 
 def test_what_was_not_run_is_not_judged(tmp_path):
-    assert judged(tmp_path, [], B, better=("x", "y"))[:2] == ("not run", "not run here")
+    assert judged(tmp_path, [], B, better=("x", "y"))[:2] == (
+        "not run",
+        "not run here; needs runs of 'X'",
+    )
     assert judged(tmp_path, A, [], best="x").holds == "not run"
     table = paper("sce").tables["table-5"]
     claim = next(candidate for candidate in table.claims if candidate.column == "stl10")
@@ -99,6 +102,14 @@ def test_what_was_not_run_is_not_judged(tmp_path):
         "not run",
         "not run at this scale; needs stl10-unlabelled",
     )
+    margin = Claim(text="", more=("sce/cifar10", "ressl/cifar10", "sce/imagenet", "ressl/imagenet"))
+    assert judge(margin, table.small, {}).words.endswith("needs imagenet")
+    batches = paper("sigclr").tables["table-3"].small
+    lines = Claim(text="", better=("simclr-cifar100/b512", "simclr-cifar100/b64"))
+    assert judge(lines, batches, {}).words.endswith("needs cifar100")
+    memory = Claim(text="", column="b16k", better=("saclr-1", "simclr"))
+    table = paper("saclr").tables["table-8"].small
+    assert judge(memory, table, {}).words.endswith(table.needs) and table.needs
 
 
 def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
@@ -110,7 +121,7 @@ def test_what_no_run_can_judge_is_not_here_and_says_what_it_would_take():
                 if "not here" in {holds for holds, _ in judgements}:
                     ((_, words),) = judgements  # at either scale the same
                     lacking[name, table.name, claim.text] = words
-    assert len(lacking) == 13 and all(words.startswith("needs ") for words in lacking.values())
+    assert len(lacking) == 20 and all(words.startswith("needs ") for words in lacking.values())
     assert (
         "AdCo"
         in lacking[

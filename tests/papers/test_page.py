@@ -167,6 +167,7 @@ def check(number, source):
         counts["decided"] = sum(claim["holds"] in ("yes", "no") for claim in tested)
         counts["survive"] = sum(claim["holm"] == "survives" for claim in every)
         counts["in part"] = sum("missed" in claim for claim in every)
+        counts["later"] = sum("later" in claim for claim in tested)
         assert int(number) == counts[measure]
     elif "computation" in name:
         cost = {
@@ -291,6 +292,46 @@ def test_a_table_says_whose_the_numbers_of_the_paper_are():
     page = (PAPERS / "sce/table-1.small.md").read_text()
     assert "of imagenet100 where ours are of cifar10" in page
     assert "where ours are" not in (PAPERS / "saclr/table-3.small.md").read_text()
+
+
+def test_the_papers_numbers_stand_under_the_papers_column():
+    head = next(
+        line
+        for line in (PAPERS / "sce/table-1.small.md").read_text().splitlines()
+        if line.startswith("|  | ")
+    )
+    assert head == "|  | ImageNet100, paper | CIFAR-10, ours |"
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_a_page_says_how_many_seeds_its_means_are_of(path):
+    counts = [len(seeds) for seeds in values_of(path.removesuffix(".json")).values() if seeds]
+    page = (PAPERS / path).with_suffix(".md").read_text()
+    (line,) = re.findall(r"^In [^;\n]+; .*$", page, re.MULTILINE)
+    stated = re.search(r"over (\d+)(?: to (\d+))? seeds|(\d+) seeds\.|one (run) of each", line)
+    if not counts:
+        assert not stated
+    elif stated[4]:
+        assert set(counts) == {1}
+    else:
+        numbers = [int(number) for number in stated.groups() if number]
+        assert (numbers[0], numbers[-1]) == (min(counts), max(counts))
+
+
+def test_claims_that_were_listed_after_their_numbers_are_marked():
+    marked = {
+        claim.text
+        for name in paper_names()
+        for table in paper(name).tables.values()
+        for claim in table.claims
+        if claim.later
+    }
+    every = [claim for claims in claims_of_the_page().values() for claim in claims]
+    page = (PAPERS / "claims.md").read_text()
+    lines = [line for line in page.splitlines() if line.endswith("; listed later |")]
+    assert marked == {line.split(" | ")[0].removeprefix("| ") for line in lines}
+    assert len(lines) == sum("p" in claim for claim in every if "later" in claim)
+    assert f"tested claims these are {len(lines)}" in page
 
 
 def test_claims_of_our_own_are_not_called_those_of_a_paper():

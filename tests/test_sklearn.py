@@ -222,6 +222,45 @@ def test_equal_numbers_give_equal_features_whatever_their_type(digits, of_fit):
         assert estimator.value_range_ == (0, 16)
 
 
+@pytest.fixture
+def files(digits, tmp_path):
+    """A folder of 20 images."""
+    for number, image in enumerate(np.rint(digits[0][:20] * 255 / 16)):
+        Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number:02}.png")
+    return tmp_path
+
+
+def test_a_list_that_names_a_folder_or_a_file_of_many_images_is_refused(fitted, digits, files):
+    """One row was returned for each path, and rows of other images behind such a path."""
+    many = files.parent / f"{files.name}.npz"
+    np.savez(many, images=digits[0][:5].astype(np.uint8))
+    for paths in ([files], [many], [files, files / "03.png"], [files / "03.png", files]):
+        with pytest.raises(ValueError, match=r"hold \d+ images"):
+            fitted.transform(paths)
+
+
+def test_another_fit_forgets_what_the_last_one_saw(digits, files):
+    """Arrays were compared with those of an earlier fit, or asked for what files did not set."""
+    images = np.rint(digits[0][:20] * 255 / 16)
+    paths = sorted(files.glob("*.png"))
+    quick = dict(encoder="tiny", epochs=1, image_size=8, settings=QUICK)
+    for estimator in (
+        ContrastiveEncoder(**quick),
+        ContrastiveEncoder(**quick).fit(images.reshape(20, -1) / 255),
+    ):
+        expected = estimator.fit(paths).transform(paths)
+        assert not hasattr(estimator, "n_features_in_")
+        assert np.array_equal(estimator.transform(images.astype(np.uint8)), expected)
+        with pytest.raises(ValueError, match="fit were uint8"):
+            estimator.transform(images / 255)
+
+
+@pytest.mark.parametrize("name", ["epochs", "image_size", "value_range", "seed", "out"])
+def test_settings_hold_no_parameter_of_the_estimator(name, digits, unchecked):
+    with pytest.raises(ValueError, match=f"takes no {name}"):
+        ContrastiveEncoder(settings={name: 1}).fit(digits[0][:20])
+
+
 @pytest.mark.parametrize("scale", [1 / 16, 255 / 16, 4096, -16])
 def test_numbers_on_another_scale_than_those_of_fit_are_refused(fitted, digits, scale):
     numbers = digits[0][:4] * scale

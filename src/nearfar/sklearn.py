@@ -27,12 +27,15 @@ from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import read_images
 from nearfar.isolation import isolated
 from nearfar.maps.layouts import fit_layout
-from nearfar.messages import LARGEST_SEED, check_range
+from nearfar.messages import LARGEST_SEED, check_range, listed
 from nearfar.networks import Encoder
 from nearfar.rendering import shown_if, shown_nowhere
 from nearfar.run import Run, load
 from nearfar.training.view_choice import resolve_views
 from nearfar.views import check_value_range
+
+OWN = {"data", "out", "seed"}  # settings that `fit` gives by itself
+OF_ARRAYS = ("stored_type_", "value_range_", "n_features_in_", "feature_names_in_")
 
 
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -105,8 +108,15 @@ class ContrastiveEncoder(_Estimator):
         return self._features(X).numpy()
 
     def _fit(self, X: Any, folder: str, seed: int) -> tuple[Run, Images]:
-        images = self._open(X, True, image_size=self.image_size)
         settings = {"precision": "32-true", **(self.settings or {})}
+        if doubled := sorted(settings.keys() & (self.get_params(deep=False).keys() | OWN)):
+            raise ValueError(
+                f"`settings` takes no {listed(doubled)}: the estimator has parameters for what may "
+                f"be chosen (random_state is the seed)"
+            )
+        for known in OF_ARRAYS:  # of an earlier fit
+            self.__dict__.pop(known, None)
+        images = self._open(X, True, image_size=self.image_size)
         with shown_if(self.verbose):
             run = nearfar.pretrain(
                 images,
@@ -119,6 +129,8 @@ class ContrastiveEncoder(_Estimator):
                 **settings,
             )
         self.encoder_ = load(run, encoder=None if isinstance(self.encoder, str) else self.encoder)
+        if not hasattr(self, "value_range_"):  # files say what their numbers mean
+            self._fit_range(np.zeros(0, np.uint16 if self.encoder_.value_range else np.uint8))
         self.verdict_ = run.verdict.words if run.verdict else ""
         return run, images
 
@@ -155,6 +167,11 @@ class ContrastiveEncoder(_Estimator):
             first, reason = images.skipped[0]
             raise ValueError(
                 f"{len(images.skipped)} of the files cannot be read, the first is {first}: {reason}"
+            )
+        if len(images) != len(paths):
+            raise ValueError(
+                f"the {len(paths)} paths hold {len(images)} images: give a list of image files, or "
+                f"a folder by itself, not in a list"
             )
         place = {path: number for number, path in enumerate(paths)}
         return images.subset(

@@ -12,7 +12,7 @@ from PIL import Image
 
 import nearfar
 from nearfar.app import command_app, options_of_app
-from nearfar.mcp import OUTSIDE, VERBS, confined_to, schema, words_of
+from nearfar.mcp import OUTSIDE, VERBS, confined_to, offered, schema, shortened, words_of
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,7 @@ def test_an_agent_finds_the_copies_and_nothing_outside(place):
     copies, parent, listed, hub, unknown, push = answers
     assert not copies.is_error and read(copies)["name"] == ["03.png", "again.png"]
     assert read(copies)["read"][0]["left_out"] == {OUTSIDE: 1}  # the link
+    assert "1 of 13 images are copies" in copies.content[1].text  # the lines that people read
     written = place / "home" / "copies.html"
     assert written.is_file() and set(before) <= set(place.rglob("*"))
     assert not (place / "home" / "ran").exists()
@@ -112,6 +113,40 @@ def test_arguments_become_words(arguments, words, tmp_path):
     assert words_of(options("search"), arguments, tmp_path) == words
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": ["a.png"]}, "'target' is missing"),  # an image became the target
+        ({"target": None, "images": ["a.png"]}, "'target' is missing"),
+        ({"target": ["a", "b"]}, "'target' must be string"),  # b became an image
+        ({"target": "a", "k": [1, 2]}, "'k' must be integer"),
+        ({"target": "a", "k": True}, "'k' must be integer"),
+        ({"target": "a", "crop": "yes"}, "'crop' must be boolean"),
+        ({"target": "a", "images": [["b"]]}, "'images' must be string or"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(arguments, message, tmp_path):
+    pytest.importorskip("jsonschema")
+    with pytest.raises(ValueError, match=message):
+        words_of(options("search"), arguments, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["embed", "duplicates", "check"])
+def test_no_engine_is_offered_whose_processes_are_not_confined(name):
+    every = schema(options(name))["properties"]
+    assert every.keys() - schema(offered(options(name)))["properties"] == {"engine", "workers"}
+    assert "workers" in schema(offered(options("pretrain")))["properties"]
+
+
+def test_a_long_answer_has_its_first_rows_and_says_how_many_there_are():
+    columns = {"name": [f"{row:06}.jpg" for row in range(9000)], "rank": list(range(9000))}
+    short = json.loads(shortened(json.dumps({**columns, "read": [{"images": 9000}]})))
+    assert short["name"] == columns["name"][:200] and short["rank"] == columns["rank"][:200]
+    assert "200 of 9000 rows" in short["note"] and short["read"] == [{"images": 9000}]
+    few = json.dumps({"name": ["a.jpg"]})
+    assert shortened(few) == few
+
+
 @pytest.mark.parametrize("path", ["..", "/etc", "~", "a/../../b", "hf:a/b"])
 @pytest.mark.parametrize("name", ["target", "out", "encoder"])
 def test_no_path_leads_out(name, path, tmp_path):
@@ -143,5 +178,6 @@ def test_every_path_of_an_event_lies_in_the_folder(event, names, allowed, tmp_pa
     details = (*(str(tmp_path / name) for name in names), -1, -1)
     if allowed:
         return check(event, details)
-    with pytest.raises(PermissionError, match="outside the folder"):
+    with pytest.raises(PermissionError, match="outside the folder") as caught:
         check(event, details)
+    assert caught.value.strerror == OUTSIDE  # which messages quote

@@ -6,6 +6,7 @@ nearfar mcp photos/
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 VERBS = ("pretrain", "embed", "methods")  # commands for agents, besides the tools
+OF_ENGINES = {"engine", "workers"}  # whose processes nothing confines
+LONGEST, ROWS = 50_000, 200  # characters of an answer, and rows of one that is longer
 OUTSIDE = "outside the folder of this server"
 SCRIPT = "from nearfar.mcp import run_confined; run_confined()"
 KINDS = {bool: "boolean", int: "integer", float: "number"}
@@ -73,7 +76,7 @@ def build_server(root: Path) -> Server[Any]:
     from nearfar.app import command_app, function_of, options_of_app
 
     names = [*nearfar.tool_names(), *VERBS]
-    options = {name: list(options_of_app(command_app(name))) for name in names}
+    options = {name: offered(list(options_of_app(command_app(name)))) for name in names}
 
     async def list_tools(context: Any, page: Any) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -108,17 +111,40 @@ def build_server(root: Path) -> Server[Any]:
                 cwd=root,
                 env=os.environ | {"HF_HUB_OFFLINE": "1"},
             )
-            answer = ended.stdout.decode().strip() or json.dumps(
-                {"error": ended.stderr.decode().strip()[-2000:]}
-            )
+            lines = ended.stderr.decode(errors="replace").strip()
+            answer = ended.stdout.decode().strip() or json.dumps({"error": lines[-2000:]})
             failed = ended.returncode != 0
+        texts = [answer] if failed else [shortened(answer), *filter(None, [lines[-LONGEST:]])]
         return types.CallToolResult(
-            content=[types.TextContent(type="text", text=answer)], is_error=failed
+            content=[types.TextContent(type="text", text=text) for text in texts], is_error=failed
         )
 
     return Server(
         "nearfar", version=nearfar.__version__, on_list_tools=list_tools, on_call_tool=call_tool
     )
+
+
+def offered(options: Sequence[Any]) -> list[Any]:
+    """Return the options of a command without those of an engine, whose processes would not be
+    confined.
+    """
+    names = {_name(option) for option in options}
+    hidden = OF_ENGINES if names >= OF_ENGINES else set()
+    return [option for option in options if _name(option) not in hidden]
+
+
+def shortened(answer: str) -> str:
+    """Return what --json prints, of a long one the first rows alone, with a note that says so."""
+    if len(answer) <= LONGEST:
+        return answer
+    whole = json.loads(answer)
+    rows = {name: len(column) for name, column in whole.items() if isinstance(column, list)}
+    most = max(rows.values(), default=0)
+    if most <= ROWS:
+        return answer
+    first = {name: whole[name][:ROWS] for name in rows}
+    note = f"the first {ROWS} of {most} rows; the table beside the page has all, see the lines"
+    return json.dumps(whole | first | {"note": note})
 
 
 def schema(options: Sequence[Any]) -> dict[str, Any]:
@@ -155,12 +181,13 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def words_of(options: Sequence[Any], arguments: Mapping[str, Any], root: Path) -> list[str]:
-    """Return arguments as words of the command line; raises ValueError for unknown ones, and for
-    paths that lead out of the folder.
+    """Return arguments as words of the command line; raises ValueError for those that the schema
+    does not have or that are of other types, and for paths that lead out of the folder.
     """
     known = {_name(option): option for option in options}
     for name in arguments:
         check_known("argument", name, known)
+    check_types(options, {name: value for name, value in arguments.items() if value is not None})
     placed, named = list[str](), list[str]()
     for name, option in known.items():
         value = arguments.get(name)
@@ -176,6 +203,24 @@ def words_of(options: Sequence[Any], arguments: Mapping[str, Any], root: Path) -
         else:
             named += [f"{option.names[0]}={entry}" for entry in values]
     return ["--json", *named, "--", *placed]
+
+
+def check_types(options: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for arguments that are missing or of other types: a list in place of one
+    path would become several arguments, and DATA would take the place of a missing TARGET.
+    """
+    from jsonschema import Draft202012Validator
+
+    wanted = schema([option for option in options if _name(option) in arguments or option.required])
+    for error in Draft202012Validator(wanted).iter_errors(dict(arguments)):
+        if error.validator == "required":
+            missing = [name for name in wanted["required"] if name not in arguments]
+            raise ValueError(f"argument {missing[0]!r} is missing")
+        if error.path:
+            kind = error.validator_value
+            kind = kind if isinstance(kind, str) else " or ".join(map(str, kind))
+            value = repr(error.instance)[:100]
+            raise ValueError(f"argument {error.path[0]!r} must be {kind}, not {value}")
 
 
 def check_inside(value: str, root: Path) -> None:
@@ -216,6 +261,6 @@ def confined_to(places: Sequence[str]) -> Callable[[str, tuple[Any, ...]], None]
             if isinstance(path, (str, bytes, os.PathLike)):
                 place = os.path.realpath(os.fsdecode(path))
                 if not any(place == home or place.startswith(f"{home}/") for home in homes):
-                    raise PermissionError(OUTSIDE)
+                    raise PermissionError(errno.EACCES, OUTSIDE)
 
     return check

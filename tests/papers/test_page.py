@@ -339,6 +339,8 @@ def test_claims_of_our_own_are_not_called_those_of_a_paper():
         (PAPERS / f"{page}.md").read_text() for page in ("saclr/table-7", "methods/normaliser")
     )
     assert "| what the paper says | where |" in theirs and "| claim | holds here |" in own
+    after = (PAPERS / "batch-sizes/figure-1.small.md").read_text()
+    assert "| claim, after the papers | where |" in after and "the paper's size" not in after
 
 
 def test_a_wrong_number_of_the_page_is_found():

@@ -140,6 +140,43 @@ class Moving(Plain):
         return (similar / before).mean()
 
 
+class Counting(Plain):
+    """Scaled by the number of its calls, which is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def get_extra_state(self):
+        return self.calls
+
+    def set_extra_state(self, calls):
+        self.calls = calls
+
+    def forward(self, z1, z2):
+        self.calls += 1
+        return super().forward(z1, z2) / (1 + self.calls)
+
+
+class Overwriting(Plain):
+    def forward(self, z1, z2):
+        z2.data.div_(z2.detach().norm(dim=1, keepdim=True))
+        return super().forward(z1, z2)
+
+
+class Frozen(Plain):
+    """With weights that a user means to learn."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(6))
+        self.bias = nn.Parameter(torch.ones(()))
+
+    def forward(self, z1, z2):
+        weights = self.weights.detach().to(z1.dtype)
+        return super().forward(z1 * weights, z2) + self.bias
+
+
 WRONG = {
     "reference": (SimCLR(0.3), r"step 1: the value is \S+ instead of \S+"),
     "gradcheck": (Rounded(), r"along its own direction the gradient is \S+ and the slope"),
@@ -191,6 +228,37 @@ def test_a_mistake_is_found_and_said_in_one_line(check):
     assert re.match(words, report.failures[check]), report.failures[check]
     with pytest.raises(AssertionError, match=f"{check} +FAILS"):
         report.raise_for_failures()
+
+
+@pytest.mark.parametrize(
+    ("check", "loss", "words"),
+    [
+        ("evaluation", Counting(), "after a call in evaluation, "),
+        ("gradients", Overwriting(), "argument 2 (view) is changed"),
+        ("learned_temperature", Frozen(), "weights gets no gradient"),
+    ],
+)
+def test_a_mistake_that_leaves_values_and_tensors_right_is_found(check, loss, words):
+    report = check_loss(loss, skip=only(check))
+    assert report.failures[check].startswith(words), report
+
+
+def test_a_bad_row_is_tried_in_a_small_batch_too():
+    report = check_loss(Averaged(), batch=3, skip=only("bad_batch"))
+    assert report.failures["bad_batch"].startswith("after a row of nan")
+
+
+def test_what_no_check_could_fail_on_is_refused():
+    """A loss at rest and a batch of one image passed all checks."""
+    for loss, given, words in (
+        (Restless().eval(), {}, "in evaluation"),
+        (Plain, {}, "an object of an"),
+        (simclr, {}, "an object of an"),
+        (Plain(), {"batch": 1}, "`batch` must be"),
+        (Plain(), {"tolerance": math.nan}, "`tolerance` must be"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check_loss(loss, **given)
 
 
 def test_a_correct_loss_has_no_failure_but_those_that_it_means():

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nearfar.messages import check_known
+from nearfar.messages import check_known, check_range
 
 __all__ = ["Case", "Outcome", "Report", "check_loss", "check_losses", "make_inputs"]
 
@@ -170,7 +170,8 @@ def check_loss(
 
     - `reference`: value and gradient of three steps in float64 are those of the plain form;
     - `gradcheck`: the gradient is that of finite differences in float64;
-    - `gradients`: views get a gradient that is not 0; keys, queues and indices get none;
+    - `gradients`: views get a gradient that is not 0; keys, queues and indices get none, and no
+      argument is changed in place;
     - `permutation`: the order of the batch does not matter;
     - `float32`: value and gradient in float32 are those in float64 to `tolerance`;
     - `half`: rows in bfloat16 give the float32 value of these rows, and gradients in bfloat16;
@@ -183,11 +184,11 @@ def check_loss(
     - `unequal_parts`: the same with 12 and 8 rows;
     - `compiled`: three steps by torch.compile are those without it, state included;
     - `learned_temperature`: each parameter that is one number has the gradient of finite
-      differences;
+      differences, and one of several numbers gets a gradient;
     - `memory`: forward and backward hold no tensor with two dimensions of the batch;
     - `pickling`: a loss that was pickled after a step continues as the one that was not;
     - `state_dict`: so does one that loaded its state;
-    - `evaluation`: in evaluation, without gradients, the state rests.
+    - `evaluation`: in evaluation, without gradients, the state rests, whatever it consists of.
 
     Args:
         loss: in training mode; every check takes a copy. It must be set to gather rows of all
@@ -208,7 +209,8 @@ def check_loss(
         The report: a table as text, false if a check failed.
 
     Raises:
-        ValueError: for a kind of input or a name in `skip` that does not exist.
+        ValueError: for a kind of input or a name in `skip` that does not exist, for what is no
+            module or not in training mode, and for a batch of fewer than 2.
 
     >>> slow = dict.fromkeys(("processes", "unequal_parts", "compiled"), "they start processes")
     >>> report = check_loss(nearfar.losses.SimCLR(gather=True), skip=slow)
@@ -269,6 +271,14 @@ def check_losses(
 
 
 def _check_arguments(case: Case, reasons: Mapping[str, str]) -> None:
+    if not isinstance(case.loss, nn.Module):
+        raise ValueError(f"a loss is an object of an nn.Module, not {case.loss!r:.60}")
+    if not case.loss.training:
+        raise ValueError("the loss is in evaluation, where its state rests: call its train()")
+    check_range("batch", case.batch, 2)
+    check_range("dim", case.dim, 1)
+    check_range("images", case.images, 1)
+    check_range("tolerance", case.tolerance, 0)
     for kind in case.kinds:
         check_known("input", kind, KINDS)
     if not {*case.kinds} & {*LEARNED}:
@@ -466,7 +476,7 @@ def check_gradcheck(case: Case) -> str | None:
 
 
 def check_gradients(case: Case) -> str | None:
-    """Views get a gradient; keys, queues and indices get none."""
+    """Views get a gradient; keys, queues and indices get none; all stay as they are."""
     value, gradients = step_of(case.copy(), case.inputs(torch.float32))
     if value.shape != ():
         return f"the value has shape {list(value.shape)}, not that of a number"
@@ -474,6 +484,12 @@ def check_gradients(case: Case) -> str | None:
         none = gradient is None or not gradient.any()
         if none == (kind in LEARNED):
             return f"{_argument(case.kinds, position)} gets {'no' if none else 'a'} gradient"
+    given = [x.detach() for x in case.inputs(torch.float32)]
+    rows = [x.clone().requires_grad_(x.is_floating_point()) for x in given]
+    case.copy()(*rows).backward()
+    for position, (before, after) in enumerate(zip(given, rows, strict=True)):
+        if not torch.equal(before, after):
+            return f"{_argument(case.kinds, position)} is changed in place"
     return None
 
 
@@ -580,8 +596,9 @@ def check_bad_batch(case: Case) -> str | None:
     loss, step = case.copy(), 5
     for early in range(step):  # a queue may be full then
         step_of(loss, case.inputs(torch.float32, early))
+    middle = min(4, case.batch - 1)
     for bad in (math.nan, math.inf):
-        for rows in (slice(4, 5), slice(None)):
+        for rows in (slice(middle, middle + 1), slice(None)):
             for spoiled in which:
                 if words := _after_a_bad_batch(case, loss, step, bad, rows, spoiled):
                     part = "a row" if rows.start else "a batch"
@@ -611,7 +628,9 @@ def _after_a_bad_batch(
 
 
 def check_learned_temperature(case: Case) -> str | None:
-    """The gradient of each parameter that is one number, against finite differences in float64."""
+    """The gradient of each parameter that is one number, against finite differences in float64;
+    others get one at all.
+    """
     given = [x.detach() for x in case.inputs()]
 
     def moved(name: str, step: float) -> tuple[nn.Parameter, Tensor]:
@@ -623,10 +642,16 @@ def check_learned_temperature(case: Case) -> str | None:
         return parameter, loss(*given)
 
     for name, own in case.loss.named_parameters():
-        if own.numel() != 1 or not own.requires_grad:
+        if not own.numel() or not own.requires_grad:
             continue
         parameter, value = moved(name, 0.0)
-        gradient = torch.autograd.grad(value, parameter)[0].item()
+        made = torch.autograd.grad(value, parameter, allow_unused=True)[0]
+        several = own.numel() > 1
+        if made is None or (several and not made.any()):
+            return f"{name} gets no gradient"
+        if several:  # some, such as prototypes, make targets too
+            continue
+        gradient = made.item()
         slope = (moved(name, 1e-4)[1] - moved(name, -1e-4)[1]).item() / 2e-4
         if abs(gradient - slope) > 1e-5 * abs(slope) + 1e-7:
             return f"the gradient of {name} is {gradient:.7g}, and the slope {slope:.7g}"
@@ -697,14 +722,17 @@ def _continue(case: Case, loss: nn.Module, other: nn.Module) -> str | None:
 
 
 def check_evaluation(case: Case) -> str | None:
-    """In evaluation a loss leaves its state alone."""
-    loss = case.copy()
-    step_of(loss, case.inputs(torch.float32))
+    """In evaluation a loss leaves its state alone, and goes on as one without that call."""
+    loss, other = case.copy(), case.copy()
+    for made in (loss, other):
+        step_of(made, case.inputs(torch.float32))
     before = state_of(loss)
     with torch.no_grad():
         loss.eval()(*case.inputs(torch.float32, 1))
-    words = _moved(state_of(loss), before, 1e-6, 1e-6)
-    return words and f"a call in evaluation moves the state: {words}"
+    if words := _moved(state_of(loss), before, 1e-6, 1e-6):
+        return f"a call in evaluation moves the state: {words}"
+    words = _continue(case, other, loss.train())
+    return words and f"after a call in evaluation, {words}"
 
 
 # --- checks in processes of their own

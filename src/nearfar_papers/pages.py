@@ -84,7 +84,8 @@ def write_outcome(
         if each
     }
     values = {} if table.measure == "curve" else _values(seeds)
-    claims = _claims(table, seeds, values) if values else []
+    judged = values or _ends(seeds)
+    claims = _claims(table, seeds, judged) if judged else []
     facts: dict[str, Any] = {
         "paper": paper.title,
         "table": table.name,
@@ -136,6 +137,14 @@ def _values(seeds: Mapping[Place, Mapping[str, Mapping[str, Any]]]) -> Values:
             seed: statistics.fmean(value) if isinstance(value, list) else value
             for seed, value in ((seed, number["value"]) for seed, number in each.items())
         }
+        for place, each in seeds.items()
+    }
+
+
+def _ends(seeds: Mapping[Place, Mapping[str, Mapping[str, Any]]]) -> Values:
+    """Return the last number of the curve of each seed by cell, which claims on curves compare."""
+    return {
+        place: {seed: number["value"][-1] for seed, number in each.items()}
         for place, each in seeds.items()
     }
 

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 import nearfar
 from nearfar.cli import main
 from nearfar.data import cache
-from nearfar.embeddings import embeddings
+from nearfar.embeddings import embeddings, sources
 from nearfar.tools.result import paths_for_stdout
 
 pytestmark = pytest.mark.usefixtures("known_speed")
@@ -453,6 +453,8 @@ def test_what_the_page_of_duplicates_holds(run, tmp_path):
         (["select", "RUN", "--by", "nearst"], 'Did you mean "near"?'),
         (["select", "RUN", "--by", "near"], "--by near needs images"),
         (["select", "RUN", "000.png"], "--by near needs images"),
+        (["select", "RUN", "--k", "3"], "--k goes with --by outlier"),
+        (["select", "RUN", "--approximate"], "--approximate goes with --by outlier"),
         (["cluster", "RUN", "--clusters", "85"], "85 are needed"),
     ],
 )
@@ -462,6 +464,13 @@ def test_a_mistake_is_one_line(words, says, run, complaint, tmp_path, monkeypatc
     assert says in complaint(*(run.path if word == "RUN" else word for word in words))
     assert not list(tmp_path.iterdir())
     assert not (run.path / "features.safetensors").exists()  # noticed before the work
+
+
+@pytest.mark.parametrize("more", [{"by": "near"}, {"k": 3}, {"approximate": True}])
+def test_a_mistake_in_a_selection_is_told_before_anything_is_opened(more, run, monkeypatch):
+    monkeypatch.setattr(sources, "open_images", lambda *_, **__: pytest.fail("opened"))
+    with pytest.raises(ValueError, match="by='"):
+        nearfar.select(run.path, **more)
 
 
 def test_a_name_with_a_line_break_stays_one_line_but_before_a_zero_byte():

@@ -136,12 +136,12 @@ class Tool:
 
         self.check(given)
         source = resolve(target)
+        if "images" in self.named and not isinstance(source, OfRun) and given["data"] is None:
+            given["images"], given["data"] = folders_apart(given["images"])
         if self.before is not None:
             self.before(source, given)
         out = given.get("out")
         page = self.place(source, out)
-        if "images" in self.named and not isinstance(source, OfRun) and given["data"] is None:
-            given["images"], given["data"] = folders_apart(given["images"])
         options = {name: given[name] for name in self.named}
         opening = Opening(
             data=given["data"],

@@ -6,6 +6,7 @@ nearfar select runs/photos beach.jpg --by near --n 50
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,7 +25,29 @@ MEANING = {
 }
 
 
-@tool(page="selection", beside=(".csv", ".list"), data="images to choose from", lists=True)
+def _check(source: Any, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for options that do not go together."""
+    images, by = given["images"], given["by"]
+    check_known("`by`", by, MEANING)
+    some = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
+    if some != (by == "near"):
+        raise ValueError(
+            "`by='near'` needs images, and nothing else does: "
+            "`nearfar.select(RUN, IMAGES, by='near')`"
+        )
+    if given["k"] is not None and by != "outlier":
+        raise ValueError("`k` goes with `by='outlier'`: leave it out, or choose by that")
+    if given["approximate"] and by in ("diverse", "typical"):
+        raise ValueError("`approximate` goes with `by='outlier'` and `by='near'`: leave it out")
+
+
+@tool(
+    page="selection",
+    beside=(".csv", ".list"),
+    data="images to choose from",
+    lists=True,
+    before=_check,
+)
 def select(
     photos: Embeddings,
     images: Any = (),
@@ -74,13 +97,6 @@ def select(
         outliers,
     )
 
-    check_known("`by`", by, MEANING)
-    given = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
-    if given != (by == "near"):
-        raise ValueError(
-            "`by='near'` needs images, and nothing else does: "
-            "`nearfar.select(RUN, IMAGES, by='near')`"
-        )
     done = labelled_rows(photos, labelled)
     if by == "near":
         chosen = near_others(photos, images, n, done, approximate)

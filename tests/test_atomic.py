@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from safetensors import SafetensorError
 
 from nearfar.atomic import NotWrittenError, check_folder, replacing
 from nearfar.networks import Encoder, build_backbone, save_encoder
@@ -35,6 +36,17 @@ def test_a_full_disk_is_named_whatever_a_library_says(tmp_path):
             raise RuntimeError("unexpected pos 3520 vs 3478")
     with pytest.raises(RuntimeError, match="unexpected pos"), replacing(path):
         raise RuntimeError("unexpected pos 3520 vs 3478")
+
+
+def test_a_full_disk_is_named_where_the_library_is_in_rust(tmp_path):
+    """Explore ended in a traceback: such an error is no OSError, and has none behind it."""
+    path = tmp_path / "features.safetensors"
+    error = SafetensorError("Error while serializing: No space left on device (os error 28)")
+    with pytest.raises(NotWrittenError, match=r"features\.safetensors: No space"), replacing(path):
+        raise error
+    with pytest.raises(SafetensorError, match="os error 2"), replacing(path):
+        raise SafetensorError("Error while serializing: No such file or directory (os error 2)")
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_processes_write_files_of_their_own(tmp_path, monkeypatch):

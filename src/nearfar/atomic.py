@@ -17,6 +17,7 @@ from pathlib import Path
 PAGES = (".html",)
 ABANDONED = 24 * 60 * 60.0  # seconds without a change
 PROBE = 2**16  # bytes, about the smallest page or picture
+OF_RUST = re.compile(r"\(os error (\d+)\)")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -137,17 +138,27 @@ def translate_errors(path: Path) -> Iterator[None]:
     """Turn the error of a full disk into a NotWrittenError that names the file.
 
     Libraries raise errors of other kinds on top of that of the operating system: torch's says
-    "unexpected pos". A file that is written as a part of another is not named.
+    "unexpected pos". Those in Rust, as safetensors, name its number in their text alone. A file
+    that is written as a part of another is not named.
     """
     try:
         yield
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, OSError) and cause.errno in FULL:
-                raise NotWrittenError(f"cannot write {path}: {os.strerror(cause.errno)}") from error
+            number = _number_of(cause)
+            if number in FULL:
+                raise NotWrittenError(f"cannot write {path}: {os.strerror(number)}") from error
             cause = cause.__cause__ or cause.__context__
         raise
+
+
+def _number_of(error: BaseException) -> int:
+    """Return the operating system's number of an error, 0 where it has none."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    in_text = OF_RUST.search(str(error))
+    return int(in_text[1]) if in_text else 0
 
 
 def check_text(path: str | os.PathLike[str]) -> None:

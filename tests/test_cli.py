@@ -10,9 +10,11 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import nearfar
 from nearfar import cli
@@ -472,3 +474,20 @@ def test_pages_show_places_and_what_is_required(capsys):
     assert text.startswith("Usage: nearfar embed ") and " TARGET [ARGS...]\n" in text
     assert re.search(r"\* +--out .*\[required\]", " ".join(text.split()))
     assert page(capsys, "evaluate", "run", "-h") == page(capsys, "evaluate", "--help")
+
+
+def test_no_line_names_an_option_that_the_command_lacks(tmp_path, capsys, monkeypatch):
+    """On images of 8 and 16 bits each command gave advice that few could follow."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    (tmp_path / "deep").mkdir()
+    for number in range(6):
+        pixels = rng.integers(0, 256, (16, 16)).astype(np.uint16 if number > 2 else np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "deep" / f"{number}.png")
+    assert main(["duplicates", "deep"]) == 0
+    spoken = capsys.readouterr()
+    assert "all become 8 bits" in spoken.out + spoken.err
+    assert "--value-range" not in spoken.out + spoken.err
+    assert main(["views", "deep", "--out", "views.html"]) == 0
+    spoken = capsys.readouterr()
+    assert "--value-range keeps" in spoken.out + spoken.err

@@ -116,6 +116,15 @@ def parameters_in_messages(name: str) -> set[str]:
     return names - {argument.name for argument in own if argument.kind is not Argument.KEYWORD_ONLY}
 
 
+def offered_by(name: str) -> set[str]:
+    """Return the parameters that the options of a command give."""
+    from nearfar.training.settings import settings_fields
+
+    if name == "pretrain":
+        return {setting.name for setting in settings_fields()}
+    return {*inspect.signature(function_of(name)).parameters}
+
+
 def opens_images(name: str) -> bool:
     """Return whether a command opens images, and so takes --max-pixels."""
     return name in OPENING or name in nearfar.tool_names()

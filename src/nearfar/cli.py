@@ -25,6 +25,7 @@ from nearfar.app import (
     command_paths,
     function_of,
     lists_paths,
+    offered_by,
     opens_images,
     parameters_in_messages,
     pretrain_app,
@@ -126,7 +127,7 @@ def _carry_out(words: list[str], machine: bool = False) -> tuple[int, Any]:
     with contextlib.suppress(AttributeError):
         # for names that are not text
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with named_as_options(partial(parameters_in_messages, verb)):
+    with named_as_options(partial(parameters_in_messages, verb), partial(offered_by, verb)):
         return _run(verb, words[1:], machine)
 
 

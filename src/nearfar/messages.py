@@ -193,17 +193,33 @@ def to_argv(settings: Mapping[str, Any]) -> list[str]:
 _QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
 _CODE = re.compile(rf"`(?! )((?:[^`'\"\n]|{_QUOTED})+)`")
 _option_names: Callable[[], Collection[str]] | None = None
+_offered: Callable[[], Collection[str]] | None = None
 
 
 @contextmanager
-def named_as_options(names: Callable[[], Collection[str]]) -> Iterator[None]:
-    """Let `worded` write the parameters of these names as options while the context is open."""
-    global _option_names
-    before, _option_names = _option_names, names
+def named_as_options(
+    names: Callable[[], Collection[str]], offered: Callable[[], Collection[str]] | None = None
+) -> Iterator[None]:
+    """Let `worded` write the parameters of these names as options while the context is open.
+
+    offered: those that the command has itself, for `if_offered`.
+    """
+    global _option_names, _offered
+    before, _option_names, _offered = (_option_names, _offered), names, offered
     try:
         yield
     finally:
-        _option_names = before
+        _option_names, _offered = before
+
+
+def if_offered(name: str, advice: str) -> str:
+    """Return advice to give a parameter; "" on a command line whose command has no such option.
+
+    >>> with named_as_options(lambda: {"k"}, lambda: {"k"}):
+    ...     if_offered("k", "; `k` changes that"), if_offered("n", "; `n` changes that")
+    ('; `k` changes that', '')
+    """
+    return advice if _offered is None or name in _offered() else ""
 
 
 def worded(text: str) -> str:

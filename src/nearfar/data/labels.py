@@ -22,7 +22,7 @@ from torch import Tensor
 from nearfar.data.column_names import LABEL_NAMES, find_columns, normalized_name
 from nearfar.data.table import printable
 from nearfar.data.text import text_of
-from nearfar.messages import listed_names, say_once
+from nearfar.messages import if_offered, listed_names, say_once
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)([.]0*)?")  # "001" and "1e3" are texts
 _TRUTH = {"false": 0, "true": 1}
@@ -255,10 +255,10 @@ def label_columns(schema: pyarrow.Schema, classes: Sequence[str] = ()) -> list[s
 def say_label_column(source: object, column: str, usual: Sequence[str]) -> None:
     """Say which of several columns of a usual name has the labels that are used."""
     if others := [name for name in usual if name != column]:
-        say_once(
-            f"labels of '{source}' are those of column '{column}'; `label_column` takes another "
-            f"one: {listed_names(others)}"
-        )
+        names = listed_names(others)
+        offered = if_offered("label_column", f"; `label_column` takes another one: {names}")
+        rest = offered or f", and not of {names}"
+        say_once(f"labels of '{source}' are those of column '{column}'{rest}")
 
 
 def _may_be(kind: pyarrow.DataType) -> bool:

@@ -64,13 +64,11 @@ from nearfar.data.value_range import (
     spread,
     thinned,
 )
-from nearfar.messages import say_once
+from nearfar.messages import if_offered, say_once
 
 MEASURED = 256  # images that give the statistics where all are decoded later
-_MIXED = (
-    "holds images of 8 bits and of more: all become 8 bits; `value_range` "
-    "keeps the others as they are"
-)
+_MIXED = "holds images of 8 bits and of more: all become 8 bits"
+_AS_THEY_ARE = "; `value_range` keeps the others as they are"
 
 
 def open_images(
@@ -220,7 +218,7 @@ def open_rows(
     if request.value_range is None and form.value_range is None:
         for part in kept.parts:
             if (part.rows["bits"].to_numpy() > 8).any():
-                say_once(f"'{part.name}' {_MIXED}")
+                say_once(f"'{part.name}' {_MIXED}{if_offered('value_range', _AS_THEY_ARE)}")
     return _assembled(whole, kept, stored, left, form, name, measured)
 
 

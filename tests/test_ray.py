@@ -29,6 +29,7 @@ from nearfar.evaluation import extract
 from nearfar.neighbours import approximate, approximate_rows
 from nearfar.ray import engine_named
 from tests.pictures import encoded
+from tests.ray_pieces import reciprocal, squared, squared_and_killed
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
 
@@ -83,8 +84,9 @@ def expected(photos, many, tmp_path_factory):
     """Results of one process, and the folder of its embeddings."""
     folder = tmp_path_factory.mktemp("one")
     nearfar.embed(photos, out=folder / "embed.parquet", encoder="nearfar")
-    problems, copies = dict(nearfar.check(photos)), dict(nearfar.duplicates(many))
-    return Expected(folder, problems, copies, nearest())
+    problems, copies = dict(nearfar.check(photos)), dict(nearfar.duplicates(photos))
+    many_copies = dict(nearfar.duplicates(many, edits=False))
+    return Expected(folder, problems, copies, many_copies, nearest())
 
 
 def nearest():
@@ -102,6 +104,7 @@ class Expected(NamedTuple):
     folder: Path
     problems: dict
     copies: dict
+    many_copies: dict
     nearest: list
 
     @property
@@ -159,23 +162,6 @@ def heard_outside(processes):
 
 def kept():
     return sorted(cache_folder().glob("*/*.npz"))
-
-
-def squared(number):
-    return {"square": np.array([number**2])}
-
-
-def squared_and_killed(folder, number):
-    """Kills its worker the first time that it is asked for a multiple of three."""
-    mark = folder / str(number)
-    if number % 3 == 0 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"square": np.array([number**2])}
-
-
-def reciprocal(number):
-    return 1 / number
 
 
 def of_pieces(made):
@@ -272,10 +258,14 @@ def test_a_check_says_what_one_process_says(photos, expected, ray):
     assert dict(nearfar.check(photos, engine="ray")) == expected.problems
 
 
+def test_copies_and_edited_ones_are_those_of_one_process(photos, expected, ray):
+    assert dict(nearfar.duplicates(photos, engine="ray")) == expected.copies
+
+
 def test_groups_of_ten_thousand_images_are_the_same_while_workers_are_killed(many, expected, ray):
     with killing(2, every=1.5) as killed:
-        copies = nearfar.duplicates(many, engine="ray")
-    assert dict(copies) == expected.copies
+        copies = nearfar.duplicates(many, edits=False, engine="ray")
+    assert dict(copies) == expected.many_copies
     assert len(killed) == 2 and len(copies.photos) == 10_001
     assert Counter(copies["kind"]) == {"first": 200, "copy": 133, "same file": 67}
 
@@ -287,10 +277,10 @@ def test_any_number_of_workers_writes_the_same(photos, many, expected, tmp_path,
     out, beside = tmp_path / "embed.parquet", tmp_path / "duplicates.html"
     assert called("embed", photos, "--encoder", "nearfar", *by_ray(out, count)).wait() == 0
     assert read_table(out).equals(expected.embeddings)
-    assert called("duplicates", many, *by_ray(beside, count)).wait() == 0
+    assert called("duplicates", many, "--no-edits", *by_ray(beside, count)).wait() == 0
     table = read_csv(beside.with_suffix(".csv"))
-    assert table["name"].to_pylist() == expected.copies["name"]
-    assert table["group"].to_pylist() == expected.copies["group"]
+    assert table["name"].to_pylist() == expected.many_copies["name"]
+    assert table["group"].to_pylist() == expected.many_copies["group"]
 
 
 @pytest.mark.slow

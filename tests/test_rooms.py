@@ -301,6 +301,7 @@ HELPS = (["--help"], ["pretrain", "--help"], ["search", "--help"])
             "import nearfar": ["torch", *HEAVY],
             "import nearfar.losses": HEAVY,
             "import nearfar.testing": HEAVY,
+            "import nearfar.ray": HEAVY,  # a worker, and `nearfar.data` with it
         },
         {
             f"from nearfar.cli import main; main({words})": ["torch", "numpy", *HEAVY[:-2]]

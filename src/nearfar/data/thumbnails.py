@@ -15,7 +15,6 @@ from PIL import Image
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.io import ImageReadMode, decode_image
 
 JPEG_QUALITY = 85
 LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
@@ -57,6 +56,8 @@ class KeptThumbnails:
 
     def read(self, rows: Int64[np.ndarray, " rows"]) -> UInt8[Tensor, "rows 3 side side"]:
         """Return the thumbnails of images, by position."""
+        from torchvision.io import ImageReadMode, decode_image  # here: it takes seconds to import
+
         tiles = torch.empty(len(rows), 3, self.side, self.side, dtype=torch.uint8)
         for tile, (file, start, stop) in zip(tiles, self.places[rows].tolist(), strict=True):
             if file not in self._opened:

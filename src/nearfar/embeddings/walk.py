@@ -38,7 +38,7 @@ from nearfar.threads import use_threads
 from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
-BATCH = 64  # images that a thread decodes and encodes at a time
+BATCH = 32  # images that a thread decodes and encodes at a time
 FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones

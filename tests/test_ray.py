@@ -84,9 +84,8 @@ def expected(photos, many, tmp_path_factory):
     """Results of one process, and the folder of its embeddings."""
     folder = tmp_path_factory.mktemp("one")
     nearfar.embed(photos, out=folder / "embed.parquet", encoder="nearfar")
-    problems, copies = dict(nearfar.check(photos)), dict(nearfar.duplicates(photos))
-    many_copies = dict(nearfar.duplicates(many, edits=False))
-    return Expected(folder, problems, copies, many_copies, nearest())
+    problems, copies = dict(nearfar.check(photos)), dict(nearfar.duplicates(many))
+    return Expected(folder, problems, copies, nearest())
 
 
 def nearest():
@@ -104,7 +103,6 @@ class Expected(NamedTuple):
     folder: Path
     problems: dict
     copies: dict
-    many_copies: dict
     nearest: list
 
     @property
@@ -258,14 +256,10 @@ def test_a_check_says_what_one_process_says(photos, expected, ray):
     assert dict(nearfar.check(photos, engine="ray")) == expected.problems
 
 
-def test_copies_and_edited_ones_are_those_of_one_process(photos, expected, ray):
-    assert dict(nearfar.duplicates(photos, engine="ray")) == expected.copies
-
-
 def test_groups_of_ten_thousand_images_are_the_same_while_workers_are_killed(many, expected, ray):
     with killing(2, every=1.5) as killed:
-        copies = nearfar.duplicates(many, edits=False, engine="ray")
-    assert dict(copies) == expected.many_copies
+        copies = nearfar.duplicates(many, engine="ray")
+    assert dict(copies) == expected.copies
     assert len(killed) == 2 and len(copies.photos) == 10_001
     assert Counter(copies["kind"]) == {"first": 200, "copy": 133, "same file": 67}
 
@@ -277,10 +271,10 @@ def test_any_number_of_workers_writes_the_same(photos, many, expected, tmp_path,
     out, beside = tmp_path / "embed.parquet", tmp_path / "duplicates.html"
     assert called("embed", photos, "--encoder", "nearfar", *by_ray(out, count)).wait() == 0
     assert read_table(out).equals(expected.embeddings)
-    assert called("duplicates", many, "--no-edits", *by_ray(beside, count)).wait() == 0
+    assert called("duplicates", many, *by_ray(beside, count)).wait() == 0
     table = read_csv(beside.with_suffix(".csv"))
-    assert table["name"].to_pylist() == expected.many_copies["name"]
-    assert table["group"].to_pylist() == expected.many_copies["group"]
+    assert table["name"].to_pylist() == expected.copies["name"]
+    assert table["group"].to_pylist() == expected.copies["group"]
 
 
 @pytest.mark.slow

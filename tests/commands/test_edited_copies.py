@@ -134,6 +134,21 @@ def test_images_of_16_bits_have_no_edited_copies_and_a_line_says_so(tmp_path, lo
     assert "colour images of 8 bits alone" in log.text
 
 
+def test_small_images_are_left_out_and_a_line_says_so(folder, tmp_path, log):
+    """Among larger ones, whose edited copies are found, and alone."""
+    small = tmp_path / "small"
+    small.mkdir()
+    for number in range(5):
+        part = Image.open(folder / f"{number}.png").crop((40, 30, 72, 62))
+        part.save(small / f"part-{number}.png")
+        part.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(small / f"mirrored-{number}.png")
+    result = nearfar.duplicates([folder, small])
+    assert result["kind"].count("edited copy") == 3
+    assert "36 x 36 pixels on: 10 of 21 are smaller" in log.text
+    assert "edited copy" not in nearfar.duplicates(small)["kind"]
+    assert "on: 10 of 10 are smaller" in log.text
+
+
 def test_photographs_without_copies_stay_alone(tmp_path):
     """Parts of two photographs that hardly overlap, some at another size, and mirrored others."""
     pytest.importorskip("cv2")

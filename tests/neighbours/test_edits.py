@@ -12,7 +12,13 @@ cv2 = pytest.importorskip("cv2", reason="edited copies need OpenCV: pip install 
 
 from nearfar.neighbours.copies import inverse, turned  # noqa: E402
 from nearfar.neighbours.edit_maps import local_features, matched_map, mirrored  # noqa: E402
-from nearfar.neighbours.edits import Edit, edit_in_words, edit_of_turn, find_edit  # noqa: E402
+from nearfar.neighbours.edits import (  # noqa: E402
+    Edit,
+    are_large_enough,
+    edit_in_words,
+    edit_of_turn,
+    find_edit,
+)
 
 CHINA, FLOWER = (Image.fromarray(image) for image in load_sample_images().images)
 PHOTO = CHINA.crop((150, 60, 450, 300))  # 300 x 240
@@ -314,3 +320,17 @@ def test_small_parts_of_a_photograph_that_overlap_are_no_edited_copies(side, tur
     ]
     others = parts if turn is None else [part.transpose(turn) for part in parts]
     assert [edit_of(*pair) for pair in zip(parts, others[1:], strict=False)] == [None] * 7
+
+
+@pytest.mark.parametrize("size", [(36, 36), (33, 40), (48, 33)])
+def test_images_below_a_size_have_no_edits_whatever_they_show(size):
+    """The mirror image of a photograph by its true map, with sides around the smallest."""
+    mirror, found = np.array([[-1.0, 0, 0], [0, 1, 0]]), {}
+    for less in range(3):
+        small = PHOTO.resize((size[0] - less, size[1] - less), Image.Resampling.BICUBIC)
+        pixels = planes(small)
+        edit = find_edit(pixels, np.ascontiguousarray(pixels[:, :, ::-1]), mirror)
+        found[pixels.shape[1:]] = edit is not None
+    large = are_large_enough(np.array(list(found)))
+    assert found == dict(zip(found, large.tolist(), strict=True))
+    assert {*found.values()} == {True, False}

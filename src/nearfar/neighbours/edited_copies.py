@@ -40,7 +40,7 @@ from nearfar.neighbours.edit_maps import (
     opencv,
     root_descriptors,
 )
-from nearfar.neighbours.edits import Edit, find_edit, shares
+from nearfar.neighbours.edits import SMALLEST, Edit, are_large_enough, find_edit, shares
 from nearfar.networks.edit_net import edit_features, edit_net
 from nearfar.progress import log, tracked
 
@@ -91,11 +91,19 @@ def find_edited(
     alone. Images must be grayscale or colour of 8 bits. ValueError where OpenCV is not installed.
     """
     opencv()
+    say = log.warning if thorough else log.info
     if images.channels not in (1, 3) or images.value_range is not None:
-        say = log.warning if thorough else log.info
         say("edited copies are found among grayscale and colour images of 8 bits alone")
         return []
+    count = len(torch.cat([known, queries]).unique())
+    is_one_set, known = queries is known, _large_enough(images, known)
+    queries = known if is_one_set else _large_enough(images, queries)
     rows = torch.cat([known, queries]).unique()
+    if len(rows) < count:
+        words = "edited copies are found among images from %d x %d pixels on: %d of %d are smaller"
+        say(words, SMALLEST, SMALLEST, count - len(rows), count)
+    if not len(known) or not len(queries):
+        return []
     groups = DisjointSet(rows.tolist())
     for first, second in sure:
         if first in groups and second in groups:
@@ -107,6 +115,18 @@ def find_edited(
     pairs = list(_candidates(features, known, queries, compare.local, approximate))
     edited = (compare(*pair) for pair in tracked(pairs, "comparing images"))
     return [pair for pair in edited if pair is not None]
+
+
+def _large_enough(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " large"]:
+    """Return the positions, of some, of images that are large enough to be compared."""
+    return rows[torch.from_numpy(are_large_enough(_sizes(images, rows)))]
+
+
+def _sizes(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[np.ndarray, "rows 2"]:
+    """Height and width of images at full size, by position."""
+    if images.originals is None:
+        return np.full((len(rows), 2), images.image_size)
+    return images.native_sizes(rows.numpy())
 
 
 class _Comparing:
@@ -255,9 +275,7 @@ def _largest_of_groups(
 ) -> Int64[Tensor, " largest"]:
     """Of each group the image with the most pixels, in the order of positions."""
     largest: dict[int, int] = {}
-    sizes = np.ones(len(rows))
-    if images.originals is not None:
-        sizes = images.native_sizes(rows.numpy()).prod(1)
+    sizes = _sizes(images, rows).prod(1)
     for place in np.argsort(-sizes, kind="stable").tolist():
         row = int(rows[place])
         largest.setdefault(groups[row], row)

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 
 from nearfar.neighbours.copies import MIRROR
 from nearfar.neighbours.edit_maps import (
@@ -126,6 +126,17 @@ def find_edit(
     squeezed = abs(math.log(width * high / (height * wide))) > STRETCH
     still = max(STILL, INEXACT / math.sqrt(common.sum()))
     return edit if squeezed or _changes(edit, still) else None
+
+
+SMALLEST = LEAST_SIDE + 2 * MIXED  # pixels of a side of the smallest square that is compared
+
+
+def are_large_enough(sizes: Int64[np.ndarray, "images 2"]) -> Bool[np.ndarray, " images"]:
+    """Return which images, by height and width, `find_edit` can find an edit of: of all others less
+    than 32 x 32 pixels would be compared, without the rim of 2.
+    """
+    compared = np.clip(sizes - 2 * MIXED, 0, None).prod(1)
+    return (sizes.min(1) >= LEAST_SIDE) & (compared >= LEAST_SIDE**2)
 
 
 def _changes(edit: Edit, still: float) -> bool:

@@ -325,12 +325,12 @@ def test_small_parts_of_a_photograph_that_overlap_are_no_edited_copies(side, tur
 @pytest.mark.parametrize("size", [(36, 36), (33, 40), (48, 33)])
 def test_images_below_a_size_have_no_edits_whatever_they_show(size):
     """The mirror image of a photograph by its true map, with sides around the smallest."""
-    mirror, found = np.array([[-1.0, 0, 0], [0, 1, 0]]), {}
+    mirror, confirmed = np.array([[-1.0, 0, 0], [0, 1, 0]]), {}
     for less in range(3):
         small = PHOTO.resize((size[0] - less, size[1] - less), Image.Resampling.BICUBIC)
         pixels = planes(small)
         edit = find_edit(pixels, np.ascontiguousarray(pixels[:, :, ::-1]), mirror)
-        found[pixels.shape[1:]] = edit is not None
-    large = are_large_enough(np.array(list(found)))
-    assert found == dict(zip(found, large.tolist(), strict=True))
-    assert {*found.values()} == {True, False}
+        confirmed[pixels.shape[1:]] = edit is not None
+    large = are_large_enough(np.array(list(confirmed)))
+    assert confirmed == dict(zip(confirmed, large.tolist(), strict=True))
+    assert {*confirmed.values()} == {True, False}

@@ -53,7 +53,7 @@ def duplicates(
             'nearfar[edits]'`). True: local features of every image propose, which takes about twice
             as long, and does not depend on what the net was trained on (photographs). False: none.
             Text or a figure on an image is not found, since a form with another digit is no less
-            alike.
+            alike. Images of less than 36 x 36 pixels are left out.
         distance: largest 1 - cos of the features for similar images that are not copies; the page
             has a slider to choose it by eye. Default: a tenth of the median distance of any two.
             Copies are confirmed by their pixels at full size, up to the distance by which features

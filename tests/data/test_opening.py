@@ -199,8 +199,71 @@ def test_parquet_rows_cannot_point_outside_the_folder(tmp_path, paint):
     ]
     pq.write_table(pa.table({"image": cells}), tmp_path / "in" / "rows.parquet")
     images = open_images(tmp_path / "in" / "rows.parquet")
-    assert images.names == ["000003"]
-    assert [name for name, _ in images.skipped] == ["000000", "000001", "000002"]
+    assert images.names == ["pics/mine.png"]
+    assert [name for name, _ in images.skipped] == [
+        str(tmp_path / "secret.png").strip("/"),
+        "../secret.png",
+        "https://example.org/a.png",
+    ]
+
+
+def rows_with_paths(file, paths, **columns):
+    """A Parquet file of images with these paths; their first pixel is the number of the row."""
+    cells = [{"bytes": png(row), "path": path} for row, path in enumerate(paths)]
+    pq.write_table(pa.table({"image": cells, **columns}), file)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names", "words"),
+    [
+        (["b/1.png", "a/1.png"], ["b/1.png", "a/1.png"], []),
+        (["b/1.png", "", None], ["b/1.png", "000001", "000002"], ["2 without a path"]),
+        (
+            ["x.png", "y.png", "x.png"],
+            ["000000", "y.png", "000002"],
+            ["2 whose path is not unique, first x.png"],
+        ),
+        (["000001", None], ["000000", "000001"], ["1 without a path", "first 000001"]),
+        (["line\nbreak.png", 1001 * "x"], ["line\\nbreak.png", "000001"], ["1 without a path"]),
+        ([None, ""], ["000000", "000001"], []),
+    ],
+)
+def test_parquet_rows_have_the_names_of_their_paths(tmp_path, log, paths, names, words):
+    rows_with_paths(tmp_path / "a.parquet", paths)
+    images = open_images(tmp_path / "a.parquet")
+    assert images.names == names and len(set(names)) == len(names)
+    assert list(images.originals) == [png(row) for row in range(len(names))]
+    lines = [line for line in log.lines if "named by their number" in line]
+    assert len(lines) == bool(words) and all(word in line for line in lines for word in words)
+    assert open_images(tmp_path / "a.parquet").names == names  # by the table of the first scan
+
+
+def test_equal_paths_in_two_splits_or_files(tmp_path, log):
+    rows_with_paths(
+        tmp_path / "a.parquet", ["x.png", "x.png", "y.png"], split=["train", "test", "test"]
+    )
+    images = open_images(tmp_path / "a.parquet", split="all")
+    assert sorted(images.names) == ["test/x.png", "test/y.png", "train/x.png"]
+    assert not any("named by their number" in line for line in log.lines)
+    for part in (0, 1):
+        (tmp_path / "b").mkdir(exist_ok=True)
+        rows_with_paths(tmp_path / f"b/train-{part}.parquet", ["0.png", f"{part}/1.png"])
+    assert open_images(tmp_path / "b").names == [
+        "train/000000",
+        "train/0/1.png",
+        "train/000002",
+        "train/1/1.png",
+    ]
+
+
+def test_rows_of_datasets_have_the_names_of_their_paths(tmp_path, paint):
+    import datasets
+
+    paint(tmp_path / "in/mine.png", 1)
+    features = datasets.Features({"image": datasets.Image()})
+    cells = [{"bytes": png(0), "path": "cat/0.png"}, str(tmp_path / "in/mine.png")]
+    table = datasets.Dataset.from_dict({"image": cells}, features=features)
+    assert open_images(table).names == ["cat/0.png", str(tmp_path / "in/mine.png").strip("/")]
 
 
 # refusals

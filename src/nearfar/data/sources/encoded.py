@@ -36,7 +36,7 @@ from nearfar.data.table import (
 )
 from nearfar.progress import progress, tracked
 
-FORMAT = 8  # raise it when a column means something else
+FORMAT = 9  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
@@ -146,7 +146,7 @@ class EncodedSource(Source):
             names = [name for split in self.splits for name in self.names(split)]
             labels = self.labels()
         else:
-            names = numbered_names(table["split"].to_pylist(), table["name"].to_pylist())
+            names = self.names_inside(table["split"].to_pylist(), table["name"].to_pylist())
             labels = table["label"].to_pylist()
             if table["label"].null_count == len(table):
                 self.say_unlabelled(names)
@@ -217,6 +217,10 @@ class EncodedSource(Source):
     def names(self, split: str) -> list[str]:
         """The names of the images of a split, if every file is one."""
         return self.splits[split]
+
+    def names_inside(self, splits: Sequence[str], names: Sequence[str | None]) -> list[str]:
+        """The names of images inside files, from their splits and the names that the files hold."""
+        return numbered_names(splits, names)
 
     def labels(self) -> list[str | None] | None:
         """The labels of the images of all splits in order, as of `labels_of`, if every file is one;

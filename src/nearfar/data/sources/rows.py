@@ -8,6 +8,7 @@ import contextlib
 import functools
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
@@ -20,8 +21,9 @@ import pyarrow.parquet
 from nearfar.data.column_names import IMAGE_NAMES, find_column, normalized_name
 from nearfar.data.labels import label_columns, labels_of, say_label_column
 from nearfar.data.sources.encoded import EncodedImage, EncodedSource, Stamp
+from nearfar.data.sources.source import numbered_names, prefix
 from nearfar.data.sources.splits import row_splits, split_columns
-from nearfar.data.table import Lookup, digest
+from nearfar.data.table import Lookup, digest, printable
 from nearfar.messages import check_column, first_line, listed_names, raise_as_value_error, say_once
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, Features
 
 HUB = "hf:"
+_LONGEST_PATH = 1000  # characters of a path that names an image
 _ROWS = 8  # read at once: encoded images may be large
 
 
@@ -229,7 +232,23 @@ class Rows(EncodedSource):
         rows = (row for batch in self.batches(file, [self.image]) for row in batch)
         for place, row in enumerate(rows):
             label = None if labels is None else labels[place]
-            yield EncodedImage(encoded(row[self.image], self.inside), place, label=label)
+            cell = row[self.image]
+            name = path_in(cell, self.inside)
+            yield EncodedImage(encoded(cell, self.inside), place, name, label)
+
+    def names_inside(self, splits: Sequence[str], names: Sequence[str | None]) -> list[str]:
+        """The paths that only one row has, with the split in front; for other rows the number in
+        the split. A line counts these where other rows have paths.
+        """
+        kept, shared = unique_paths(splits, names)
+        named = len(kept) - kept.count(None)
+        if shared or 0 < named < len(kept):
+            lacking = len(kept) - named - len(shared)
+            which = [f"{lacking} without a path"] if lacking else []
+            if shared:
+                which.append(f"{len(shared)} whose path is not unique, first {shared[0]}")
+            say_once(f"images of '{self.name}' named by their number: {' and '.join(which)}")
+        return numbered_names(splits, kept)
 
     def read(self, rows: pyarrow.Table) -> Iterator[bytes | str]:
         places: dict[str, set[int]] = {}
@@ -468,6 +487,40 @@ def encoded(cell: Any, inside: Path | None) -> bytes | str | None:
         if Path(full).is_relative_to(os.path.realpath(inside)) and os.path.isfile(full)
         else None
     )
+
+
+def path_in(cell: Any, inside: Path | None) -> str | None:
+    """The path in a cell {bytes, path}, below the folder `inside` if it lies there; None if it has
+    none, or one of more than 1000 characters.
+    """
+    path = cell.get("path") if isinstance(cell, Mapping) else None
+    if not isinstance(path, str):
+        return None
+    path = printable(path)
+    if inside is not None:
+        path = path.removeprefix(f"{inside}/")
+    path = path.strip("/")
+    return path if 0 < len(path) <= _LONGEST_PATH else None
+
+
+def unique_paths(
+    splits: Sequence[str], paths: Sequence[str | None]
+) -> tuple[list[str | None], list[str]]:
+    """The paths of rows, None for one that another row of its split has too; and those that were
+    dropped. Numbers are dropped too if a row that is named by its number could have the same name.
+    """
+    whole = [
+        None if path is None else prefix(split) + path
+        for split, path in zip(splits, paths, strict=True)
+    ]
+    counts = Counter(whole)
+    kept = [path if counts[name] == 1 else None for path, name in zip(paths, whole, strict=True)]
+    numbers = set(numbered_names(splits)) if None in kept else set()
+    kept = [None if name in numbers else path for path, name in zip(kept, whole, strict=True)]
+    shared = [
+        path for path, own in zip(paths, kept, strict=True) if path is not None and own is None
+    ]
+    return kept, shared
 
 
 def undecoded(table: Any, image: str) -> Any:

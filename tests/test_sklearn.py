@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
@@ -237,6 +238,23 @@ def test_a_list_that_names_a_folder_or_a_file_of_many_images_is_refused(fitted, 
     for paths in ([files], [many], [files, files / "03.png"], [files / "03.png", files]):
         with pytest.raises(ValueError, match=r"hold \d+ images"):
             fitted.transform(paths)
+
+
+def test_a_table_of_one_column_of_paths_is_a_list_of_files(fitted, files):
+    pandas = pytest.importorskip("pandas")
+    paths = sorted(map(str, files.glob("*.png")))
+    table = pandas.DataFrame({"path": paths, "kind": "digit", "number": 1.5})
+    expected = fitted.transform(paths)
+    for given in (table[["path"]], table[["path"]].to_numpy(), np.array(paths)[:, None]):
+        assert np.array_equal(fitted.transform(given), expected)
+    quick = ContrastiveEncoder(encoder="tiny", epochs=1, image_size=8, settings=QUICK)
+    chosen = ColumnTransformer([("features", quick, ["path"])]).fit(table)
+    assert len(chosen.get_feature_names_out()) == chosen.transform(table).shape[1]
+    with pytest.raises(ValueError, match="column of paths alone"):
+        fitted.transform(table)
+    table.loc[3, "path"] = None
+    with pytest.raises(ValueError, match="row 3 of X has no path"):
+        fitted.transform(table[["path"]])
 
 
 def test_another_fit_forgets_what_the_last_one_saw(digits, files):

@@ -38,6 +38,29 @@ OWN = {"data", "out", "seed"}  # settings that `fit` gives by itself
 OF_ARRAYS = ("stored_type_", "value_range_", "n_features_in_", "feature_names_in_")
 
 
+def _listed(X: Any) -> list[Any]:
+    """What may be paths, as a list: a list, a series, or a table of one column of text, as a column
+    transformer gives it; empty for anything else. Raises ValueError for a table in which text
+    stands beside other things.
+    """
+    if isinstance(X, (list, tuple)) or getattr(X, "ndim", 0) == 1:
+        return list(X)
+    array = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OU"
+    if not (array or hasattr(X, "columns")) or not all(X.shape):
+        return []
+    cells = np.asarray(X, dtype=object)
+    text = [isinstance(cell, (str, os.PathLike)) for cell in cells.ravel()]
+    if not any(text):
+        return []
+    if cells.shape[1] > 1:
+        raise ValueError(
+            f"X has {cells.shape[1]} columns, and some hold text: give the column of paths alone"
+        )
+    if not all(text):
+        raise ValueError(f"row {text.index(False)} of X has no path, and other rows have one")
+    return list(cells.ravel())
+
+
 class _Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     random_state: Any
     verbose: bool
@@ -158,7 +181,7 @@ class ContrastiveEncoder(_Estimator):
             if images.skipped:
                 warnings.warn(images.line, stacklevel=5)
             return images
-        given = list(X) if isinstance(X, (list, tuple)) or getattr(X, "ndim", 0) == 1 else []
+        given = _listed(X)
         if not are_paths(given):
             return read_images(self._pixels(X, fitting), **form)
         paths = list(dict.fromkeys(map(os.path.abspath, given)))

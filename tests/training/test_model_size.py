@@ -107,6 +107,9 @@ def test_the_medium_net_where_a_run_sees_200_000_images_of_32_pixels(images, sec
         (dict(epochs=5.0, crop_size=32), 32, [("small", 32, 32)]),
         (dict(recipe="cifar", encoder="resnet18"), 32, [("resnet18", 32, 32)]),
         (dict(epochs=5.0), 500, [("small", 96, 64)]),
+        (dict(epochs=5.0, crop_size=300), 500, [("small", 300, 300)]),
+        (dict(epochs=5.0, crop_size=300), 200, [("small", 200, 300)]),
+        (dict(epochs=5.0, crop_size=300, image_size=64), 500, [("small", 64, 300)]),
     ],
 )
 def test_candidates_agree_with_what_is_given(given, side, expected):

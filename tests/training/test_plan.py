@@ -422,3 +422,11 @@ def test_sizes_that_cannot_be_are_told_before_anything_is_measured(sizes, monkey
     monkeypatch.setattr(trial, "training_speed", measured)
     with pytest.raises(ValueError, match=r"images?"):
         nearfar.pretrain(some(40), minutes=1, out=str(tmp_path / "run"), **sizes)
+
+
+@pytest.mark.parametrize(("crop_size", "words"), [(16, 0), (24, 1)])
+def test_crops_larger_than_the_images_are_a_line(crop_size, words, tmp_path, log):
+    nearfar.pretrain(
+        some(10), out=tmp_path / "run", epochs=1, encoder="tiny", image_size=16, crop_size=crop_size
+    )
+    assert log.text.count("enlarged from images of 16 px") == words

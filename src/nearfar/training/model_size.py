@@ -198,6 +198,8 @@ def model_candidates(given: Settings, side: int) -> list[Candidate]:
         )
         return fitted(encoder, size * 3 // 4, size) if small and named else size
 
+    least = min(side, given.crop_size or 1) if free else 1  # crops enlarge no image without need
+    steps = tuple(dict.fromkeys((encoder, max(size, least)) for encoder, size in steps))
     sizes = [(encoder, given.image_size or fitted(encoder, size, size)) for encoder, size in steps]
     return [
         Candidate(encoder, size, given.crop_size or crop(encoder, size)) for encoder, size in sizes

@@ -69,6 +69,13 @@ def write_run_header(folder: Path, job: Job, model: Model) -> None:
     save_table(images.table, folder / TABLE)
     settings.save(folder / CONFIG)  # last: with it the run has begun, and can be resumed
     log.info("%s", _summary(job, images))
+    if settings.crop_size > settings.image_size:
+        log.warning(
+            "crops of %d px are enlarged from images of %d px: a larger image size has more "
+            "detail only if the files do",
+            settings.crop_size,
+            settings.image_size,
+        )
     if images.value_range is not None:
         log.info("%s", describe_range(images.value_range))
     if settings.stream:

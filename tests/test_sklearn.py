@@ -250,10 +250,10 @@ def test_a_table_of_one_column_of_paths_is_a_list_of_files(fitted, files):
     quick = ContrastiveEncoder(encoder="tiny", epochs=1, image_size=8, settings=QUICK)
     chosen = ColumnTransformer([("features", quick, ["path"])]).fit(table)
     assert len(chosen.get_feature_names_out()) == chosen.transform(table).shape[1]
-    with pytest.raises(ValueError, match="column of paths alone"):
+    with pytest.raises(ValueError, match="3 columns"):
         fitted.transform(table)
     table.loc[3, "path"] = None
-    with pytest.raises(ValueError, match="row 3 of X has no path"):
+    with pytest.raises(ValueError, match="row 3 "):
         fitted.transform(table[["path"]])
 
 

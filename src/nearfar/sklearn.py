@@ -39,7 +39,7 @@ OF_ARRAYS = ("stored_type_", "value_range_", "n_features_in_", "feature_names_in
 
 
 def _listed(X: Any) -> list[Any]:
-    """What may be paths, as a list: a list, a series, or a table of one column of text, as a column
+    """List what may be paths: a list, a series, or a table of one column of text, as a column
     transformer gives it; empty for anything else. Raises ValueError for a table in which text
     stands beside other things.
     """

@@ -122,8 +122,9 @@ def ray(expected):
     assert running() == {}
 
 
-def running():
-    """The processes of Ray that this process started, by number: their command lines."""
+def running(parent=None):
+    """The processes of Ray that this process, or another, started, by number: their command lines."""
+    parent = os.getpid() if parent is None else parent
     parents, lines = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -133,11 +134,11 @@ def running():
             continue
 
     def ours(process):
-        while process > 1 and process != os.getpid():
+        while process > 1 and process != parent:
             process = parents.get(process, 0)
-        return process == os.getpid()
+        return process == parent
 
-    own = [process for process in lines if process != os.getpid() and ours(process)]
+    own = [process for process in lines if process != parent and ours(process)]
     return {process: lines[process] for process in own if "ray" in lines[process]}
 
 
@@ -220,6 +221,46 @@ def test_a_job_goes_on_from_what_an_earlier_one_kept(ray):
         assert of_pieces(each(squared, range(10), "of {}".format)) == [n**2 for n in range(10)]
         assert engine.spent["squared"][:2] == (7, 3)
     assert kept() == []
+
+
+class Interrupted:
+    """Is sent Ctrl-C while it is removed, where Python drops every exception."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stop_that_python_drops_stops_the_job_all_the_same(ray):
+    results = []
+    with pytest.raises(KeyboardInterrupt), engine_named("ray"):
+        for made in each(squared, range(10)):
+            results.append(made)
+            Interrupted()
+    assert len(results) == 1
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_ends_what_it_started(photos, tmp_path, sent):
+    out = tmp_path / "stopped.parquet"
+    job = called("embed", photos, "--encoder", "nearfar", *by_ray(out, 1))
+    while not any(line.startswith("ray::_done") for line in running(job.pid).values()):
+        assert job.poll() is None
+        time.sleep(0.05)
+    started = set(running(job.pid))
+    job.send_signal(sent)
+    code = job.wait()
+    # a request to end that meets Ray at some moments makes it abort
+    assert code in {signal.SIGINT: [130], signal.SIGTERM: [143, -signal.SIGABRT]}[sent]
+    assert not out.exists()
+    for _ in range(100):
+        if not any(Path(f"/proc/{process}").exists() for process in started):
+            break
+        time.sleep(0.1)
+    assert not [process for process in started if Path(f"/proc/{process}").exists()]
 
 
 def test_the_approximate_search_is_that_of_one_process(expected, ray):

@@ -9,7 +9,9 @@ the job is done, so that one that died goes on.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 import zipfile
 from collections import deque
@@ -60,7 +62,7 @@ class RayEngine:
     """Does pieces of work as tasks of Ray, in a session that runs.
 
     folder: keeps results by their keys. workers: processes at work at a time. `spent`: what each
-    kind of work took, by the name of its function.
+    kind of work took, by the name of its function. `stopped`: the signal that stopped the work.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -71,6 +73,7 @@ class RayEngine:
         self.task = ray.remote(num_cpus=1, max_retries=RETRIES)(_done)
         self.kept: set[Path] = set()
         self.left = 0  # results of an earlier job
+        self.stopped: int | None = None
 
     def each(
         self, work: Callable[[Any], Any], pieces: Iterable[Any], keys: Keys | None = None
@@ -101,6 +104,7 @@ class RayEngine:
         """Return the result of a piece, which is kept if it was made now."""
         import ray
 
+        self.go_on()
         done, known, seconds, peak = self.spent.get(name, Spent())
         if isinstance(made, dict):
             self.spent[name] = Spent(done, known + 1, seconds, peak)
@@ -136,6 +140,13 @@ class RayEngine:
         self.left += file not in self.kept
         self.kept.add(file)
         return result
+
+    def go_on(self) -> None:
+        """Raise KeyboardInterrupt where the work was stopped: Python prints and drops it where an
+        object is removed at that moment, as those of Ray often are.
+        """
+        if self.stopped is not None:
+            raise KeyboardInterrupt
 
     def finish(self) -> None:
         """Remove what was kept for a job that is done now, and say how much an earlier one left."""
@@ -195,9 +206,35 @@ def engine_named(name: str | None, workers: int | None = None) -> Iterator[RayEn
         raise ValueError(f"the engine ray needs Ray: {INSTALL}")
     with _session(workers) as count, use_threads(1):
         chosen = RayEngine(cache_folder() / digest(b"results of pieces of work"), count)
-        with working(chosen):
+        with working(chosen), _signals(chosen):
             yield chosen
+            chosen.go_on()
         chosen.finish()
+
+
+@contextmanager
+def _signals(engine: RayEngine) -> Iterator[None]:
+    """Let Ctrl-C stop an engine while the context is open, and a request to end (SIGTERM) end the
+    program as it ends others, with what it started and code 143.
+    """
+
+    def stop(number: int, frame: Any) -> None:
+        engine.stopped = number
+        raise KeyboardInterrupt  # SystemExit inside of Ray may abort the program
+
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        if engine.stopped == signal.SIGTERM:
+            sys.exit(128 + signal.SIGTERM)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -190,6 +190,12 @@ def test_what_cannot_be_explored_leaves_no_folder(photos, complaint):
     assert sorted(path.name for path in photos.parent.iterdir()) == ["empty", "photos"]
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_read(photos, log):
+    with pytest.raises(OSError, match="write into /proc"):
+        nearfar.explore("photos", out="/proc/explored")
+    assert "images read" not in log.text
+
+
 def tables(explored):
     """Copies, problems and neighbours in a folder."""
     folder = explored.path.parent

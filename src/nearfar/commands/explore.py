@@ -140,7 +140,11 @@ def explore(
 
 
 def _folder(source: Any, out: str | Path | None) -> Path:
-    """Return the folder to write; ValueError for one with something else in it."""
+    """Return the folder to write; ValueError for one with something else in it, OSError where
+    nothing can be written.
+    """
+    from nearfar.atomic import check_folder
+
     if out is None:
         page = source.page("explore")
         folder = Path("explore") if page is None else page.with_suffix("")
@@ -150,6 +154,7 @@ def _folder(source: Any, out: str | Path | None) -> Path:
         raise ValueError(f"{folder} holds something else: name another folder with `out`")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder with `out`")
+    check_folder(next(place for place in (folder, *folder.parents) if place.is_dir()))
     return folder
 
 

@@ -88,7 +88,8 @@ def find_edited(
     Each of `queries` is compared with its nearest of `known`. Two that are in one group of copies
     by now are not compared. sure: pairs of copies. thorough: whether local features of all images
     give the candidates; else the net of the package does, and local features are taken of these
-    alone. Images must be grayscale or colour of 8 bits. ValueError where OpenCV is not installed.
+    alone. Images must be grayscale or colour of 8 bits; those below 36 x 36 pixels are left out, and
+    a line says how many. ValueError where OpenCV is not installed.
     """
     opencv()
     say = log.warning if thorough else log.info
@@ -96,8 +97,9 @@ def find_edited(
         say("edited copies are found among grayscale and colour images of 8 bits alone")
         return []
     count = len(torch.cat([known, queries]).unique())
-    is_one_set, known = queries is known, _large_enough(images, known)
-    queries = known if is_one_set else _large_enough(images, queries)
+    large = _large_enough(images, known)
+    queries = large if queries is known else _large_enough(images, queries)
+    known = large
     rows = torch.cat([known, queries]).unique()
     if len(rows) < count:
         words = "edited copies are found among images from %d x %d pixels on: %d of %d are smaller"

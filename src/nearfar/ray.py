@@ -62,7 +62,7 @@ class RayEngine:
     """Does pieces of work as tasks of Ray, in a session that runs.
 
     folder: keeps results by their keys. workers: processes at work at a time. `spent`: what each
-    kind of work took, by the name of its function. `stopped`: the signal that stopped the work.
+    kind of work took, by the name of its function. `stopped`: whether it was asked to stop.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
@@ -73,7 +73,7 @@ class RayEngine:
         self.task = ray.remote(num_cpus=1, max_retries=RETRIES)(_done)
         self.kept: set[Path] = set()
         self.left = 0  # results of an earlier job
-        self.stopped: int | None = None
+        self.stopped = False
 
     def each(
         self, work: Callable[[Any], Any], pieces: Iterable[Any], keys: Keys | None = None
@@ -145,7 +145,7 @@ class RayEngine:
         """Raise KeyboardInterrupt where the work was stopped: Python prints and drops it where an
         object is removed at that moment, as those of Ray often are.
         """
-        if self.stopped is not None:
+        if self.stopped:
             raise KeyboardInterrupt
 
     def finish(self) -> None:
@@ -214,13 +214,11 @@ def engine_named(name: str | None, workers: int | None = None) -> Iterator[RayEn
 
 @contextmanager
 def _signals(engine: RayEngine) -> Iterator[None]:
-    """Let Ctrl-C stop an engine while the context is open, and a request to end (SIGTERM) end the
-    program as it ends others, with what it started and code 143.
-    """
+    """Let Ctrl-C and a request to end (SIGTERM) stop an engine while the context is open."""
 
     def stop(number: int, frame: Any) -> None:
-        engine.stopped = number
-        raise KeyboardInterrupt  # SystemExit inside of Ray may abort the program
+        engine.stopped = True
+        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield
@@ -228,10 +226,6 @@ def _signals(engine: RayEngine) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except KeyboardInterrupt:
-        if engine.stopped == signal.SIGTERM:
-            sys.exit(128 + signal.SIGTERM)
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -144,9 +144,18 @@ def test_small_images_are_left_out_and_a_line_says_so(folder, tmp_path, log):
         part.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(small / f"mirrored-{number}.png")
     result = nearfar.duplicates([folder, small])
     assert result["kind"].count("edited copy") == 3
-    assert "10 of 21 are smaller" in log.text
+    assert "10 of 21 have more bits" in log.text
     assert "edited copy" not in nearfar.duplicates(small)["kind"]
-    assert "10 of 10 are smaller" in log.text
+    assert "10 of 10 have more bits" in log.text
+
+
+def test_images_of_16_bits_among_others_are_counted(folder, tmp_path, log):
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    gray = np.arange(100 * 120, dtype=np.uint16).reshape(100, 120) * 5
+    Image.fromarray(gray).save(tmp_path / "deep.png")
+    assert nearfar.duplicates(tmp_path)["kind"].count("edited copy") == 3
+    assert "1 of 12 have more bits" in log.text
 
 
 def test_photographs_without_copies_stay_alone(tmp_path):

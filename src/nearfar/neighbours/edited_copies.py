@@ -88,8 +88,8 @@ def find_edited(
     Each of `queries` is compared with its nearest of `known`. Two that are in one group of copies
     by now are not compared. sure: pairs of copies. thorough: whether local features of all images
     give the candidates; else the net of the package does, and local features are taken of these
-    alone. Images must be grayscale or colour of 8 bits; those below 36 x 36 pixels are left out, and
-    a line says how many. ValueError where OpenCV is not installed.
+    alone. Images must be grayscale or colour of 8 bits; others, and those below 36 x 36 pixels, are
+    left out, and a line says how many. ValueError where OpenCV is not installed.
     """
     opencv()
     say = log.warning if thorough else log.info
@@ -97,13 +97,14 @@ def find_edited(
         say("edited copies are found among grayscale and colour images of 8 bits alone")
         return []
     count = len(torch.cat([known, queries]).unique())
-    large = _large_enough(images, known)
-    queries = large if queries is known else _large_enough(images, queries)
-    known = large
+    fit = _comparable(images, known)
+    queries = fit if queries is known else _comparable(images, queries)
+    known = fit
     rows = torch.cat([known, queries]).unique()
     if len(rows) < count:
-        words = "edited copies are found among images from %d x %d pixels on: %d of %d are smaller"
-        say(words, SMALLEST, SMALLEST, count - len(rows), count)
+        others = f"{count - len(rows)} of {count} have more bits or fewer pixels"
+        which = f"images of 8 bits and at least {SMALLEST} x {SMALLEST} pixels"
+        say("edited copies are found among %s alone: %s", which, others)
     if not len(known) or not len(queries):
         return []
     groups = DisjointSet(rows.tolist())
@@ -119,9 +120,13 @@ def find_edited(
     return [pair for pair in edited if pair is not None]
 
 
-def _large_enough(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " large"]:
-    """Return the positions, of some, of images that are large enough to be compared."""
-    return rows[torch.from_numpy(are_large_enough(_sizes(images, rows)))]
+def _comparable(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " comparable"]:
+    """Return those of some positions whose images have 8 bits and are large enough."""
+    fit = are_large_enough(_sizes(images, rows))
+    if "bits" in images.table.column_names:
+        bits = images.table["bits"].take(images.table_rows[rows.numpy()])
+        fit &= bits.fill_null(8).to_numpy() == 8
+    return rows[torch.from_numpy(fit)]
 
 
 def _sizes(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[np.ndarray, "rows 2"]:

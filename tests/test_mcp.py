@@ -180,4 +180,4 @@ def test_every_path_of_an_event_lies_in_the_folder(event, names, allowed, tmp_pa
         return check(event, details)
     with pytest.raises(PermissionError, match="outside the folder") as caught:
         check(event, details)
-    assert caught.value.strerror == OUTSIDE  # which messages quote
+    assert caught.value.strerror == str(caught.value) == OUTSIDE  # which messages quote

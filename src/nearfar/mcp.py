@@ -6,7 +6,6 @@ nearfar mcp photos/
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -261,6 +260,8 @@ def confined_to(places: Sequence[str]) -> Callable[[str, tuple[Any, ...]], None]
             if isinstance(path, (str, bytes, os.PathLike)):
                 place = os.path.realpath(os.fsdecode(path))
                 if not any(place == home or place.startswith(f"{home}/") for home in homes):
-                    raise PermissionError(errno.EACCES, OUTSIDE)
+                    refused = PermissionError(OUTSIDE)
+                    refused.strerror = OUTSIDE  # what messages say of an error of the system
+                    raise refused
 
     return check

@@ -83,7 +83,7 @@ gpu: .venv/tested
 
 .venv/tested: .venv/installed
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[test]"
-	touch $@
+	touch $@ .venv/documented  # the extra has what the docs need
 
 .venv/mutated: .venv/tested
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt mutmut

@@ -233,13 +233,14 @@ class Interrupted:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_stop_that_python_drops_stops_the_job_all_the_same(ray):
-    results = []
+    before, results = signal.getsignal(signal.SIGINT), []
     with pytest.raises(KeyboardInterrupt), engine_named("ray"):
+        assert signal.getsignal(signal.SIGINT) != before
         for made in each(squared, range(10)):
             results.append(made)
             Interrupted()
     assert len(results) == 1
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
 """Likely pairs: they are compared as long as an edited copy is among them now and then."""
 
+import cv2
+import numpy as np
 import pytest
 import torch
+from scipy.cluster.hierarchy import DisjointSet
 from torch.nn.functional import normalize
 
+from nearfar.data import Images
 from nearfar.neighbours.edited_copies import AT_ONCE, Edited, _among_likely, _Comparing, _near
 from nearfar.neighbours.edits import Edit
 
@@ -61,3 +65,20 @@ def test_a_pair_that_stands_out_comes_before_images_of_one_kind():
     assert _near(rows, (wholes, parts), rows, (wholes, parts))[0] == (60, 61)
     archive = rows[:-1], (wholes[:-1], parts[:-1])
     assert _near(*archive, rows[50:], (wholes[50:], parts[50:]))[0] == (60, 61)
+
+
+def test_threads_that_take_local_features_leave_opencv_one_thread_meanwhile():
+    seen, pixels = [], np.zeros((3, 8, 8), np.uint8)
+
+    def read(row):
+        seen.append(cv2.getNumThreads())
+        return pixels
+
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(3)
+    try:
+        images = Images(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), names=list("abcd"))
+        assert _Comparing(images, DisjointSet(), read).take_local_features([0, 1, 2, 3]) == 4
+        assert seen == [1] * 4 and cv2.getNumThreads() == 3
+    finally:
+        cv2.setNumThreads(before)

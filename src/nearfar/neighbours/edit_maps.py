@@ -8,6 +8,8 @@ is then brought to the pixels of the other.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,20 @@ def opencv() -> Any:
             "edited copies are found by local features of OpenCV: pip install 'nearfar[edits]'"
         ) from error
     return cv2
+
+
+@contextmanager
+def opencv_in_one_thread() -> Iterator[None]:
+    """Let OpenCV compute in the thread that calls it while the context is open: threads of its own
+    beside ours would wait for each other.
+    """
+    cv2 = opencv()
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def comparable(image: Shaped[np.ndarray, "bands height width"]) -> np.ndarray | None:

@@ -88,19 +88,18 @@ WINDOW, VARIED, AROUND = 3, 7, 17
 
 def _largest(source: np.ndarray, target: np.ndarray, common: np.ndarray, is_softer: bool) -> float:
     """The largest difference of images in a window, up to 1 for copies: of the variance near it,
-    and of what fits the rest of the images.
+    and of what fits the rest of the images. It ends at a plane that is no copy's.
     """
     cv2, around, largest = opencv(), np.ones((AROUND, AROUND), np.uint8), 0.0
+    different, most = (SOFTER, ALONE_SOFTER) if is_softer else (DIFFERENT, ALONE)
     for plane, other in zip(source.astype(np.float32), target.astype(np.float32), strict=True):
         variance = _variance(np.asarray(plane)) + _variance(np.asarray(other))
         allowed = cv2.dilate(variance, around) + 2 * FLOOR**2
         difference = _mean(np.square(plane - other), WINDOW) / allowed
-        largest = max(largest, float(difference[common].max()))
-    alone = _alone(_light(source), _light(target), common)
-    return max(
-        largest / (SOFTER if is_softer else DIFFERENT),
-        alone / (ALONE_SOFTER if is_softer else ALONE),
-    )
+        largest = max(largest, float(difference[common].max()) / different)
+        if largest > 1:
+            return largest
+    return max(largest, _alone(_light(source), _light(target), common) / most)
 
 
 DETAIL = 1.0  # sigma beyond which detail is not the finest

@@ -26,7 +26,7 @@ from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
-from nearfar.data.resources import usable_cores
+from nearfar.data.resources import in_order, usable_cores
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import compare_pixels
 from nearfar.neighbours.edit_maps import (
@@ -38,11 +38,13 @@ from nearfar.neighbours.edit_maps import (
     matched_map,
     mirrored,
     opencv,
+    opencv_in_one_thread,
     root_descriptors,
 )
 from nearfar.neighbours.edits import SMALLEST, Edit, are_large_enough, find_edit, shares
-from nearfar.networks.edit_net import edit_features, edit_net
+from nearfar.networks.edit_net import EditNet, edit_features, edit_net
 from nearfar.progress import log, tracked
+from nearfar.threads import use_threads
 
 CANDIDATES = 4  # nearest images of each, by the features, by VLAD, and by that of its mirror image
 WORDS, A_WORD = 64, 40  # words of VLAD, and descriptors from which each is learned at least
@@ -149,7 +151,7 @@ class _Comparing:
         many.
         """
         new = [row for row in rows if row not in self.local]
-        with ThreadPoolExecutor(usable_cores()) as pool:
+        with opencv_in_one_thread(), ThreadPoolExecutor(usable_cores()) as pool:
             of_rows = pool.map(lambda row: _local(self.images, row, self.read), new)
             each = of_rows if title is None else tracked(of_rows, title, len(new))
             self.local |= zip(new, each, strict=True)
@@ -258,11 +260,18 @@ def _by_net(
     images: Images, rows: Int64[Tensor, " rows"]
 ) -> tuple[Float[Tensor, "rows numbers"], Float[Tensor, "rows parts numbers"]]:
     """Features of images, and of parts of each, by the net of the package."""
-    net = edit_net()
-    pieces = tracked(rows.split(PART_OF_NET), "features for edited copies")
-    made = [edit_features(net, images.gather(piece)) for piece in pieces]
+    work = partial(_features, edit_net(), images)
+    pieces = [[piece] for piece in rows.split(PART_OF_NET)]
+    with use_threads(1):
+        each = chain.from_iterable(in_order(pieces, work, usable_cores()))
+        made = list(tracked(each, "features for edited copies", len(pieces)))
     wholes, parts = (torch.cat(vectors) for vectors in zip(*made, strict=True))
     return wholes, parts
+
+
+def _features(net: EditNet, images: Images, rows: Int64[Tensor, " rows"]) -> tuple[Tensor, Tensor]:
+    """Some of `_by_net`."""
+    return edit_features(net, images.gather(rows))
 
 
 def _pairs(

@@ -118,13 +118,16 @@ def find_edit(
     share = common.sum() / np.abs(np.linalg.det(exact[:, :2])) / (width * height)
     if min(own_share, share) < LEAST_SHARE or common.sum() < LEAST_SIDE**2:
         return None
+    matrix = from_pixels(exact, (width, height), (wide, high))
+    edit = Edit(tuple(matrix.ravel().tolist()))
+    squeezed = abs(math.log(width * high / (height * wide))) > STRETCH
+    still = max(STILL, INEXACT / math.sqrt(common.sum()))
+    if not (squeezed or _changes(edit._replace(recoloured=True), still)):
+        return None  # whatever its pixels are
     difference, recoloured, blur = aligned_difference(aligned, second, common, on_grid is not None)
     if difference > 1:
         return None
-    matrix = from_pixels(exact, (width, height), (wide, high))
-    edit = Edit(tuple(matrix.ravel().tolist()), recoloured, blur)
-    squeezed = abs(math.log(width * high / (height * wide))) > STRETCH
-    still = max(STILL, INEXACT / math.sqrt(common.sum()))
+    edit = edit._replace(recoloured=recoloured, blur=blur)
     return edit if squeezed or _changes(edit, still) else None
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nearfar.device import has_bfloat16
+from nearfar.networks.folding import folded_net
 from nearfar.networks.small import SmallNet
 
 SIDE = 64  # pixels of a side that the net sees
@@ -43,16 +44,13 @@ class EditNet(nn.Module):
         self, images: Float[Tensor, "batch channels side side"]
     ) -> Float[Tensor, "batch numbers"]:
         """Return the features of images, grayscale or colour."""
-        return self._pooled(self._cubes(images))
+        return self._pooled(self._cubes(images))[:, 0]
 
     def parts(
         self, images: Float[Tensor, "batch channels side side"]
     ) -> Float[Tensor, "batch parts numbers"]:
         """Return the features of five parts of images, the corners and the centre."""
-        cubes = self._cubes(images)
-        return torch.stack(
-            [self._pooled([_part(maps, *corner) for maps in cubes]) for corner in CORNERS], 1
-        )
+        return self._pooled(self._cubes(images), CORNERS)
 
     def _cubes(self, images: Tensor) -> list[Tensor]:
         """The maps of the blocks, to the power of 3."""
@@ -60,28 +58,40 @@ class EditNet(nn.Module):
         maps = F.relu_(trunk.norm(trunk.conv(maps)))
         for block in trunk.blocks:
             maps = block(maps)
-            cubes.append(maps.pow(3))
+            cubes.append(maps * maps * maps)  # `pow` takes twice as long
         return cubes
 
-    def _pooled(self, cubes: Sequence[Tensor]) -> Float[Tensor, "batch numbers"]:
-        pooled = [maps.mean((2, 3)).float().clamp(LEAST).pow(1 / 3) for maps in cubes]
-        return F.normalize(self.head(torch.cat(pooled, 1)).float(), dim=1)
+    def _pooled(
+        self, cubes: Sequence[Tensor], corners: Sequence[tuple[float, float]] = ()
+    ) -> Float[Tensor, "batch parts numbers"]:
+        """The numbers of parts that lie in these corners; without any, of the whole."""
+        means = [_means(maps, corners) for maps in cubes]
+        pooled = torch.cat(means, 2).float().clamp(LEAST).pow(1 / 3)
+        return F.normalize(self.head(pooled).float(), dim=2)
 
 
-def _part(maps: Tensor, down: float, across: float) -> Tensor:
-    """The part of a map that shows a part of its image."""
+def _means(
+    maps: Float[Tensor, "batch channels side side"], corners: Sequence[tuple[float, float]]
+) -> Float[Tensor, "batch parts channels"]:
+    """The means of maps over the parts of an image in these corners, or the whole.
+
+    They are products with weights, which take less time than means of parts of a map.
+    """
     side = maps.shape[-1]
-    length = round(SHARE * side)
-    y, x = round((side - length) * down), round((side - length) * across)
-    return maps[:, :, y : y + length, x : x + length]
+    length = round(SHARE * side) if corners else side
+    weights = maps.new_zeros(max(1, len(corners)), side, side)
+    for of_part, (down, across) in zip(weights, corners or [(0, 0)], strict=True):
+        y, x = round((side - length) * down), round((side - length) * across)
+        of_part[y : y + length, x : x + length] = 1
+    return weights.flatten(1) @ maps.flatten(2).transpose(1, 2) / length**2
 
 
 def edit_net() -> EditNet:
-    """Return the trained net of the package."""
-    net = EditNet()
+    """Return the trained net of the package, with its batch norms folded."""
+    net = EditNet().eval()
     tensors = {name: value.float() for name, value in load_file(FILE).items()}
     net.load_state_dict(tensors, strict=False)  # batches are not counted
-    return net.eval()
+    return folded_net(net, torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0)))
 
 
 @torch.inference_mode()

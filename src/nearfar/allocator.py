@@ -39,3 +39,12 @@ def reuse_memory() -> None:
         for name, number in _MALLOPT.items():
             if os.environ[name].isdigit():
                 mallopt(number, int(os.environ[name]))
+
+
+def return_memory() -> None:
+    """Give memory that is free back to the system, which glibc and Arrow keep otherwise."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

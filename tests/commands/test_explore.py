@@ -17,8 +17,9 @@ from nearfar.data.measures import decode_and_measure, grayscale, measures
 from nearfar.data.thumbnails import thumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
+from nearfar.embeddings.kept import Marks
 from nearfar.neighbours import full_size
-from nearfar.neighbours.copies import compare_pixels
+from nearfar.neighbours.copies import compare_pixels, small_images
 from nearfar.tools.map import page, sheets
 
 
@@ -76,16 +77,30 @@ def test_pages_show_what_the_walk_keeps_once_the_files_are_gone(photos, size, mo
     encoder = nearfar.join(["colours"], image_size=size)
     walked = walk.Walk(photos.parent / "walk", encoder, images, shorten=False).go()
     right = [row for row in range(len(images)) if row not in walked.problems]
-    images.thumbnails = walked.thumbnails
     images = images.subset(right[::-1])
     rows = torch.tensor([0, 40, 3])
-    true = thumbnails(images.pictures(rows), 64)
+    true, small = thumbnails(images.pictures(rows), 64), small_images(images, rows)
+    images.kept = walked.pictures.subset(np.array(right[::-1]))
     shutil.rmtree(photos)
     shown = pickle.loads(pickle.dumps(images)).pictures(rows, 64)
     assert shown.shape == (3, 3, min(size, 64), min(size, 64))
     assert (shown.int() - true.int()).abs().max() <= most  # a small one is PNG, a large one JPEG
+    assert (small_images(images, rows) - small).abs().max() <= 0.5
+    assert small_images(images, rows[:0]).shape == (0, *small.shape[1:])
     with pytest.raises(OSError):
         images.pictures(rows)
+
+
+def test_digests_are_found_among_others_as_a_dictionary_finds_them():
+    rng = np.random.default_rng(0)
+    every = rng.integers(0, 256, (40, 16), dtype=np.uint8)
+    every[:20, :8] = every[20:, :8]  # the same first half
+    every[0] = 0  # not known
+    own, others = every[rng.integers(0, 40, 100)], every[rng.permutation(40)[:30]]
+    places = {bytes(mark): place for place, mark in enumerate(others) if mark.any()}
+    expected = {row: places[bytes(mark)] for row, mark in enumerate(own) if bytes(mark) in places}
+    rows, at = Marks(own).rows_of(others)
+    assert dict(zip(rows.tolist(), at.tolist(), strict=True)) == expected and len(rows) > 40
 
 
 def test_another_time_only_new_files_are_read(photos, monkeypatch):

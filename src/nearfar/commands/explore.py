@@ -182,21 +182,27 @@ class Parts:
 
     def depend(self, options: Sequence[Any], images: Images) -> None:
         """Set what the parts from here on depend on."""
-        from nearfar.embeddings.kept import as_marks
+        import torch
 
-        self.options, self.marks = _digest(options), as_marks(images.digests)
-        words = [images.names, images.label_names, images.split_names]
-        self.digest = _digest([self.options, images.digests, words])
+        from nearfar.data.table import digest
+
+        self.options, marks = _digest(options), images.marks
+        self.marks = torch.from_numpy(marks)
+        words = (images.names, images.label_names, images.split_names)
+        texts = ("\n".join([*of_images, ""]).encode() for of_images in words)
+        self.digest = digest([self.options.encode(), marks.tobytes(), *texts])
 
     @contextmanager
     def measured(self, name: str) -> Iterator[dict[str, Any]]:
         """Do a part, and note it when it is finished; its numbers go into what is yielded."""
+        from nearfar.allocator import return_memory
         from nearfar.atomic import write_file
         from nearfar.data.resources import peak_memory
 
         cpu, began = time.process_time(), time.perf_counter()
         numbers: dict[str, Any] = {}
         yield numbers
+        return_memory()
         self.done[name] = {
             "digest": self.digest,
             "now": True,
@@ -287,7 +293,7 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
         vectors=walked.features,
         measures=walked.measures.astype(np.float64),
     )
-    images.small, images.thumbnails = walked.small, walked.thumbnails
+    images.kept = walked.pictures
     if walked.problems:
         skipped = [(images.names[row], why) for row, why in walked.problems.items()]
         photos = photos.subset([row for row in range(len(images)) if row not in walked.problems])
@@ -353,7 +359,7 @@ def _verdicts(photos: Embeddings, file: Path) -> Iterator[dict[tuple[str, str], 
     """
     import torch
 
-    from nearfar.embeddings.kept import as_marks, read_kept, save_kept
+    from nearfar.embeddings.kept import Marks, as_marks, read_kept, save_kept
 
     verdicts: dict[tuple[str, str], int] = {}
     kept = read_kept(file, str(FORMAT))
@@ -363,13 +369,13 @@ def _verdicts(photos: Embeddings, file: Path) -> Iterator[dict[tuple[str, str], 
     try:
         yield verdicts
     finally:
-        known = set(photos.images.digests)
-        left = {pair: kind for pair, kind in verdicts.items() if known.issuperset(pair)}
-        pairs = {
-            name: as_marks([pair[side] for pair in left])
-            for side, name in enumerate(("first", "second"))
-        }
-        save_kept(file, str(FORMAT), pairs | {"kind": torch.tensor(list(left.values()))})
+        find, left = Marks(photos.images.marks), torch.ones(len(verdicts), dtype=torch.bool)
+        kept = {"kind": torch.tensor(list(verdicts.values()))}
+        for side, name in enumerate(("first", "second")):
+            kept[name] = as_marks([pair[side] for pair in verdicts])
+            _, known = find.rows_of(kept[name].numpy())
+            left &= torch.isin(torch.arange(len(left)), torch.from_numpy(known))
+        save_kept(file, str(FORMAT), {name: part[left] for name, part in kept.items()})
 
 
 def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> dict[str, Any]:

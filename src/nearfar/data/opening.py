@@ -49,6 +49,7 @@ from nearfar.data.table import (
     most_common_size,
     printable,
     readable,
+    rows_at,
     skipped,
     with_problems,
 )
@@ -208,7 +209,7 @@ def open_rows(
             measured = len(stored) or None
         pixels, problems = _read(part, form, store, cached)
         rows = with_problems(part.rows, problems)
-        kept_rows = rows.take(readable(rows))
+        kept_rows = rows_at(rows, readable(rows))
         out += skipped(rows)
         parts.append((replace(part, rows=rows), replace(part, rows=kept_rows)))
         stored += [pixels(kept_rows)] if len(kept_rows) else []
@@ -295,7 +296,7 @@ def _read(
     read, and the problems of the others by position.
     """
     rows = readable(part.rows)
-    wanted = part.rows.take(rows)
+    wanted = rows_at(part.rows, rows)
     if not cached or wanted["digest"].null_count == len(wanted):
         pixels, wrong = _in_memory(part.source.read(wanted), len(wanted), form, store, part.name)
         return lambda kept: Stored(pixels, len(kept)), {int(rows[n]): w for n, w in wrong.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.compute as pc
 
@@ -14,7 +15,7 @@ from nearfar.data.sources.concatenated import Concatenated, Part, class_numbers
 from nearfar.data.sources.encoded import EncodedSource
 from nearfar.data.sources.source import Source
 from nearfar.data.sources.splits import choose_splits
-from nearfar.data.table import LIMIT, cache_folder
+from nearfar.data.table import LIMIT, cache_folder, rows_at
 from nearfar.data.value_range import ANY_FORMAT, FormatRequest
 
 Split = str | tuple[str, ...] | None
@@ -96,7 +97,8 @@ class Scanned:
         within = pc.is_in(source.table["split"], pyarrow.array(splits, pyarrow.string()))
         if digests:
             source.add_digests(within.to_numpy())
-        return Part(source, name, self.short[number], splits, source.table.filter(within))
+        rows = rows_at(source.table, np.flatnonzero(within))
+        return Part(source, name, self.short[number], splits, rows)
 
     @property
     def from_headers(self) -> bool:

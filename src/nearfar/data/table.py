@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow
 import pyarrow.compute as pc
 import pyarrow.feather
-from jaxtyping import Shaped
+from jaxtyping import Shaped, UInt8
 
 from nearfar.atomic import replacing
 
@@ -35,6 +35,7 @@ _UNPRINTABLE = (
     "Zl",
     "Zp",
 )  # control characters, bytes that are not UTF-8, separators of lines
+NO_DIGEST = 32 * "0"  # of an image whose content is not known
 LIMIT = 8 * 2**30  # bytes of pixels of a data set, by default
 COMMON = {
     *("ref", "place", "split", "height", "width", "bands", "bits", "pages", "bytes"),
@@ -81,6 +82,12 @@ def digest_of_file(path: str | Path) -> str:
         return ""
 
 
+def as_bytes(digests: Iterable[str | None]) -> UInt8[np.ndarray, "digests 16"]:
+    """Digests as bytes: zeros where one is not known."""
+    marks = bytes.fromhex("".join(known or NO_DIGEST for known in digests))
+    return np.frombuffer(marks, np.uint8).reshape(-1, 16).copy()
+
+
 def printable(name: str) -> str:
     r"""A name that fits on one line of UTF-8: line breaks, control characters and other bytes as
     "\n" or "\xff".
@@ -118,6 +125,11 @@ def read_small(data: bytes | str, most: int = _WHOLE) -> bytes | str:
 def readable(table: pyarrow.Table) -> np.ndarray:
     """The positions of the rows without a problem."""
     return np.flatnonzero(table["problem"].is_null().to_numpy())
+
+
+def rows_at(table: pyarrow.Table, rows: Shaped[np.ndarray, " rows"]) -> pyarrow.Table:
+    """The rows at these positions, which ascend: a copy, unless they are all there are."""
+    return table if len(rows) == len(table) else table.take(rows)
 
 
 def most_common_size(natives: Shaped[np.ndarray, "images 2"]) -> int:

@@ -16,11 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nearfar.atomic import replacing
+from nearfar.data.table import as_bytes
 from nearfar.messages import first_line
 from nearfar.progress import log
 from nearfar.training.run_folder import content_of
-
-NO_DIGEST = 32 * "0"  # of an image whose content is not known
 
 
 def save_kept(file: Path, key: str, tensors: dict[str, Tensor]) -> None:
@@ -56,8 +55,31 @@ def _content(tensors: dict[str, Tensor]) -> str:
 
 def as_marks(digests: Sequence[str | None]) -> UInt8[Tensor, "images 16"]:
     """Digests of images as bytes: zeros where one is not known."""
-    marks = bytes.fromhex("".join(digest or NO_DIGEST for digest in digests))
-    return torch.from_numpy(np.frombuffer(marks, np.uint8).reshape(-1, 16).copy())
+    return torch.from_numpy(as_bytes(digests))
+
+
+class Marks:
+    """Digests of images as bytes, in an order in which others are found among them."""
+
+    def __init__(self, marks: UInt8[np.ndarray, "images 16"]) -> None:
+        self.words = marks.view(np.uint64)
+        self.order = self.words[:, 0].argsort(kind="stable")
+        self.first = self.words[self.order, 0]
+
+    def rows_of(
+        self, others: UInt8[np.ndarray, "others 16"]
+    ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
+        """Return the positions of the images that have one of the other digests, and of that one
+        among the others; digests that are not known are none.
+        """
+        words = np.ascontiguousarray(others).view(np.uint64)
+        start, stop = (self.first.searchsorted(words[:, 0], side) for side in ("left", "right"))
+        counts = stop - start
+        at = np.arange(len(words)).repeat(counts)
+        within = np.arange(len(at)) - (counts.cumsum() - counts)[at]
+        rows = self.order[start[at] + within]
+        same = (self.words[rows] == words[at]).all(1) & words[at].any(1)
+        return rows[same], at[same]
 
 
 def places_among(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Shaped, UInt8
+from jaxtyping import Float, Float32, Int64, Shaped, UInt8
 from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,14 +25,15 @@ from nearfar.data.measures import decode_and_measure
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
-from nearfar.data.thumbnails import ENLARGED, KeptThumbnails, encoded, thumbnails
+from nearfar.data.thumbnails import ENLARGED, KeptPictures, encoded, thumbnails
 from nearfar.data.value_range import spread
 from nearfar.device import find_device, seeded, send
-from nearfar.embeddings.kept import as_marks, read_kept, save_kept
+from nearfar.embeddings.kept import Marks, read_kept, save_kept
 from nearfar.embeddings.store import FEATURES
 from nearfar.neighbours.copies import SIDE
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import describe_encoder, state_of
+from nearfar.networks.folding import folded
 from nearfar.progress import log, progress
 from nearfar.threads import use_threads
 from nearfar.views import eight_bits
@@ -42,19 +43,18 @@ BATCH = 32  # images that a thread decodes and encodes at a time
 FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
-KEPT = ("features", "measures", "small", "places")
+IN_MEMORY = ("features", "measures")  # of what is kept
 MEASURING = 2  # raise it when something else is kept of an image
 
 
 class Walked(NamedTuple):
-    """Features, measures, small versions and thumbnails of each image, NaN for those that could not
-    be read; why not, by position; `new`: how many images were read now.
+    """Features and measures of each image, NaN for those that could not be read; small versions and
+    thumbnails; why an image could not be read, by position; `new`: how many were read now.
     """
 
     features: Float[Tensor, "images dim"]
     measures: Float32[np.ndarray, "images 4"]
-    small: UInt8[Tensor, "images channels side side"]
-    thumbnails: KeptThumbnails
+    pictures: KeptPictures
     problems: dict[int, str]
     new: int
 
@@ -82,14 +82,30 @@ def _stacked(images: Iterable[Found], number: int = 0) -> dict[str, Tensor]:
     }
 
 
-def _put(known: dict[str, Tensor], rows: list[int], kept: dict[str, Tensor], count: int) -> None:
-    """Put what is kept of some images into the tensors of all, which are made if need be."""
-    for name in KEPT:
-        values = kept[name]
-        if name not in known:
-            nothing = torch.nan if values.is_floating_point() else 0
-            known[name] = torch.full((count, *values.shape[1:]), nothing, dtype=values.dtype)
-        known[name][rows] = values
+class _Gathered:
+    """What is known of all images: features and measures, NaN where they are not known, and the
+    number of the file and the row there that have the rest.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.tensors: dict[str, Tensor] = {}
+        self.places: np.ndarray = np.full((count, 2), -1, np.int32)
+
+    def put(
+        self,
+        rows: Int64[np.ndarray, " rows"],
+        kept: dict[str, Tensor],
+        number: int,
+        at: Int64[np.ndarray, " rows"],
+    ) -> None:
+        """Put in what the file of a number has of some images, in its rows `at`."""
+        for name in IN_MEMORY:
+            values = kept[name]
+            if name not in self.tensors:
+                self.tensors[name] = values.new_full((self.count, *values.shape[1:]), torch.nan)
+            self.tensors[name][rows] = values[at]
+        self.places[rows] = np.stack([np.full(len(at), number), at], 1)
 
 
 def _shrunk(
@@ -152,7 +168,7 @@ class Walk:
             known = self._directions(encoder) if kept is None else kept["directions"]
             if kept is None:
                 save_kept(file, self.key, {"directions": known})
-            self.encoder = Shortened(encoder, known).eval()
+            self.encoder = Shortened(folded(encoder, least=0), known).eval()
             self.key = digest([self.key.encode(), known.numpy().tobytes()])
 
     def go(self) -> Walked:
@@ -160,13 +176,13 @@ class Walk:
 
         Raises ValueError where none can be read.
         """
-        digests = self.images.digests
-        known, unknown = self._known(digests)
-        if 0 < len(unknown) < len(digests):
+        marks = self.images.marks
+        known, unknown = self._known(marks)
+        if 0 < len(unknown) < len(marks):
             log.info(
                 "%d of %d images are new; the features of the others are known",
                 len(unknown),
-                len(digests),
+                len(marks),
             )
         problems: dict[int, str] = {}
         number = self._next()
@@ -178,18 +194,18 @@ class Walk:
                 right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
                     continue
-                kept = _stacked(right.values(), number)
-                _put(known, list(right), kept, len(digests))
-                kept["digests"] = as_marks([digests[row] for row in right])
+                kept, own = _stacked(right.values(), number), np.array(list(right))
+                known.put(own, kept, number, np.arange(len(own)))
+                kept["digests"] = torch.from_numpy(marks[own])
                 save_kept(self.folder / f"{number:05}.safetensors", self.key, kept)
                 number += 1
-        if not known:
+        if not known.tensors:
             raise ValueError(f"no image of {self.images.source} can be read: {problems[0]}")
         files = {int(file.stem): file for file in self._files()}
         side = min(self.images.image_size, THUMBNAIL)
-        pictures = KeptThumbnails(files, known["places"].numpy(), side)
-        measured = known["measures"].numpy()
-        return Walked(known["features"], measured, known["small"], pictures, problems, len(unknown))
+        pictures = KeptPictures(files, known.places, side)
+        features, measured = (known.tensors[name] for name in IN_MEMORY)
+        return Walked(features, measured.numpy(), pictures, problems, len(unknown))
 
     def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
         """Yield what is found of images, or the reason why one cannot be read; in threads, each of
@@ -241,29 +257,22 @@ class Walk:
             count = min(DIRECTIONS, *known.shape)
             return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()
 
-    def _known(self, digests: list[str | None]) -> tuple[dict[str, Tensor], np.ndarray]:
+    def _known(
+        self, marks: UInt8[np.ndarray, "images 16"]
+    ) -> tuple[_Gathered, Int64[np.ndarray, " unknown"]]:
         """Return what is kept of the images, and the positions of the others. Files of other
         images or another encoder are removed.
         """
-        places: dict[bytes, list[int]] = {}
-        for row, mark in enumerate(digests):
-            if mark is not None:
-                places.setdefault(bytes.fromhex(mark), []).append(row)
-        kept: dict[str, Tensor] = {}
-        missing: np.ndarray = np.ones(len(digests), bool)
+        known, find = _Gathered(len(marks)), Marks(marks)
         for file in self._files():
-            held = read_kept(file, self.key) or {}
-            rows, at = list[int](), list[int]()
-            for place, known in enumerate(map(bytes, held["digests"].numpy()) if held else ()):
-                own = places.get(known, [])
-                rows += own
-                at += [place] * len(own)
-            if not rows:
-                file.unlink()
-                continue
-            _put(kept, rows, {name: held[name][at] for name in KEPT}, len(digests))
-            missing[rows] = False
-        return kept, np.flatnonzero(missing)
+            held = read_kept(file, self.key)
+            if held is not None:
+                rows, at = find.rows_of(held["digests"].numpy())
+                if len(rows):
+                    known.put(rows, held, int(file.stem), at)
+                    continue
+            file.unlink()
+        return known, np.flatnonzero(known.places[:, 0] < 0)
 
     def _next(self) -> int:
         """The number of the next file."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float32, Int32, Int64
+from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
 from nearfar.data.table import digest
@@ -41,6 +41,7 @@ SAMPLE = 1000  # queries on which the share is measured
 A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
 MOST_NEW = 10  # rows to one that is new, at least, where earlier neighbours are of use
 PART = 8192  # queries of a piece of work
+MANY_LISTS = 2**15  # whose numbers take more than two bytes
 ROUNDING = 1e-5  # of similarities: distances that are computed from differences differ by less
 NOTHING = torch.iinfo(torch.int64).min  # a key of no row
 
@@ -193,12 +194,13 @@ def approximate_rows(
             strict=True,
         )
     ]
-    size = len(query_rows), k
-    out = Nearest(torch.empty(size), torch.empty(size, dtype=torch.int64))
-    keys = _best_keys(searched, list_of, parts, len(centres), k)
+    # keys first, in their place positions then
+    out = Nearest(torch.empty(len(query_rows), k), torch.full((len(query_rows), k), NOTHING))
+    _put_best_keys(searched, list_of, parts, len(centres), out.index)
     starts = range(0, len(query_rows), PART)
-    for start, part, best in zip(starts, parts, keys, strict=True):
+    for start, part in zip(starts, parts, strict=True):
         own_rows, some = torch.from_numpy(part.rows), slice(start, start + PART)
+        best = out.index[some]
         (short,) = torch.where((best == NOTHING).any(1))
         candidates = positions_of(best).clamp_max(len(rows) - 1)
         distance, position = ordered(searched, own_rows, candidates, "cosine")
@@ -237,7 +239,7 @@ def _centres(
 
 def _nearest_lists(
     centres: Float32[Tensor, "lists dim"], rows: Float32[Tensor, "rows dim"], count: int
-) -> Iterator[Int32[Tensor, "part count"]]:
+) -> Iterator[Integer[Tensor, "part count"]]:
     """The lists whose centres are nearest, of each part of the rows."""
     work = partial(_lists_of, centres.numpy(), count)
     yield from map(torch.tensor, each(work, (part.numpy() for part in rows.split(PART))))
@@ -245,13 +247,14 @@ def _nearest_lists(
 
 def _lists_of(centres: np.ndarray, count: int, rows: np.ndarray) -> np.ndarray:
     likeness = torch.tensor(rows) @ torch.tensor(centres).T
-    return likeness.topk(count, dim=1).indices.int().numpy()
+    kind = torch.int16 if len(centres) < MANY_LISTS else torch.int32
+    return likeness.topk(count, dim=1).indices.to(kind).numpy()
 
 
 def _enough_lists(
     centres: Float32[Tensor, "lists dim"],
     queries: Float32[Tensor, "queries dim"],
-    lists: Int32[Tensor, "queries k"],
+    lists: Integer[Tensor, "queries k"],
     wanted: float,
 ) -> tuple[int, float]:
     """The number of lists to be searched, a power of 2 or all, and the share of the true neighbours
@@ -275,18 +278,20 @@ class _Queries(NamedTuple):
 
     rows: Float32[np.ndarray, "queries dim"]
     own: Int64[np.ndarray, " queries"] | None
-    lists: Int32[np.ndarray, "queries count"]
+    lists: Integer[np.ndarray, "queries count"]
 
 
-def _best_keys(
+def _put_best_keys(
     searched: Float32[Tensor, "rows dim"],
-    list_of: Int32[Tensor, " rows"],
+    list_of: Integer[Tensor, " rows"],
     parts: Sequence[_Queries],
     lists: int,
-    k: int,
-) -> list[Int64[Tensor, "queries k"]]:
-    """The keys of the k nearest rows that each query finds in its lists, `NOTHING` for none."""
-    best = [torch.full((len(part.rows), k), NOTHING) for part in parts]
+    keys: Int64[Tensor, "queries k"],
+) -> None:
+    """Put in the keys of the k nearest rows that each query finds in its lists, `NOTHING` for
+    none, where `keys` has this throughout.
+    """
+    best, k = keys.split(PART), keys.shape[1]
     step = max(1, PARTITION // (4 * searched.shape[1]))
     starts = range(0, len(searched), step)
     with progress("comparing images", len(starts) * sum(map(len, best))) as bar:
@@ -299,11 +304,10 @@ def _best_keys(
                 k,
             )
             made: Iterator[dict[str, np.ndarray]] = each(partition, parts, partition.key)
-            for place, keys in enumerate(made):
-                both = torch.cat([best[place], torch.tensor(keys["keys"])], 1)
-                best[place] = both.topk(k, dim=1, sorted=False).values
+            for place, further in enumerate(made):
+                both = torch.cat([best[place], torch.tensor(further["keys"])], 1)
+                best[place].copy_(both.topk(k, dim=1, sorted=False).values)
                 bar.advance(len(both))
-    return best
 
 
 class _Partition:

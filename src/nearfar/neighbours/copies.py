@@ -91,8 +91,8 @@ def small_images(
     """The images at these positions, shrunk to 16 pixels by area: float [rows, channels, 16, 16] in
     0..255; those that the images keep, rounded to whole numbers, are not made again.
     """
-    if images.small is not None and side == SIDE:
-        return images.small[rows].float()
+    if images.kept is not None and side == SIDE:
+        return images.kept.small(rows.numpy()).float()
     out = []
     with progress("shrinking images", len(rows)) as bar:
         for pixels in each(partial(_shrunk, images, side), rows.split(GATHERED)):

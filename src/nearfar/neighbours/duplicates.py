@@ -481,7 +481,10 @@ def _confirmed(
     """
     apart = _are_apart(first, second, known, queries)
     judged = {link[1:3] for link in links}
-    groups = DisjointSet([-1, *known.tolist(), *queries.tolist()])
+    each = [(int(known[at]), int(queries[by]), distance) for at, by, distance in pairs]
+    if first is second:
+        each = [(min(pair[:2]), max(pair[:2]), pair[2]) for pair in each]
+    groups = DisjointSet({-1}.union(*(pair[:2] for pair in each)))
     for link in links:
         if link.kind < NEAR_DUPLICATE:
             for end in (ends := (-1 if apart else link.first, link.second)):
@@ -498,9 +501,6 @@ def _confirmed(
             and min(failed[False, row], failed[apart, other]) < DIFFERENT
         )
 
-    each = ((int(known[at]), int(queries[by]), distance) for at, by, distance in pairs)
-    if first is second:
-        each = ((min(pair[:2]), max(pair[:2]), pair[2]) for pair in each)
     tried = tracked(each, "comparing images", len(pairs))
     for (row, other, distance), kind in _compared(tried, is_open, compare):
         judged.add((row, other))

@@ -12,6 +12,7 @@ import torch
 from nearfar.data import Images
 from nearfar.data.pictures import is_lossless
 from nearfar.data.readers import look
+from nearfar.data.table import NO_DIGEST
 from nearfar.neighbours.copies import compare_pixels, differs, reduced
 from nearfar.neighbours.links import KINDS, NEAR_DUPLICATE
 
@@ -31,11 +32,12 @@ def comparison(
     compare = partial(_compare, own, own if first is second else _AtFullSize(second))
     if verdicts is None:
         return compare
-    marks, other_marks = first.digests, second.digests
+    marks = first.marks
+    other_marks = marks if first is second else second.marks
 
     def compare_once(row: int, other: int) -> int:
-        mark, other_mark = marks[row], other_marks[other]
-        if mark is None or other_mark is None:
+        mark, other_mark = marks[row].tobytes().hex(), other_marks[other].tobytes().hex()
+        if NO_DIGEST in (mark, other_mark):
             return compare(row, other)
         pair = min(mark, other_mark), max(mark, other_mark)
         if pair not in verdicts:

@@ -18,13 +18,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from nearfar.networks.encoder import Encoder
 
-LEAST = 1_000_000  # weights of a net from which it pays
+LEAST = 1_000_000  # weights of a net from which it pays on some thousand images
 AGREE = 1e-4  # largest difference of features, of the largest feature
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def folded(encoder: Encoder) -> Encoder:
+def folded(encoder: Encoder, least: int = LEAST) -> Encoder:
     """Return a copy in eval mode whose batch norms are folded, on the same device.
+
+    least: weights of a net from which it pays; of many images, any number.
 
     A norm is folded that takes the output of a convolution, both used once, as a trial with two
     images shows; the features of these must then be the same. The encoder itself is returned where
@@ -32,7 +34,7 @@ def folded(encoder: Encoder) -> Encoder:
     module, which may not be copied or do more than compute features.
     """
     size = sum(weights.numel() for weights in encoder.parameters())
-    if size < LEAST or encoder.backbone.architecture is None:
+    if size < least or encoder.backbone.architecture is None:
         return encoder
     side = encoder.image_size
     images = torch.rand(

@@ -69,13 +69,12 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
         image = F.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
     down = F.pad(image[:, :, 2:] - image[:, :, :-2], (0, 0, 1, 1))
     across = F.pad(image[:, :, :, 2:] - image[:, :, :, :-2], (1, 1))
-    squared = down.square() + across.square()
-    # the first of equal ones, as argmax has it, in a tenth of its time
-    steepest = (squared * TIES).round().max(1, keepdim=True).indices
-    strength = squared.gather(1, steepest).sqrt()
-    angle = torch.atan2(down.gather(1, steepest), across.gather(1, steepest))
+    down, across = _steepest(down, across)
+    strength = (down.square() + across.square()).sqrt()
+    angle = torch.atan2(down, across)
+    angle = torch.where(angle < 0, angle + math.pi, angle)  # modulo pi, which takes longer
     # in bins, from the centre of the first
-    place = angle % math.pi * (ORIENTATIONS / math.pi) - 0.5
+    place = angle * (ORIENTATIONS / math.pi) - 0.5
     lower = place.floor()
     share = place - lower
     votes = strength.new_zeros(image.shape[0], ORIENTATIONS, height, width)
@@ -88,3 +87,20 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     return F.normalize(
         F.normalize(blocks, dim=3, eps=1e-5).clamp_max(CLIP), dim=3, eps=1e-5
     ).flatten(1)
+
+
+def _steepest(
+    down: Float[Tensor, "batch channels height width"],
+    across: Float[Tensor, "batch channels height width"],
+) -> tuple[Float[Tensor, "batch 1 height width"], Float[Tensor, "batch 1 height width"]]:
+    """The gradients of the channel where they are steepest, the first of equal ones.
+
+    Channels are compared one after the other: argmax takes ten times as long.
+    """
+    steepness = ((down.square() + across.square()) * TIES).round()
+    best = [down[:, :1], across[:, :1], steepness[:, :1]]
+    for channel in range(1, down.shape[1]):
+        own = [part[:, channel : channel + 1] for part in (down, across, steepness)]
+        is_steeper = own[2] > best[2]
+        best = [torch.where(is_steeper, *pair) for pair in zip(own, best, strict=True)]
+    return best[0], best[1]

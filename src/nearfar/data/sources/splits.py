@@ -73,9 +73,13 @@ def _most_are_named(counts: Mapping[str, int]) -> bool:
 def class_folders(name: str, split: str) -> tuple[str, ...]:
     """The folders that a file lies in, but for the one that is named for its split."""
     folder = name.rpartition("/")[0]
-    if split:
-        return _split_and_others(folder)[1]
-    return _in_one_form(folder.split("/")) if folder else ()
+    return _split_and_others(folder)[1] if split else _every_folder(folder)
+
+
+@functools.lru_cache(2**16)
+def _every_folder(path: str) -> tuple[str, ...]:
+    """The folders of a path."""
+    return _in_one_form(path.split("/")) if path else ()
 
 
 @functools.lru_cache(2**16)

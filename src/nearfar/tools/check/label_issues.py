@@ -100,10 +100,14 @@ def find_label_issues(
     if near is not None:
         near = near.among(torch.from_numpy(known), min(NEIGHBOURS, len(known) - 1))
     rows = features(x, "all")
-    if len(known) < len(rows):
-        rows = rows[known]
+    are_read = near is None or len(known) <= MOST_FITTED
     chance = label_probabilities(
-        rows, number, seed, approximate=approximate, near=near, group=group[known]
+        rows[known] if are_read else None,
+        number,
+        seed,
+        approximate=approximate,
+        near=near,
+        group=group[known],
     )
     issues = likely_wrong(chance, number)
     ordered, times = place.argsort(kind="stable"), np.bincount(place)
@@ -180,7 +184,7 @@ def precisions(
 
 
 def label_probabilities(
-    x: Float[torch.Tensor, "images dim"],
+    x: Float[torch.Tensor, "images dim"] | None,
     number: Int64[np.ndarray, " images"],
     seed: int = 0,
     *,
@@ -193,25 +197,27 @@ def label_probabilities(
 
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
     cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
-    000 images. number: classes 0..n-1, each of at least five images. approximate: of the search.
-    near: the 20 nearest others, where they are known. group: images that share a number have no
-    part in each other's probabilities. Default: no two share one.
+    000 images. x: None above that, where `near` is known. number: classes 0..n-1, each of at least
+    five images. approximate: of the search. near: the 20 nearest others, where they are known.
+    group: images that share a number have no part in each other's probabilities. Default: no two
+    share one.
     """
     classes = int(number.max()) + 1
     if group is None:
         group = np.arange(len(number))
     if near is None:
+        assert x is not None
         near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
     member = torch.from_numpy(group)
     far = near.distance.masked_fill(member[near.index] == member[:, None], torch.inf)
     weights = torch.softmax((1 - far) / TEMPERATURE, 1)
     votes = (
-        torch.zeros(len(x), classes)
+        torch.zeros(len(number), classes)
         .scatter_add_(1, torch.from_numpy(number)[near.index], weights)
         .nan_to_num(1 / classes)  # of an image without a known other one
         .numpy()
     )
-    if len(x) > MOST_FITTED:
+    if x is None or len(x) > MOST_FITTED:
         return votes
     [rows] = standardise(x)
     strength, linear = choose_strength(rows, number, seed, likelihood), np.zeros_like(votes)

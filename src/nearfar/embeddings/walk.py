@@ -83,8 +83,8 @@ def _stacked(images: Iterable[Found], number: int = 0) -> dict[str, Tensor]:
 
 
 class _Gathered:
-    """What is known of all images: features and measures, NaN where they are not known, and the
-    number of the file and the row there that have the rest.
+    """Features and measures of all images, NaN where they are not known, and where the rest of each
+    lies: the number of a file and a row there.
     """
 
     def __init__(self, count: int) -> None:

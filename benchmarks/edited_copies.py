@@ -478,6 +478,21 @@ def resized_part(first: Image.Image, second: Image.Image, chance: Chance) -> Ima
     return part.resize((round(part.width * 0.85), round(part.height * 0.85)), BICUBIC)
 
 
+def in_grayscale(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
+    """The second image in grayscale."""
+    return ImageOps.grayscale(second).convert("RGB")
+
+
+def gray_part(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
+    """As `cropped_with_difference`, in grayscale."""
+    return in_grayscale(first, cropped_with_difference(first, second, chance), chance)
+
+
+def coloured_part(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
+    """As `cropped_with_difference`, in other colours."""
+    return coloured(cropped_with_difference(first, second, chance), chance)
+
+
 def turned_by_few(first: Image.Image, second: Image.Image, chance: Chance) -> Image.Image:
     """The second image turned by 5 to 40 degrees, on white, so that it shows where it differs most
     from the first, 8 pixels inside; by the last of 20 angles where none does.
@@ -509,7 +524,7 @@ def measure_negatives(
     film: Path | None,
 ) -> dict[str, Any]:
     """Pairs of each set, or of those with these names, that are called copies: as they are, both as JPEG, one of them cropped,
-    resized, or turned.
+    resized, turned, in grayscale, or in other colours.
     """
     shots = bursts(folder / "imagenette", chance, 5 * count)
     sets = {
@@ -532,6 +547,9 @@ def measure_negatives(
         "one cropped to 0.9": (4 * count, cropped_with_difference),
         "one cropped to 0.9, at 0.85 of the size": (2 * count, resized_part),
         "one turned": (2 * count, turned_by_few),
+        "one in grayscale": (2 * count, in_grayscale),
+        "one cropped to 0.9, in grayscale": (2 * count, gray_part),
+        "one cropped to 0.9, in other colours": (2 * count, coloured_part),
     }
     result: dict[str, Any] = {}
     for name in names or sets:

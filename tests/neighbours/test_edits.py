@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
+from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 from sklearn.datasets import load_sample_images
 
 cv2 = pytest.importorskip("cv2", reason="edited copies need OpenCV: pip install 'nearfar[edits]'")
@@ -154,6 +154,10 @@ def test_forms_that_differ_in_a_digit_are_no_copies():
     assert edit_of(first, first.crop((0, 0, 430, 290))) is not None
 
 
+def in_gray(image):
+    return image.convert("L").convert("RGB")
+
+
 def test_two_shots_of_a_burst_are_no_copies():
     chance, photo = np.random.default_rng(0), np.asarray(FLOWER, dtype=float)[100:340, 150:450]
     shots = [
@@ -166,6 +170,7 @@ def test_two_shots_of_a_burst_are_no_copies():
         for x, y in ((0, 0), (4, 3))
     ]
     assert edit_of(*shots) is None
+    assert edit_of(shots[0], in_gray(shots[1])) is None
     assert edit_of(shots[0], shots[0].crop((4, 3, 290, 230))) is not None
 
 
@@ -251,6 +256,28 @@ def turned_by_ten(image):
 def cropped_and_resized(image):
     size = round(290 * 0.85), round(232 * 0.85)
     return cropped(image).resize(size, Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize("edited", [lambda image: image, cropped], ids=["whole", "crop"])
+@pytest.mark.parametrize("saturation", [0.15, 0.3, 1])
+def test_a_photograph_in_grayscale_is_a_copy_however_pale_it_was_unless_a_digit_differs(
+    edited, saturation
+):
+    """A pale one changes by less than the colours that are said."""
+    pale = ImageEnhance.Color(PHOTO).enhance(saturation)
+    first, second = (dated(pale, f"{day}.05.2024 16:40") for day in (17, 12))
+    assert "other colours" in words_of(first, saved(in_gray(edited(first))))
+    assert edit_of(first, saved(in_gray(edited(second)))) is None
+    assert edit_of(in_gray(first), saved(edited(second))) is None
+
+
+def test_a_form_in_grayscale_is_a_copy_unless_a_digit_differs():
+    first, second = (
+        ImageChops.multiply(half(form(number)), Image.new("RGB", half(form(1)).size, "ivory"))
+        for number in (123456, 123956)
+    )
+    assert edit_of(first, saved(in_gray(first.crop((8, 6, *first.size))))) is not None
+    assert edit_of(first, saved(in_gray(second.crop((8, 6, *second.size))))) is None
 
 
 def test_photographs_whose_dates_differ_in_a_digit_are_no_copies():

@@ -45,6 +45,8 @@ def aligned_difference(
     if is_drawn and (blur or not on_grid):
         return math.inf, recoloured, blur
     if is_drawn or (on_grid and not blur and not recoloured):
+        if _is_gray(first) != _is_gray(second):
+            first, second, recoloured = grayscale(first)[None], grayscale(second)[None], True
         difference = _difference_on_grid(first, second, common, recoloured, is_drawn)
     else:
         common = without_rim(common, EDGE - MIXED) if on_grid else common
@@ -59,6 +61,10 @@ def aligned_difference(
     softened = _blurred(gray[0], max(blur, 0), 0), _blurred(gray[1], max(-blur, 0), 0)
     noise = _noise(*softened, common, is_drawn)
     return max(difference, noise), recoloured, blur
+
+
+def _is_gray(image: UInt8[np.ndarray, "channels height width"]) -> bool:
+    return bool((image == image[:1]).all())
 
 
 # an image is drawn where so much of it has one of two brightnesses, each within 2 of 255

@@ -90,9 +90,9 @@ def find_edit(
     in each window of 3 x 3 pixels, the mean squared difference may be up to 0.3 of the largest
     variance within 8 pixels (of both, plus that of noise), and up to 32 times what the rest of the
     images leads to expect there. Where nothing is resampled it may be what JPEG of the quality that
-    explains the rest changes. In plain places that are neither black nor white, where noise is most
-    of the detail, the difference may have 0.93 times its variance, and hardly any coarser detail:
-    two shots of a burst do not have the same noise.
+    explains the rest changes, in grayscale if either image is. In plain places that are neither
+    black nor white, where noise is most of the detail, the difference may have 0.93 times its
+    variance, and hardly any coarser detail: two shots of a burst do not have the same noise.
     Images of one scale that are only moved, perhaps turned by quarters or mirrored, too, are other
     shots, frames, or parts of a page: None.
     """

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from torchvision.ops import box_convert
 from nearfar.data.decoding import whole_planes
 from nearfar.data.pictures import formats
 from nearfar.messages import raise_as_value_error
+from nearfar.progress import log
 
 BROKEN = (
     AssertionError,
@@ -104,11 +106,27 @@ def open_annotated(
     COCO's (json files named for their split, in annotations/ or beside the images); or one COCO
     json. keypoints: of a COCO folder prefer the json files with keypoints. Without a split, a share
     `test_share` is drawn with `seed` for the test. Nothing in the files is run. Raises
-    FileNotFoundError where nothing is found, ValueError, naming the file, for bad annotations.
+    FileNotFoundError where nothing is found, ValueError, naming the file, for bad annotations and
+    for an image that is listed twice.
     """
     path = Path(data)
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}")
+    train, test = _opened(path, keypoints, test_share, seed)
+    images = (*train.images, *test.images)
+    if twice := _repeated(os.path.abspath(image.path) for image in images):
+        raise ValueError(f"{path}: {twice[0]} is listed twice, in a split or in both")
+    return train, test
+
+
+def _repeated(values: Iterable[Any]) -> list[Any]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+def _opened(
+    path: Path, keypoints: bool, test_share: float, seed: int
+) -> tuple[AnnotatedImages, AnnotatedImages]:
+    """The images of the two splits; see `open_annotated`."""
     jsons = _coco_files(path, keypoints)
     if "test" in jsons:
         train, test = _read_coco(jsons["train"]), _read_coco(jsons["test"])
@@ -138,16 +156,30 @@ def _coco_files(path: Path, keypoints: bool) -> dict[str, Path]:
     if path.is_file():
         return {"all": path}
     prefix = "person_keypoints_" if keypoints else "instances_"
-    files = sorted(
-        [*path.glob("*.json"), *path.glob("*/*.json")],
-        key=lambda file: not file.name.startswith(prefix),
-    )
-    by_split: dict[str, Path] = {}
-    for word in ("train", "test", "val"):
-        for file in files:
-            if file.stem.removeprefix(prefix).startswith(word) or file.parent.name.startswith(word):
-                by_split.setdefault("test" if word == "val" else word, file)
-    return by_split if len(by_split) == 2 else {"all": files[0]} if len(files) == 1 else {}
+    files = sorted([*path.glob("*.json"), *path.glob("*/*.json")])
+    named = defaultdict(list)
+    for file in files:
+        named[_split_of(file, path, prefix)].append(file)
+    by_split = {"train": named["train"], "test": named["test"] or named["val"]}
+    if not all(by_split.values()):
+        return {"all": files[0]} if len(files) == 1 else {}
+    chosen = {}
+    for split, candidates in by_split.items():
+        likely = [file for file in candidates if file.name.startswith(prefix)] or candidates
+        if len(likely) > 1:
+            raise ValueError(
+                f"{likely[0]} and {likely[1]} are both for the {split} split: leave one there"
+            )
+        chosen[split] = likely[0]
+    return chosen
+
+
+def _split_of(file: Path, root: Path, prefix: str) -> str:
+    """The split that a file's name begins with, else its folder's below the root; "" for none."""
+    texts = [file.stem.removeprefix(prefix)]
+    texts += [file.parent.name] if file.parent != root else []
+    splits = (word for text in texts for word in ("train", "test", "val") if text.startswith(word))
+    return next(splits, "")
 
 
 def _read_coco(file: Path) -> AnnotatedImages:
@@ -160,6 +192,9 @@ def _read_coco(file: Path) -> AnnotatedImages:
     ]
     with raise_as_value_error(f"cannot read {file} as COCO json", *BROKEN):
         content = json.loads(file.read_bytes())
+        for key in ("images", "categories"):
+            if twice := _repeated(item["id"] for item in content[key]):
+                raise ValueError(f"it has two {key} with the id {twice[0]}")
         categories = sorted(content["categories"], key=lambda category: category["id"])
         named = {
             tuple(map(str, category["keypoints"]))
@@ -190,9 +225,24 @@ def _read_coco(file: Path) -> AnnotatedImages:
             )
             for image in content["images"]
         ]
-        return AnnotatedImages(
-            tuple(images), tuple(str(category["name"]) for category in categories), points
-        )
+        _say_outside(file, len(content["annotations"]), images)
+        return AnnotatedImages(tuple(images), _class_names(categories), points)
+
+
+def _class_names(categories: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of categories, with the number behind a name that several have."""
+    names = [str(category["name"]) for category in categories]
+    return tuple(
+        f"{name} ({category['id']})" if names.count(name) > 1 else name
+        for name, category in zip(names, categories, strict=True)
+    )
+
+
+def _say_outside(source: Path, boxes: int, images: Iterable[AnnotatedImage]) -> None:
+    """Log how many of so many boxes no image has kept."""
+    if outside := boxes - sum(len(image.objects) for image in images):
+        words = "%s: %d of %d boxes lie outside their images or have no area, and are left out"
+        log.info(words, source, outside, boxes)
 
 
 def _voc_splits(folder: Path) -> list[list[str]] | None:
@@ -204,8 +254,6 @@ def _voc_splits(folder: Path) -> list[list[str]] | None:
             splits = [
                 [line.split()[0] for line in text.splitlines() if line.strip()] for text in texts
             ]
-            if both := set.intersection(*map(set, splits)):
-                raise ValueError(f"{files[1]} and {files[0].name} both list {min(both)!r}")
             return splits
     return None
 
@@ -251,6 +299,7 @@ def _read_voc(folder: Path) -> AnnotatedImages:
                 folder / place / name for place in ("JPEGImages", "images", ".") for name in names
             ]
             images.append(_image(paths, about["size"], labelled, 0))
+    _say_outside(folder, sum(len(objects) for _, objects in read.values()), images)
     return AnnotatedImages(tuple(images), tuple(classes))
 
 

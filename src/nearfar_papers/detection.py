@@ -29,7 +29,7 @@ from nearfar import Run
 from nearfar.atomic import write_file
 from nearfar.data.left_out import Count
 from nearfar.device import find_device
-from nearfar.messages import read_json
+from nearfar.messages import listed_names, read_json
 from nearfar.networks import Encoder, first_encoder
 from nearfar.pages import render_page, write_page, write_report
 from nearfar.progress import Table, log, say_read, tracked
@@ -431,7 +431,22 @@ def _sets(
     if limit is not None and limit < len(learned):
         drawn = "`limit`: %d of %d images, a random sample (seed %d)"
         log.info(drawn, limit, len(learned), seed)
-    return train.subset(learned).sampled(limit or len(learned), seed), test
+    train = train.subset(learned).sampled(limit or len(learned), seed)
+    _say_unseen(train, test)
+    return train, test
+
+
+def _say_unseen(train: AnnotatedImages, test: AnnotatedImages) -> None:
+    """Say which classes have test objects and no training object, so that none is found."""
+    learned, tested = (
+        [item["category_id"] for image in images.images for item in image.counted]
+        for images in (train, test)
+    )
+    lost = [label for label in tested if label not in {*learned}]
+    if lost:
+        names = [test.class_names[label - 1] for label in sorted({*lost})]
+        words = "%d of %d test objects are of classes without a training object: %s"
+        log.info(words, len(lost), len(tested), listed_names(names))
 
 
 def _built(

@@ -3,6 +3,7 @@ file.
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -158,3 +159,86 @@ def test_a_flip_moves_boxes_masks_and_keypoints():
     ]
     assert out["masks"][0, 0, 7] == 1
     assert out["keypoints"][0].tolist() == [[3, 2, 2], [0, 0, 0], [4, 1, 2]]
+
+
+def moved(coco_folder, tmp_path, places):
+    """Return a folder with the two json files elsewhere in it, and the images."""
+    for name, place in places.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(coco_folder / "annotations" / name, tmp_path / place)
+    (tmp_path / "images").symlink_to(coco_folder / "images")
+    return tmp_path
+
+
+@pytest.mark.parametrize("folder", ["test_coco", "training", "validated"])
+def test_a_file_says_its_split_and_its_folder_only_below_the_root(coco_folder, tmp_path, folder):
+    places = {"test.json": "val.json", "train.json": "train.json"}
+    root = moved(coco_folder, tmp_path / folder, places)
+    assert [len(part) for part in open_annotated(root)] == [6, 2]
+
+
+def test_folders_of_splits_say_theirs(coco_folder, tmp_path):
+    places = {name: f"{name[:-5]}/_annotations.coco.json" for name in ("train.json", "test.json")}
+    root = moved(coco_folder, tmp_path, places)
+    assert [len(part) for part in open_annotated(root)] == [6, 2]
+
+
+def test_several_files_of_a_split_are_an_error(coco_folder, tmp_path):
+    root = moved(coco_folder, tmp_path, {"train.json": "a/train_a.json", "test.json": "a/val.json"})
+    shutil.copy(root / "a/train_a.json", root / "a/train_b.json")
+    with pytest.raises(ValueError, match=r"train_a\.json and .*train_b\.json"):
+        open_annotated(root)
+
+
+def repeated(content):
+    content["images"].append({**content["images"][0], "id": 50})
+
+
+def same_id(key):
+    def apply(content):
+        content[key][1]["id"] = content[key][0]["id"]
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (repeated, "0.png is listed twice"),
+        (same_id("images"), "two images with the id 0"),
+        (same_id("categories"), "two categories with the id 10"),
+    ],
+)
+def test_an_image_or_number_that_is_there_twice_is_an_error(coco_folder, tmp_path, spoil, message):
+    with pytest.raises(ValueError, match=message):
+        open_annotated(spoiled(coco_folder, tmp_path, spoil))
+
+
+def test_an_image_of_both_splits_is_an_error(coco_folder, tmp_path):
+    content = json.loads((coco_folder / "annotations/train.json").read_text())
+    root = moved(coco_folder, tmp_path, {"train.json": "train.json"})
+    (root / "test.json").write_text(json.dumps(content | {"annotations": []}))
+    with pytest.raises(ValueError, match=r"0\.png is listed twice"):
+        open_annotated(root)
+
+
+def test_an_image_of_both_splits_is_an_error_in_voc(voc_folder):
+    (voc_folder / "ImageSets/Main/test.txt").write_text("5\n6\n")
+    with pytest.raises(ValueError, match=r"5\.jpg is listed twice"):
+        open_annotated(voc_folder)
+
+
+def test_boxes_outside_their_image_are_counted(coco_folder, tmp_path, caplog):
+    file = spoiled(coco_folder, tmp_path, change("bbox", [70, 10, 20, 20]))
+    with caplog.at_level("INFO", logger="nearfar"):
+        parts = open_annotated(file)
+    assert sum(len(image.objects) for part in parts for image in part.images) == 11
+    assert "1 of 12 boxes" in caplog.text
+
+
+def test_classes_of_one_name_stay_apart(coco_folder, tmp_path):
+    def rename(content):
+        content["categories"][1]["name"] = content["categories"][0]["name"]
+
+    train, _ = open_annotated(spoiled(coco_folder, tmp_path, rename))
+    assert train.class_names == ("disc (10)", "disc (20)")

@@ -81,6 +81,22 @@ def test_a_line_says_how_many_images_were_read_and_left_out(run, coco_folder, tm
     )
 
 
+def test_classes_without_a_training_object_are_named(run, coco_folder, tmp_path, capsys):
+    shutil.copytree(coco_folder, tmp_path / "scenes")
+    file = tmp_path / "scenes/annotations/train.json"
+    content = json.loads(file.read_text())
+    for annotation in content["annotations"]:
+        annotation["category_id"] = 10
+    file.write_text(json.dumps(content))
+    words = ["transfer", run.path, tmp_path / "scenes", "--protocol", "detect", "--epochs", "1"]
+    assert main([*map(str, words), "--no-baselines"]) == 0
+    output = capsys.readouterr()
+    squares = json.loads((coco_folder / "annotations/test.json").read_text())["annotations"]
+    count = sum(each["category_id"] == 20 for each in squares)
+    assert 0 < count < 4
+    assert f"{count} of 4 test objects" in output.err + output.out
+
+
 def test_the_report_needs_no_other_protocol(run, coco_folder):
     for name in ("results.json", "detection.json"):
         (run.path / name).unlink(missing_ok=True)

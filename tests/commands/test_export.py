@@ -5,6 +5,7 @@ the Hub.
 import json
 import shlex
 import shutil
+from dataclasses import replace
 
 import huggingface_hub
 import numpy as np
@@ -200,6 +201,24 @@ def test_the_licence_of_starting_weights_is_told(run, images_file, hub, tmp_path
     card = (hub[0] / "a" / "more" / "README.md").read_text()
     assert "license: cc-by-4.0" in card and "which are under cc-by-4.0" in card
     assert str(tmp_path) not in card
+
+
+def test_the_licence_of_a_pretrained_net_beside_the_trained_one_is_stated(run, hub, tmp_path):
+    joined = nearfar.Run(shutil.copytree(run.path, tmp_path / "joined"))
+    replace(joined.settings, beside="pretrained+edges").save(joined.path / "config.yaml")
+    nearfar.push(joined.path, "a/joined")
+    card = (hub[0] / "a" / "joined" / "README.md").read_text()
+    assert "license: apache-2.0" in card and "tf_efficientnet_lite0" in card
+    about = json.loads((hub[0] / "a" / "joined" / "config.json").read_text())
+    assert about["pretrained_cfg"]["license"] == "apache-2.0"
+
+
+def test_the_card_of_images_of_more_than_eight_bits_has_their_range(run, tmp_path):
+    deep = nearfar.Run(shutil.copytree(run.path, tmp_path / "deep"))
+    file = deep.path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"value_range": [0.0, 4095.0]}))
+    card = model_card(deep, "someone/halves", None, None)
+    assert "4095.0" in card and ".convert(" not in card
 
 
 class Own(torch.nn.Module):

@@ -51,6 +51,23 @@ def test_onnx_gives_the_same_features_for_any_number_of_images(tmp_path):
     assert (about["size"], about["channels"], about["dtype"]) == (64, 1, "uint8")
 
 
+@pytest.mark.parametrize("value_range", [[0, 4095], [-2.5, 7.5]])
+def test_an_encoder_of_more_than_eight_bits_takes_the_numbers_of_files(tmp_path, value_range):
+    encoder, images = encoder_of("tiny", 16, 1)
+    encoder.value_range = value_range
+    assert export_program(encoder, tmp_path / "net.pt2", images) < 1e-4
+    extra = {"preprocessing.json": ""}
+    program = torch.export.load(tmp_path / "net.pt2", extra_files=extra).module()
+    about = json.loads(extra["preprocessing.json"])
+    assert (about["dtype"], about["value_range"]) == ("float32", value_range)
+    shares = torch.rand(3, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    numbers = value_range[0] + shares * (value_range[1] - value_range[0])
+    with torch.no_grad():
+        torch.testing.assert_close(program(numbers), encoder(shares), atol=1e-4, rtol=0)
+    with pytest.raises(Exception, match=r"[Uu]int8|Byte|dtype"):  # what Pillow has cut to 8 bits
+        program(images)
+
+
 def test_a_file_of_weights_says_what_it_is(tmp_path):
     encoder, images = encoder_of("small", 32, 3)
     assert export_weights(encoder, tmp_path / "net.safetensors", images) < 1e-6

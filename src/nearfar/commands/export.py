@@ -37,8 +37,8 @@ def export(
 
     What was written is run on eight crops of photographs and compared with the encoder; it shows
     the largest gap. "onnx" and "torch" take uint8 images [batch, channels, size, size], any number
-    of them, and normalise them; cutting the centre square and resizing it (bicubic, antialiased) is
-    left to the caller.
+    of them, and normalise them; those of more than 8 bits as float32, in the numbers of their
+    files. Cutting the centre square and resizing it (bicubic, antialiased) is left to the caller.
 
     Args:
         run: run folder.

@@ -9,20 +9,21 @@ import copy
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import timm
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfar.atomic import write_file
 from nearfar.messages import raise_as_value_error
 from nearfar.networks.encoder import Encoder, describe_encoder, state_of
 from nearfar.networks.pretrained import CONFIG
+from nearfar.views import from_range
 
 TOLERANCE = 1e-3  # of the largest feature; rounding differs by a hundredth of that
 TIMM_WEIGHTS = "model.safetensors"
@@ -43,6 +44,7 @@ def export_onnx(
     """Write an ONNX file with the input "images" and the output "features", any number of rows;
     return its error.
 
+    Images are uint8, those of more than 8 bits the numbers of their files as float32.
     The error is the largest difference of a feature to those of torch on `images`, by onnxruntime
     on the CPU. The preprocessing left to the caller is in the metadata "preprocessing". Raises
     ValueError for a net that cannot be exported, is too large for ONNX, or gives other features
@@ -69,9 +71,12 @@ def export_onnx(
         program.model.metadata_props["preprocessing"] = json.dumps(_preprocessing(encoder))
         program.save(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return _difference(
-        encoder, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]), images
-    )
+
+    def exported(images: Tensor) -> Tensor:
+        numbers = _as_in_files(images, encoder).numpy()
+        return torch.from_numpy(session.run(None, {"images": numbers})[0])
+
+    return _difference(encoder, exported, images)
 
 
 def export_program(
@@ -85,7 +90,7 @@ def export_program(
             extra_files={"preprocessing.json": json.dumps(_preprocessing(encoder))},
         )
         loaded = torch.export.load(path).module()
-    return _difference(encoder, loaded, images)
+    return _difference(encoder, lambda x: loaded(_as_in_files(x, encoder)), images)
 
 
 def export_weights(
@@ -128,7 +133,8 @@ def _preprocessing(encoder: Encoder) -> dict[str, object]:
         "size": encoder.image_size,
         "channels": encoder.channels,
         "resize": "centre square, bicubic, antialiased",
-        "dtype": "uint8",
+        "dtype": "uint8" if encoder.value_range is None else "float32",
+        "value_range": encoder.value_range,
         "layout": "batch, channels, height, width",
     }
 
@@ -138,13 +144,34 @@ def _traced(encoder: Encoder) -> torch.export.ExportedProgram:
     normalisation alone.
     """
     size, channels = encoder.image_size, encoder.channels
-    blank = torch.zeros(2, channels, size, size, dtype=torch.uint8)
+    blank = _as_in_files(torch.zeros(2, channels, size, size, dtype=torch.uint8), encoder)
+    whole = encoder if encoder.value_range is None else _OfNumbers(encoder, encoder.value_range)
     batch = torch.export.Dim("batch", min=1)
     with (
         raise_as_value_error(f"torch.export cannot take the encoder {encoder.name}"),
         torch.no_grad(),
     ):
-        return torch.export.export(encoder, (blank,), dynamic_shapes={"images": {0: batch}})
+        return torch.export.export(whole, (blank,), dynamic_shapes={"images": {0: batch}})
+
+
+class _OfNumbers(nn.Module):
+    """An encoder of the numbers in image files that hold more than 8 bits."""
+
+    def __init__(self, encoder: Encoder, value_range: Sequence[float]) -> None:
+        super().__init__()
+        self.encoder, self.value_range = encoder, value_range
+
+    def forward(self, images: Float[Tensor, "batch channels size size"]) -> Tensor:
+        numbers = images.double()  # a change of dtype lets torch.export refuse images of another
+        return self.encoder(from_range(numbers, self.value_range).float())
+
+
+def _as_in_files(images: UInt8[Tensor, "batch channels size size"], encoder: Encoder) -> Tensor:
+    """Return images in the numbers of the files that an encoder was trained on."""
+    if encoder.value_range is None:
+        return images
+    low, high = torch.tensor(encoder.value_range).view(-1, 2, 1, 1).unbind(1)
+    return low + images / 255 * (high - low)
 
 
 def _difference(encoder: Encoder, exported: Callable[[Tensor], Tensor], images: Tensor) -> float:

@@ -18,7 +18,7 @@ from nearfar.data import photographs
 from nearfar.messages import to_argv
 from nearfar.methods import method_class, method_names
 from nearfar.networks import Encoder, find_weights, write_timm_folder
-from nearfar.networks.pretrained import OWN
+from nearfar.networks.pretrained import OWN, PACKAGES, PRETRAINED
 from nearfar.pages.report import NEIGHBOURS, results_shown
 from nearfar.pages.template import render_page, words
 from nearfar.run import Run
@@ -96,6 +96,7 @@ def model_card(run: Run, name: str, licence: str | None, licence_of_start: str |
         licence=licence,
         licence_of_start=licence_of_start,
         start=start,
+        held=_held(settings),
         command=_command(settings),
         method=method,
         version=nearfar.__version__,
@@ -113,6 +114,16 @@ def _start(settings: Settings) -> str:
         if settings.init.startswith("hf:")
         else "weights from a file"
     )
+
+
+def _held(settings: Settings) -> tuple[str, str] | None:
+    """Name the pretrained net that the saved encoder holds beside the trained one, and its licence;
+    None where there is none.
+    """
+    if PRETRAINED not in (settings.beside or "").split("+"):
+        return None
+    name, package = next(iter(PACKAGES.items()))
+    return name, package.license
 
 
 def _command(settings: Settings) -> str:
@@ -144,8 +155,9 @@ def write_hub_folder(
     features through timm.
 
     name: what the model card calls the model: "owner/name" on the Hub, else a folder. license: of
-    the model; None: that of the starting weights, if known. online: ask the Hub for that one where
-    they come from there. ValueError for an encoder that timm cannot build.
+    the model; None: that of the weights that it started from or holds, if all are under it. online:
+    ask the Hub for that one where they come from there. ValueError for an encoder that timm cannot
+    build.
     """
     settings, of_start = run.settings, None
     if settings.init is not None and (online or not settings.init.startswith("hf:")):
@@ -154,9 +166,13 @@ def write_hub_folder(
         ):  # what is no longer there, or cannot be reached
             own = settings.encoder if isinstance(settings.encoder, str) else None
             of_start = find_weights(settings.init, own).license
+    if license is None:
+        known = {of_start} if settings.init is not None else set[str | None]()
+        known |= {held[1]} if (held := _held(settings)) else set()
+        license = known.pop() if len(known) == 1 else None
     folder.mkdir()
     with translate_errors(folder):
         images = photographs(TRIED, encoder.image_size, encoder.channels)
-        error = write_timm_folder(folder, encoder, images, license or of_start)
-    write_file(folder / "README.md", model_card(run, name, license or of_start, of_start))
+        error = write_timm_folder(folder, encoder, images, license)
+    write_file(folder / "README.md", model_card(run, name, license, of_start))
     return error

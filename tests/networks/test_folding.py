@@ -98,6 +98,11 @@ def test_a_module_of_the_users_stays_as_it_is():
     assert folded(encoder) is encoder and norms(encoder) == 1
 
 
-def test_a_small_encoder_stays_as_it_is():
+def test_a_small_encoder_stays_as_it_is_but_for_many_images():
     encoder = encoder_of("tiny", 32)
     assert folded(encoder) is encoder
+    lighter = folded(encoder, least=0)
+    assert norms(lighter) == 0 < norms(encoder)
+    images = torch.rand(5, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(lighter(images), encoder(images), rtol=1e-3, atol=1e-5)

@@ -31,7 +31,9 @@ from nearfar.neighbours.nearest import (
     leave_out,
     nearest_rows,
     ordered,
+    padded,
     positions_of,
+    similarity_of,
 )
 from nearfar.pairs.arithmetic import dot_products, unit_rows
 from nearfar.progress import log, progress
@@ -40,7 +42,10 @@ WANTED = 0.98  # share of the true neighbours at which the search is wide enough
 SAMPLE = 1000  # queries on which the share is measured
 A_LIST = 40  # rows from which the centre of a list is learned; faiss asks for 39
 MOST_NEW = 10  # rows to one that is new, at least, where earlier neighbours are of use
-PART = 8192  # queries of a piece of work
+PART = 2**15  # queries of a piece of work
+FEWER = 4096  # of these whose lists are found at a time
+HELD = 32  # rows that are found of a query, on average, before the nearest of them are chosen
+RANKS = (2, 8)  # nearest lists that are searched before the others, whose rows are mostly too far
 MANY_LISTS = 2**15  # whose numbers take more than two bytes
 ROUNDING = 1e-5  # of similarities: distances that are computed from differences differ by less
 NOTHING = torch.iinfo(torch.int64).min  # a key of no row
@@ -160,12 +165,13 @@ def approximate_rows(
     rows, queries and k as in `nearest_rows`; on the CPU. The rows are put into 4 sqrt(n) lists
     around centres (k-means on a sample), and a query searches the lists of the nearest centres: as
     many as are needed to find the share `wanted` of the true neighbours of 1000 random queries, all
-    if need be. The returned share is that of these queries. Queries whose lists have fewer than k
+    if need be. The returned share is that of these queries. Each list is compared with all queries
+    that search it at once, those near each other together. Queries whose lists have fewer than k
     rows are compared with all rows. Distances are computed as in `nearest_rows`. Memory, besides
-    one copy of the rows and the result: a second one of a partition (256 MB of rows), and the
-    numbers of the lists that each query searches. Source: inverted file index
-    (Sivic & Zisserman 2003, "Video Google"); Johnson, Douze & Jegou 2021, "Billion-scale similarity
-    search with GPUs". ValueError if faiss is not installed, and for a k above the number of rows.
+    one copy of the rows and the result: eight bytes for each neighbour, two for each list that a
+    query searches, and some 300 MB. Source: inverted file index (Sivic & Zisserman 2003, "Video
+    Google"). ValueError if faiss is not installed, which finds the centres, and for a k above the
+    number of rows.
 
     >>> found, recall = approximate_rows(torch.eye(4), torch.eye(4)[2:], k=1)
     >>> found.index.flatten()
@@ -175,40 +181,77 @@ def approximate_rows(
     is_own = queries is None
     if not 1 <= k <= len(rows) - is_own:
         raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - is_own} rows")
-    searched = unit_rows(rows.detach(), torch.float32)
-    query_rows = searched if queries is None else unit_rows(queries.detach(), torch.float32)
+    rows = rows.detach()
+    query_rows = rows if queries is None else queries.detach()
     generator = torch.Generator().manual_seed(seed)
-    centres = _centres(searched, generator, seed)
-    list_of = torch.cat(list(_nearest_lists(centres, searched, 1)))[:, 0]
+    centres = _centres(rows, generator, seed)
+    list_of = torch.cat(list(_nearest_lists(centres, rows, 1)))[:, 0]
 
     sample = torch.randperm(len(query_rows), generator=generator)[:SAMPLE]
-    true = nearest_rows(searched, query_rows[sample], k, own=sample if is_own else None).index
+    true = nearest_rows(rows, query_rows[sample], k, own=sample if is_own else None).index
     count, share = _enough_lists(centres, query_rows[sample], list_of[true], wanted)
 
+    by_list = list_of.argsort(stable=True)
+    searched = _Lists(_unit_rows_at(rows, by_list), list_of[by_list], by_list)
+    order, asked = by_list, searched.rows
+    if not is_own:
+        order = torch.cat(list(_nearest_lists(centres, query_rows, 1)))[:, 0].argsort(stable=True)
+        asked = _unit_rows_at(query_rows, order)
     parts = [
-        _Queries(own_rows.numpy(), some.numpy() if is_own else None, lists.numpy())
-        for own_rows, some, lists in zip(
-            query_rows.split(PART),  # views, and no copies
-            torch.arange(len(query_rows)).split(PART),
-            _nearest_lists(centres, query_rows, count),
-            strict=True,
+        _Queries(own_rows.numpy(), start * PART if is_own else None, lists.numpy())
+        for start, (own_rows, lists) in enumerate(
+            zip(asked.split(PART), _nearest_lists(centres, asked, count), strict=True)
         )
     ]
-    # keys first, in their place positions then
-    out = Nearest(torch.empty(len(query_rows), k), torch.full((len(query_rows), k), NOTHING))
-    _put_best_keys(searched, list_of, parts, len(centres), out.index)
-    starts = range(0, len(query_rows), PART)
-    for start, part in zip(starts, parts, strict=True):
-        own_rows, some = torch.from_numpy(part.rows), slice(start, start + PART)
-        best = out.index[some]
+    keys = torch.full((len(order), k), NOTHING)
+    _put_best_keys(searched, parts, keys)
+    del parts  # the numbers of lists
+    return _in_order_of_distance(searched, rows, asked, order, keys, is_own), share
+
+
+def _unit_rows_at(
+    rows: Float[Tensor, "rows dim"], places: Int64[Tensor, " places"]
+) -> Float32[Tensor, "places dim"]:
+    """Rows of length one, in another order; one copy of them."""
+    out = torch.empty(len(places), rows.shape[1])
+    for start in range(0, len(places), PART):
+        some = slice(start, start + PART)
+        out[some] = unit_rows(rows[places[some]], torch.float32)
+    return out
+
+
+def _in_order_of_distance(
+    searched: _Lists,
+    rows: Float[Tensor, "rows dim"],
+    asked: Float32[Tensor, "queries dim"],
+    order: Int64[Tensor, " queries"],
+    keys: Int64[Tensor, "queries k"],
+    is_own: bool,
+) -> Nearest:
+    """The rows that keys stand for, by their distances from the queries. order: of the queries.
+
+    Queries that have fewer than k are compared with all rows.
+    """
+    size = keys.shape
+    out = Nearest(torch.empty(size), torch.empty(size, dtype=torch.int64))
+    place = torch.empty_like(searched.positions)
+    place[searched.positions] = torch.arange(len(place))
+    for start in range(0, len(order), PART):
+        best, own = keys[start : start + PART], order[start : start + PART]
+        queries = asked[start : start + PART]
+        candidates = place[positions_of(best).clamp_max(len(rows) - 1)]
+        distance, candidates = ordered(searched.rows, queries, candidates, "cosine")
+        position, first = searched.positions[candidates].sort(1)  # the first of equal ones first
+        distance, nearest = distance.gather(1, first).sort(dim=1, stable=True)
+        position = position.gather(1, nearest)
         (short,) = torch.where((best == NOTHING).any(1))
-        candidates = positions_of(best).clamp_max(len(rows) - 1)
-        distance, position = ordered(searched, own_rows, candidates, "cosine")
         if len(short):
-            own = None if part.own is None else torch.from_numpy(part.own)[short]
-            distance[short], position[short] = nearest_rows(searched, own_rows[short], k, own=own)
-        out.distance[some], out.index[some] = distance, position
-    return out, share
+            own_rows = own[short] if is_own else None
+            distance[short], position[short] = nearest_rows(
+                rows, queries[short], size[1], own=own_rows
+            )
+        out.distance[own], out.index[own] = distance, position
+    return out
 
 
 def _faiss() -> Any:
@@ -223,32 +266,36 @@ def _faiss() -> Any:
 
 
 def _centres(
-    searched: Float32[Tensor, "rows dim"], generator: torch.Generator, seed: int
+    rows: Float[Tensor, "rows dim"], generator: torch.Generator, seed: int
 ) -> Float32[Tensor, "lists dim"]:
     """The centres of 4 sqrt(n) lists, by k-means on a sample of the rows."""
     faiss = _faiss()
-    count = max(1, min(int(4 * math.sqrt(len(searched))), len(searched) // A_LIST))
+    count = max(1, min(int(4 * math.sqrt(len(rows))), len(rows) // A_LIST))
     faiss.omp_set_num_threads(torch.get_num_threads())
-    dim = searched.shape[1]
+    dim = rows.shape[1]
     index: Any = faiss.index_factory(dim, f"IVF{count},Flat", faiss.METRIC_INNER_PRODUCT)
     index.cp.niter, index.cp.seed = 10, seed
-    sample = torch.randperm(len(searched), generator=generator)[: count * A_LIST]
-    index.train(searched[sample].numpy())
+    sample = torch.randperm(len(rows), generator=generator)[: count * A_LIST]
+    index.train(_unit_rows_at(rows, sample).numpy())
     return torch.from_numpy(index.quantizer.reconstruct_n(0, count))
 
 
 def _nearest_lists(
-    centres: Float32[Tensor, "lists dim"], rows: Float32[Tensor, "rows dim"], count: int
+    centres: Float32[Tensor, "lists dim"], rows: Float[Tensor, "rows dim"], count: int
 ) -> Iterator[Integer[Tensor, "part count"]]:
-    """The lists whose centres are nearest, of each part of the rows."""
+    """The lists whose centres are nearest, the nearest first, of each part of the rows."""
     work = partial(_lists_of, centres.numpy(), count)
     yield from map(torch.tensor, each(work, (part.numpy() for part in rows.split(PART))))
 
 
 def _lists_of(centres: np.ndarray, count: int, rows: np.ndarray) -> np.ndarray:
-    likeness = torch.tensor(rows) @ torch.tensor(centres).T
     kind = torch.int16 if len(centres) < MANY_LISTS else torch.int32
-    return likeness.topk(count, dim=1).indices.to(kind).numpy()
+    out = torch.empty(len(rows), count, dtype=kind)
+    for start in range(0, len(rows), FEWER):
+        some = slice(start, start + FEWER)
+        likeness = unit_rows(torch.tensor(rows[some]), torch.float32) @ torch.tensor(centres).T
+        out[some] = likeness.topk(count, dim=1).indices.to(kind)
+    return out.numpy()
 
 
 def _enough_lists(
@@ -257,8 +304,7 @@ def _enough_lists(
     lists: Integer[Tensor, "queries k"],
     wanted: float,
 ) -> tuple[int, float]:
-    """The number of lists to be searched, a power of 2 or all, and the share of the true neighbours
-    that are in them.
+    """The number of lists to be searched, and the share of the true neighbours that are in them.
 
     lists: those of the true neighbours of each query.
     """
@@ -266,43 +312,44 @@ def _enough_lists(
     place = torch.empty_like(order).scatter_(
         1, order.long(), torch.arange(len(centres), dtype=order.dtype).expand_as(order)
     )
-    place = place.gather(1, lists.long())
-    count = 1
-    while (share := float((place < count).float().mean())) < wanted and count < len(centres):
-        count = min(len(centres), 2 * count)
-    return count, share
+    place = place.gather(1, lists.long()).flatten().sort().values
+    enough = min(len(place), math.ceil(wanted * len(place)))
+    count = len(centres) if wanted > 1 else int(place[enough - 1]) + 1
+    return count, float((place < count).float().mean())
+
+
+class _Lists(NamedTuple):
+    """Rows, or some of them, list after list: the list of each, and its position among all rows."""
+
+    rows: Float32[Tensor, "rows dim"]
+    list_of: Integer[Tensor, " rows"]
+    positions: Int64[Tensor, " rows"]
 
 
 class _Queries(NamedTuple):
-    """Some of the queries, the row that each is (None: of none), and the lists that it searches."""
+    """Some of the queries, of which those that are near each other follow each other, and the lists
+    that each searches, the nearest first. first: where the queries are the rows, the place of the
+    first among the rows in their lists; else None.
+    """
 
     rows: Float32[np.ndarray, "queries dim"]
-    own: Int64[np.ndarray, " queries"] | None
+    first: int | None
     lists: Integer[np.ndarray, "queries count"]
 
 
 def _put_best_keys(
-    searched: Float32[Tensor, "rows dim"],
-    list_of: Integer[Tensor, " rows"],
-    parts: Sequence[_Queries],
-    lists: int,
-    keys: Int64[Tensor, "queries k"],
+    searched: _Lists, parts: Sequence[_Queries], keys: Int64[Tensor, "queries k"]
 ) -> None:
     """Put in the keys of the k nearest rows that each query finds in its lists, `NOTHING` for
     none, where `keys` has this throughout.
     """
     best, k = keys.split(PART), keys.shape[1]
-    step = max(1, PARTITION // (4 * searched.shape[1]))
-    starts = range(0, len(searched), step)
-    with progress("comparing images", len(starts) * sum(map(len, best))) as bar:
+    step = max(1, PARTITION // (4 * searched.rows.shape[1]))
+    starts = range(0, len(searched.rows), step)
+    with progress("comparing images", len(starts) * len(keys)) as bar:
         for start in starts:
-            partition = _Partition(
-                searched[start : start + step].numpy(),
-                list_of[start : start + step].numpy(),
-                start,
-                lists,
-                k,
-            )
+            rows, list_of, positions = (part[start : start + step].numpy() for part in searched)
+            partition = _Partition(rows, list_of, positions, start, k)
             made: Iterator[dict[str, np.ndarray]] = each(partition, parts, partition.key)
             for place, further in enumerate(made):
                 both = torch.cat([best[place], torch.tensor(further["keys"])], 1)
@@ -311,54 +358,97 @@ def _put_best_keys(
 
 
 class _Partition:
-    """Some rows in their lists: work that finds the k nearest of queries among them.
+    """Some rows list after list: work that finds the k nearest of queries among them.
 
-    first: the position of the first row. lists: how many there are.
+    start: the place of the first among all rows in their lists. Each list is compared with all
+    queries that search it at once: the product of two matrices, which takes a tenth of the time of
+    a search for each query alone.
     """
 
     def __init__(
-        self, rows: np.ndarray, list_of: np.ndarray, first: int, lists: int, k: int
+        self, rows: np.ndarray, list_of: np.ndarray, positions: np.ndarray, start: int, k: int
     ) -> None:
-        self.rows, self.list_of = rows, list_of
-        self.first, self.lists, self.k = first, lists, k
-        self.index: Any = None  # made where it is searched
+        self.rows, self.list_of, self.positions = rows, list_of, positions
+        self.start, self.k = start, k
 
     @cached_property
     def mark(self) -> bytes:
         """A digest of all that results depend on beside the queries."""
-        numbers = f"{self.first} {self.lists} {self.k}".encode()
-        return digest([self.rows.tobytes(), self.list_of.tobytes(), numbers]).encode()
+        arrays = (array.tobytes() for array in (self.rows, self.list_of, self.positions))
+        return digest([f"{self.start} {self.k}".encode(), *arrays]).encode()
 
     def key(self, part: _Queries) -> str:
         """Return a digest of all that the result for some queries depends on."""
-        return digest([self.mark, *(array.tobytes() for array in part if array is not None)])
+        first = f"{part.first}".encode()
+        return digest([self.mark, first, part.rows.tobytes(), part.lists.tobytes()])
 
     def __call__(self, part: _Queries) -> dict[str, np.ndarray]:
         """Return the keys of the nearest rows, `NOTHING` where the lists hold fewer."""
-        if self.index is None:
-            self.index = self._filled()
-        self.index.nprobe = part.lists.shape[1]
-        has_own = part.own is not None
-        likeness, place = self.index.search_preassigned(
-            part.rows,
-            self.k + has_own,
-            part.lists.astype(np.int64),
-            np.zeros(part.lists.shape, np.float32),
+        best = torch.full((len(part.rows), self.k), NOTHING)
+        count = part.lists.shape[1]
+        for ranks in zip((0, *RANKS), (*RANKS, count), strict=True):
+            lists = torch.tensor(part.lists[:, slice(*ranks)]).long()
+            least = _least_similarity(best)
+            found, held = list[tuple[Tensor, Tensor]](), 0
+            for query, rows in self._pairs_of_lists(lists):
+                found.append(self._larger(part, query, rows, least))
+                held += len(found[-1][1])
+                if held > HELD * len(best):
+                    best, found, held = _merged(best, found), [], 0
+                    least = _least_similarity(best)
+            best = _merged(best, found)
+        return {"keys": best.numpy()}
+
+    def _pairs_of_lists(
+        self, lists: Int64[Tensor, "queries ranks"]
+    ) -> Iterator[tuple[Int64[Tensor, " some"], slice]]:
+        """Yield the queries that search a list, and the list's rows, for each list with both."""
+        of_lists, order = lists.flatten().sort(stable=True)
+        numbers, counts = of_lists.unique_consecutive(return_counts=True)
+        queries = (order // lists.shape[1]).split(counts.tolist())
+        starts, stops = (
+            np.searchsorted(self.list_of, numbers.numpy(), side).tolist()
+            for side in ("left", "right")
         )
-        position = torch.from_numpy(place) + self.first
-        keys = keys_of(torch.from_numpy(likeness), position)
-        keys[position < self.first] = NOTHING
-        if part.own is not None:
-            keys[position == torch.tensor(part.own)[:, None]] = NOTHING
-        return {"keys": keys.topk(self.k, dim=1, sorted=False).values.numpy()}
+        for query, start, stop in zip(queries, starts, stops, strict=True):
+            if start < stop:
+                yield query, slice(start, stop)
 
-    def _filled(self) -> Any:
-        faiss = _faiss()
-        from faiss.contrib.ivf_tools import add_preassigned
+    def _larger(
+        self,
+        part: _Queries,
+        query: Int64[Tensor, " some"],
+        rows: slice,
+        least: Float32[Tensor, " queries"],
+    ) -> tuple[Int64[Tensor, " found"], Int64[Tensor, " found"]]:
+        """The keys of rows that are at least as near to some queries as the last of their k, and
+        the query of each.
+        """
+        asked = torch.from_numpy(part.rows)[query]
+        tile = asked @ torch.from_numpy(self.rows[rows]).T
+        if part.first is not None:
+            leave_out(tile, part.first + query - self.start - rows.start)
+        positions = torch.from_numpy(self.positions[rows])
+        bound = least[query]
+        if tile.shape[1] > self.k and bool(bound.isinf().any()):
+            bound = torch.maximum(bound, tile.topk(self.k, dim=1).values[:, -1])
+        row, column = torch.where((tile >= bound[:, None]) & (tile > -torch.inf))
+        return query[row], keys_of(tile[row, column], positions[column])
 
-        faiss.omp_set_num_threads(torch.get_num_threads())
-        dim = self.rows.shape[1]
-        index = faiss.index_factory(dim, f"IVF{self.lists},Flat", faiss.METRIC_INNER_PRODUCT)
-        index.is_trained = True  # the lists of rows and queries are given
-        add_preassigned(index, np.ascontiguousarray(self.rows), self.list_of.astype(np.int64))
-        return index
+
+def _least_similarity(best: Int64[Tensor, "queries k"]) -> Float32[Tensor, " queries"]:
+    """The similarity from which a row is one of the k best of a query: any, where it has fewer."""
+    least = best.amin(1)
+    return similarity_of(least).masked_fill(least == NOTHING, -torch.inf)
+
+
+def _merged(
+    best: Int64[Tensor, "queries k"], found: Sequence[tuple[Tensor, Tensor]]
+) -> Int64[Tensor, "queries k"]:
+    """The k largest keys of each query, among the best and those that were found."""
+    if not found:
+        return best
+    query, keys = (torch.cat(tensors) for tensors in zip(*found, strict=True))
+    query, order = query.sort(stable=True)
+    both = torch.cat([best, padded(query, keys[order], len(best))], 1)
+    return both.topk(best.shape[1], dim=1, sorted=False).values

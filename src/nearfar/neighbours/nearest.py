@@ -224,16 +224,16 @@ def larger(best: Tensor, tile: Tensor, start: int, k: int) -> Int64[Tensor, "que
     """
     added = None
     if best.shape[1] == k and tile.device.type == "cpu":
-        row, column = torch.where(tile >= _similarity_of(best.amin(1))[:, None])
+        row, column = torch.where(tile >= similarity_of(best.amin(1))[:, None])
         if len(row) <= FEW * len(tile):
-            added = _padded(row, keys_of(tile[row, column], start + column), len(tile))
+            added = padded(row, keys_of(tile[row, column], start + column), len(tile))
     if added is None:
         added = _candidates(tile, start, k)
     best = torch.cat([best, added], 1)
     return best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
 
 
-def _padded(row: Tensor, keys: Tensor, count: int) -> Int64[Tensor, "rows most"]:
+def padded(row: Tensor, keys: Tensor, count: int) -> Int64[Tensor, "rows most"]:
     """Keys of some rows, which ascend, as a matrix, the smallest number where there are fewer."""
     counts = row.bincount(minlength=count)
     place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
@@ -271,7 +271,7 @@ def keys_of(similarity: Tensor, position: Tensor) -> Tensor:
     return (rank << 32) | (0xFFFFFFFF - position)
 
 
-def _similarity_of(keys: Tensor) -> Tensor:
+def similarity_of(keys: Tensor) -> Tensor:
     """The similarities that keys were made of."""
     rank = keys >> 32
     return torch.where(rank < 0, rank ^ 0x7FFFFFFF, rank).to(torch.int32).view(torch.float32)

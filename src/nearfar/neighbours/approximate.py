@@ -389,14 +389,14 @@ class _Partition:
         for ranks in zip((0, *RANKS), (*RANKS, count), strict=True):
             lists = torch.tensor(part.lists[:, slice(*ranks)]).long()
             least = _least_similarity(best)
-            found, held = list[tuple[Tensor, Tensor]](), 0
+            nearer, held = list[tuple[Tensor, Tensor]](), 0
             for query, rows in self._pairs_of_lists(lists):
-                found.append(self._larger(part, query, rows, least))
-                held += len(found[-1][1])
+                nearer.append(self._larger(part, query, rows, least))
+                held += len(nearer[-1][1])
                 if held > HELD * len(best):
-                    best, found, held = _merged(best, found), [], 0
+                    best, nearer, held = _merged(best, nearer), [], 0
                     least = _least_similarity(best)
-            best = _merged(best, found)
+            best = _merged(best, nearer)
         return {"keys": best.numpy()}
 
     def _pairs_of_lists(
@@ -420,7 +420,7 @@ class _Partition:
         query: Int64[Tensor, " some"],
         rows: slice,
         least: Float32[Tensor, " queries"],
-    ) -> tuple[Int64[Tensor, " found"], Int64[Tensor, " found"]]:
+    ) -> tuple[Int64[Tensor, " nearer"], Int64[Tensor, " nearer"]]:
         """The keys of rows that are at least as near to some queries as the last of their k, and
         the query of each.
         """
@@ -443,12 +443,12 @@ def _least_similarity(best: Int64[Tensor, "queries k"]) -> Float32[Tensor, " que
 
 
 def _merged(
-    best: Int64[Tensor, "queries k"], found: Sequence[tuple[Tensor, Tensor]]
+    best: Int64[Tensor, "queries k"], nearer: Sequence[tuple[Tensor, Tensor]]
 ) -> Int64[Tensor, "queries k"]:
     """The k largest keys of each query, among the best and those that were found."""
-    if not found:
+    if not nearer:
         return best
-    query, keys = (torch.cat(tensors) for tensors in zip(*found, strict=True))
+    query, keys = (torch.cat(tensors) for tensors in zip(*nearer, strict=True))
     query, order = query.sort(stable=True)
     both = torch.cat([best, padded(query, keys[order], len(best))], 1)
     return both.topk(best.shape[1], dim=1, sorted=False).values

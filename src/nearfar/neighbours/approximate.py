@@ -182,31 +182,31 @@ def approximate_rows(
     if not 1 <= k <= len(rows) - is_own:
         raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - is_own} rows")
     rows = rows.detach()
-    query_rows = rows if queries is None else queries.detach()
+    compared = rows if queries is None else queries.detach()
     generator = torch.Generator().manual_seed(seed)
     centres = _centres(rows, generator, seed)
     list_of = torch.cat(list(_nearest_lists(centres, rows, 1)))[:, 0]
 
-    sample = torch.randperm(len(query_rows), generator=generator)[:SAMPLE]
-    true = nearest_rows(rows, query_rows[sample], k, own=sample if is_own else None).index
-    count, share = _enough_lists(centres, query_rows[sample], list_of[true], wanted)
+    sample = torch.randperm(len(compared), generator=generator)[:SAMPLE]
+    true = nearest_rows(rows, compared[sample], k, own=sample if is_own else None).index
+    count, share = _enough_lists(centres, compared[sample], list_of[true], wanted)
 
     by_list = list_of.argsort(stable=True)
     searched = _Lists(_unit_rows_at(rows, by_list), list_of[by_list], by_list)
-    order, asked = by_list, searched.rows
+    order, query_rows = by_list, searched.rows
     if not is_own:
-        order = torch.cat(list(_nearest_lists(centres, query_rows, 1)))[:, 0].argsort(stable=True)
-        asked = _unit_rows_at(query_rows, order)
+        order = torch.cat(list(_nearest_lists(centres, compared, 1)))[:, 0].argsort(stable=True)
+        query_rows = _unit_rows_at(compared, order)
     parts = [
         _Queries(own_rows.numpy(), start * PART if is_own else None, lists.numpy())
         for start, (own_rows, lists) in enumerate(
-            zip(asked.split(PART), _nearest_lists(centres, asked, count), strict=True)
+            zip(query_rows.split(PART), _nearest_lists(centres, query_rows, count), strict=True)
         )
     ]
     keys = torch.full((len(order), k), NOTHING)
     _put_best_keys(searched, parts, keys)
     del parts  # the numbers of lists
-    return _in_order_of_distance(searched, rows, asked, order, keys, is_own), share
+    return _in_order_of_distance(searched, rows, query_rows, order, keys, is_own), share
 
 
 def _unit_rows_at(
@@ -223,7 +223,7 @@ def _unit_rows_at(
 def _in_order_of_distance(
     searched: _Lists,
     rows: Float[Tensor, "rows dim"],
-    asked: Float32[Tensor, "queries dim"],
+    query_rows: Float32[Tensor, "queries dim"],
     order: Int64[Tensor, " queries"],
     keys: Int64[Tensor, "queries k"],
     is_own: bool,
@@ -238,7 +238,7 @@ def _in_order_of_distance(
     place[searched.positions] = torch.arange(len(place))
     for start in range(0, len(order), PART):
         best, own = keys[start : start + PART], order[start : start + PART]
-        queries = asked[start : start + PART]
+        queries = query_rows[start : start + PART]
         candidates = place[positions_of(best).clamp_max(len(rows) - 1)]
         distance, candidates = ordered(searched.rows, queries, candidates, "cosine")
         position, first = searched.positions[candidates].sort(1)  # the first of equal ones first
@@ -424,8 +424,8 @@ class _Partition:
         """The keys of rows that are at least as near to some queries as the last of their k, and
         the query of each.
         """
-        asked = torch.from_numpy(part.rows)[query]
-        tile = asked @ torch.from_numpy(self.rows[rows]).T
+        queries = torch.from_numpy(part.rows)[query]
+        tile = queries @ torch.from_numpy(self.rows[rows]).T
         if part.first is not None:
             leave_out(tile, part.first + query - self.start - rows.start)
         positions = torch.from_numpy(self.positions[rows])

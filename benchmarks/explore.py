@@ -7,7 +7,8 @@ is a random crop of one photograph with a weaker one of another over it, so that
 images. Planted among them are copies (saved again as JPEG, some at half the size, some in the test
 split) and wrong labels. The first so many files are the same whatever their number. `nearfar
 explore` then runs in a process of its own; with --again, a hundredth as many files are added and it
-runs once more. With --before, another checkout of nearfar does the same on the same files, each run
+runs once more. With --go-on, a run that was stopped goes on, and what it took is noted beside
+it. With --before, another checkout of nearfar does the same on the same files, each run
 before that of this one.
 """
 
@@ -147,6 +148,15 @@ def explored(photos: Path, out: Path, options: list[str], checkout: Path) -> dic
     return whole | {"peak_memory_mb": peak, **explored}
 
 
+def without_content(file: Path) -> dict[str, Any]:
+    """Return the parts of a file of them, what each took alone."""
+    left_out = ("numbers", "digest")
+    return {
+        name: {key: value for key, value in part.items() if key not in left_out}
+        for name, part in json.loads(file.read_text()).items()
+    }
+
+
 def main() -> None:
     """Make the files, explore them, and write the numbers."""
     parser = argparse.ArgumentParser(
@@ -157,6 +167,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for the files and the result")
     parser.add_argument("--again", action="store_true", help="run again with 1 %% more files")
     parser.add_argument("--make", action="store_true", help="make the files, and no more")
+    parser.add_argument("--go-on", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--before", type=Path, help="another checkout, to be run as well")
     parser.add_argument("--out", type=Path)
     args, options = parser.parse_known_args()
@@ -177,9 +188,11 @@ def main() -> None:
             make_files(args.data, photos, args.images, count)
         for version, checkout in checkouts.items():
             made = args.folder / f"explore-{args.images}{version.replace(' ', '-')}"
-            if name == "first":
+            about: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
+            if name == "first" and args.go_on:
+                about["stopped"] = {"parts": without_content(made / "parts.json")}
+            elif name == "first":
                 shutil.rmtree(made, ignore_errors=True)
-            about = {"images": args.images, "cores": os.cpu_count()}
             about["load_average"] = os.getloadavg()[0]
             result = results.setdefault(f"{args.images}{version}", about)
             measured = explored(photos, made, options, checkout)

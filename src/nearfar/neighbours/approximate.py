@@ -450,5 +450,10 @@ def _merged(
         return best
     query, keys = (torch.cat(tensors) for tensors in zip(*nearer, strict=True))
     query, order = query.sort(stable=True)
-    both = torch.cat([best, padded(query, keys[order], len(best))], 1)
-    return both.topk(best.shape[1], dim=1, sorted=False).values
+    keys, out = keys[order], torch.empty_like(best)
+    for start in range(0, len(best), FEWER):  # as wide as the query with the most needs
+        some = slice(start, start + FEWER)
+        own = slice(*torch.searchsorted(query, torch.tensor([start, start + FEWER])).tolist())
+        further = padded(query[own] - start, keys[own], len(best[some]))
+        out[some] = torch.cat([best[some], further], 1).topk(best.shape[1], sorted=False).values
+    return out

@@ -136,6 +136,7 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
     write("few.parquet", names[:30], vectors(30))
     write("others.parquet", [f"birds/{number}.png" for number in range(COUNT)], vectors())
     write("nan.parquet", names, vectors() * np.where(np.arange(COUNT) == 3, np.nan, 1)[:, None])
+    write("alike.parquet", names, np.full((COUNT, 6), 0.37, np.float32))
     np.save("short.npy", vectors(39))
     (tmp_path / "text.csv").write_text("a,b\n1,2\n")
     fast = ["--epochs", 1, "--batch-size", 8, "--held-out", 8, "--encoder", "tiny", "--out", "out"]
@@ -144,6 +145,7 @@ def test_mistakes_are_said_in_one_line(photos, tmp_path, complaint):
         "few.parquet": "few.parquet has no vector for ",
         "others.parquet": "others.parquet has no vector for 32",
         "nan.parquet": "in 1 of 40 rows",
+        "alike.parquet": "tells none of 32",
         "short.npy": "39 vectors without names",
         "text.csv": "text.csv holds no vectors",
         "nowhere/run": "there is no teacher nowhere/run",

@@ -1,5 +1,6 @@
 """Every pairing calls the loss as its table says, on the views that it names."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -52,6 +53,27 @@ def test_the_mean_or_the_sum_and_state_and_named_rows_reach_every_call():
     seen, named, _ = calls(pairing, index=None)
     assert seen == [(0,), (2,)] and named["index"] is None
     assert named["large"][:, 0, 0].tolist() == [2, 0, 201]
+
+
+class Returning(nn.Module):
+    """A loss that returns the squares of its first rows as a function makes them one value."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.reduce = reduce
+
+    def forward(self, first, second):
+        return self.reduce((first - second).square().sum(1))
+
+
+@pytest.mark.parametrize("join", ["mean", "sum"])
+def test_a_loss_gives_one_number(join):
+    pairing = both_ways("prediction", "key", join=join)
+    for reduce, words in ((lambda rows: rows, r"\[3\]"), (lambda rows: 1.0, "float")):
+        with pytest.raises(ValueError, match=f"Returning .*{words}"):
+            pairing(Returning(reduce), embeddings_of(pairing))
+    for reduce in (torch.mean, lambda rows: rows.mean(0, keepdim=True)):
+        assert pairing(Returning(reduce), embeddings_of(pairing)).ndim == 0
 
 
 def test_views_are_found_by_their_number_and_not_by_their_place():

@@ -24,6 +24,7 @@ from nearfar.networks.joined import SIDE
 from nearfar.networks.pretrained import StartingWeights, named_weights
 from nearfar.progress import log
 
+ROUNDING = 1e-6  # of float32: features that differ by less are the same
 VECTOR_FILES = (".npy", ".npz", ".parquet", *TEXT_TABLES)
 
 
@@ -40,14 +41,20 @@ class FoundTeacher:
         Without the mean, which all images share, similarities tell more of them apart. whole: the
         images of which these are some; vectors without names are in their order. Raises
         ValueError for images without a vector, for other channels, and for features that are not
-        finite.
+        finite or the same for all images.
         """
         if isinstance(self.source, Vectors):
             features = self._vectors_of(self.source, images, whole)
         else:
             encoder, title = self._encoder_for(self.source, images), f"features of {self.given}"
             features = compute_features(encoder, images, title)
-        return F.normalize(features - features.mean(0), dim=1)
+        apart = features - features.mean(0)
+        if apart.norm(dim=1).max() <= ROUNDING * features.norm(dim=1).max():
+            raise ValueError(
+                f"`teacher={self.given!r}` tells none of {len(images)} images apart: its features "
+                "are the same for all"
+            )
+        return F.normalize(apart, dim=1)
 
     def _encoder_for(self, source: StartingWeights | Encoder, images: Images) -> Encoder:
         if isinstance(source, Encoder):

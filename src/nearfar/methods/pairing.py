@@ -24,6 +24,16 @@ batch, dim].
 """
 
 
+def _one_number(value: object, loss: nn.Module) -> Tensor:
+    """Return the value of a loss; ValueError unless it is a tensor of one number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value
+    given = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise ValueError(
+        f"the loss {type(loss).__name__} must give a tensor of one number, not {given}"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
     """A table of the calls of a loss on one batch; views are named by their number.
@@ -54,15 +64,14 @@ class Pairing:
         **state: Tensor | None,
     ) -> Tensor:
         """Return the scalar loss; each call gets its queue, where there are any, and `state` (the
-        images' index).
+        images' index). Raises ValueError for a loss that gives anything but one number.
         """
         named = {name: self._join(embeddings, entries) for name, entries in self.named.items()}
         values = []
         for number, term in enumerate(self.terms):
             queue = {"queue": queues[self.queues[number] if self.queues else 0]} if queues else {}
-            values.append(
-                loss(*(self._select(embeddings, rows) for rows in term), **queue, **named, **state)
-            )
+            rows = (self._select(embeddings, rows) for rows in term)
+            values.append(_one_number(loss(*rows, **queue, **named, **state), loss))
         return torch.stack(values).mean() if self.join == "mean" else torch.stack(values).sum()
 
     def rows_beside(self, embeddings: Embeddings) -> list[Tensor]:

@@ -18,9 +18,10 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
+from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest
 from nearfar.device import find_device
-from nearfar.engine import each
+from nearfar.engine import each, engine
 from nearfar.neighbours.nearest import (
     PARTITION,
     QUERIES,
@@ -37,6 +38,7 @@ from nearfar.neighbours.nearest import (
 )
 from nearfar.pairs.arithmetic import dot_products, unit_rows
 from nearfar.progress import log, progress
+from nearfar.threads import use_threads
 
 WANTED = 0.98  # share of the true neighbours at which the search is wide enough
 SAMPLE = 1000  # queries on which the share is measured
@@ -350,11 +352,22 @@ def _put_best_keys(
         for start in starts:
             rows, list_of, positions = (part[start : start + step].numpy() for part in searched)
             partition = _Partition(rows, list_of, positions, start, k)
-            made: Iterator[dict[str, np.ndarray]] = each(partition, parts, partition.key)
-            for place, further in enumerate(made):
+            for place, further in enumerate(_searched(partition, parts)):
                 both = torch.cat([best[place], torch.tensor(further["keys"])], 1)
                 best[place].copy_(both.topk(k, dim=1, sorted=False).values)
                 bar.advance(len(both))
+
+
+def _searched(partition: _Partition, parts: Sequence[_Queries]) -> Iterator[dict[str, np.ndarray]]:
+    """Results of a partition for each part of the queries: by an engine, or in threads of which
+    each computes alone, since small products are slower in several.
+    """
+    if engine() is not None:
+        yield from each(partition, parts, partition.key)
+        return
+    with use_threads(1):
+        for made in in_order(([part] for part in parts), partition, usable_cores()):
+            yield from made
 
 
 class _Partition:

@@ -17,7 +17,7 @@ from nearfar.neighbours.copies import compare_pixels, differs, reduced
 from nearfar.neighbours.links import KINDS, NEAR_DUPLICATE
 
 CACHED = 4  # images of each set at full size in memory
-REDUCTIONS = 4096  # small versions in memory
+REDUCTIONS = 512  # small versions in memory: of an image of 256 pixels a quarter of a megabyte
 Comparison = Callable[[int, int], int]
 """Of the positions of two images, each in its set: their relation, a position in KINDS."""
 

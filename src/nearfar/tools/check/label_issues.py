@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
+from scipy.optimize import isotonic_regression
 from scipy.stats import beta
-from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
 
 from nearfar.evaluation.knn import TEMPERATURE
 from nearfar.evaluation.labelled import Features, balanced_accuracy, features
@@ -20,6 +21,7 @@ from nearfar.progress import tracked
 
 FOLDS = 5  # and the fewest images of a class whose labels are examined
 NEIGHBOURS = 20
+AT_ONCE = 2**16  # images whose neighbours vote at a time
 MOST_FITTED = 50_000  # images beyond which no linear classifier is fitted
 LEAST = 0.5  # estimated precision down to which labels are listed
 FLOOR = 0.2  # share of the contradicted pairs whose labels are all taken for errors
@@ -175,8 +177,10 @@ def precisions(
     lowest = int(FLOOR * (ratio < 1).sum())
     wrong = int((place[label] < lowest).sum())
     floor = float(beta.ppf(LOWER, wrong, lowest - wrong + 1)) if wrong else 0.0
-    fitted = IsotonicRegression(out_of_bounds="clip").fit(place.ravel(), label.ravel())
-    precision = np.minimum(1, floor / fitted.predict(place[label]).clip(1e-12))
+    ranked = np.empty(label.size)
+    ranked[place.ravel()] = label.ravel()
+    frequency = isotonic_regression(ranked).x
+    precision = np.minimum(1, floor / frequency[place[label]].clip(1e-12))
     own = ratio[label]
     clear, between = own < CLEAR, int(((own >= CLEAR) & (own < 1)).sum())
     share = 1 - between / max(1, int(clear.sum()))
@@ -184,7 +188,7 @@ def precisions(
 
 
 def label_probabilities(
-    x: Float[torch.Tensor, "images dim"] | None,
+    x: Float[Tensor, "images dim"] | None,
     number: Int64[np.ndarray, " images"],
     seed: int = 0,
     *,
@@ -208,15 +212,7 @@ def label_probabilities(
     if near is None:
         assert x is not None
         near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
-    member = torch.from_numpy(group)
-    far = near.distance.masked_fill(member[near.index] == member[:, None], torch.inf)
-    weights = torch.softmax((1 - far) / TEMPERATURE, 1)
-    votes = (
-        torch.zeros(len(number), classes)
-        .scatter_add_(1, torch.from_numpy(number)[near.index], weights)
-        .nan_to_num(1 / classes)  # of an image without a known other one
-        .numpy()
-    )
+    votes = _votes(near, torch.from_numpy(number), torch.from_numpy(group), classes).numpy()
     if x is None or len(x) > MOST_FITTED:
         return votes
     [rows] = standardise(x)
@@ -228,6 +224,19 @@ def label_probabilities(
             model = fit(rows[others], number[others], strength)
             linear[np.ix_(held, model.classes_)] = model.predict_proba(rows[held])
     return (votes + linear) / 2
+
+
+def _votes(
+    near: Nearest, number: Int64[Tensor, " images"], group: Int64[Tensor, " images"], classes: int
+) -> Float[Tensor, "images classes"]:
+    """Shares of the classes among the nearest others of each image; equal ones without any."""
+    votes = torch.zeros(len(number), classes)
+    for start in range(0, len(number), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        index, own = near.index[some], group[some, None]
+        far = near.distance[some].masked_fill(group[index] == own, torch.inf)
+        votes[some].scatter_add_(1, number[index], torch.softmax((1 - far) / TEMPERATURE, 1))
+    return votes.nan_to_num(1 / classes)
 
 
 def likelihood(

@@ -75,7 +75,7 @@ def find_duplicates(
     where, of_splits, archive = photos.images.where, photos.images.of_splits, 0
     if against is not None:
         photos, archive = with_archive(photos, against)
-    images, features = photos.images, normalize(photos.features, dim=1)
+    images = photos.images
     if not photos.has_pixels:
         log.warning(
             "copies are confirmed by pixels: name the images of these vectors; without, all are "
@@ -87,6 +87,7 @@ def find_duplicates(
     facts = image_stats(images, sorted({row for link in links for row in link[1:3]}))
     stays = Staying(images, links, archive)
     members = group_members(links, facts, images.names, near, archive, stays.why)
+    features = normalize(photos.features, dim=1)  # after the search, which has a copy of its own
     compared = Comparison(features, archive, near, links, members, facts)
     return Duplicates(photos, compared, where, of_splits, orientations, edits is not False)
 

@@ -303,6 +303,26 @@ def test_eight_bits_among_more_make_eight_bits_of_all_with_a_word(scans, caplog)
     assert "all become 8 bits" in caplog.text
 
 
+@pytest.mark.parametrize("value_range", [None, "uint8", "full"])
+def test_bits_are_lost_with_a_word_whatever_range_is_asked_for(scans, caplog, value_range):
+    folder, numbers = scans
+    if value_range != "uint8":
+        Image.fromarray((numbers[0] // 16).astype(np.uint8)).save(folder / "narrow.png")
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(folder, value_range=value_range)
+    assert images.pixels.dtype == torch.uint8
+    assert "all become 8 bits" in caplog.text
+
+
+def test_a_range_of_eight_bits_changes_nothing_with_a_word(tmp_path, caplog):
+    for number in range(3):
+        Image.fromarray((scan(number) // 16).astype(np.uint8)).save(tmp_path / f"{number}.png")
+    with caplog.at_level("INFO", logger="nearfar"):
+        images = open_images(tmp_path, value_range=[0, 100])
+    assert torch.equal(images.pixels, open_images(tmp_path).pixels)
+    assert "8 bits alone" in caplog.text
+
+
 def test_damaged_files_are_listed_with_a_reason(scans):
     folder, _ = scans
     tifffile.imwrite(folder / "x.tif", np.zeros((5, 16, 16), np.uint16), photometric="minisblack")

@@ -69,6 +69,11 @@ from nearfar.messages import if_offered, say_once
 
 MEASURED = 256  # images that give the statistics where all are decoded later
 _MIXED = "holds images of 8 bits and of more: all become 8 bits"
+_DIVIDED = (
+    "holds images of more than 8 bits: all become 8 bits, 16 divided by 257, so that 12 bits in 16 "
+    "are nearly black"
+)
+_NO_RANGE = "holds images of 8 bits alone, which have their full range and no other"
 _AS_THEY_ARE = "; `value_range` keeps the others as they are"
 
 
@@ -216,11 +221,20 @@ def open_rows(
     whole, kept = (Concatenated(list(every)) for every in zip(*parts, strict=True))
     if not stored:
         raise ValueError(_nothing(name, [entry for out in left for entry in out]))
-    if request.value_range is None and form.value_range is None:
-        for part in kept.parts:
-            if (part.rows["bits"].to_numpy() > 8).any():
-                say_once(f"'{part.name}' {_MIXED}{if_offered('value_range', _AS_THEY_ARE)}")
+    if form.value_range is None:
+        _say_eight_bits(kept, name, request.value_range)
     return _assembled(whole, kept, stored, left, form, name, measured)
+
+
+def _say_eight_bits(kept: Concatenated, name: str, value_range: ValueRange) -> None:
+    """Say which parts lose numbers of more than 8 bits, and where a range changes nothing."""
+    wide = [part.name for part in kept.parts if (part.rows["bits"].to_numpy() > 8).any()]
+    lost = {None: f"{_MIXED}{if_offered('value_range', _AS_THEY_ARE)}", EIGHT_BITS: _DIVIDED}
+    if value_range is None or isinstance(value_range, str):
+        for part in wide:
+            say_once(f"'{part}' {lost.get(value_range, _MIXED)}")
+    else:
+        say_once(f"'{name}' {_NO_RANGE}")
 
 
 def _check_channels(chosen: Concatenated) -> None:

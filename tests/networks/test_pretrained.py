@@ -16,7 +16,15 @@ from timm.models._hub import save_for_hf
 from torch import Tensor, nn
 
 import nearfar
-from nearfar.networks import Encoder, build_backbone, find_weights, load_encoder, save_encoder
+from nearfar.networks import (
+    Encoder,
+    build_backbone,
+    find_weights,
+    load_encoder,
+    named_encoder,
+    save_encoder,
+)
+from nearfar.threads import use_threads
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -261,6 +269,16 @@ def test_the_weights_of_the_package_are_fitted_to_any_size(
     given = torch.einsum("ncp,ocp->no", patches @ resize.T, own.conv.weight.flatten(2))
     wanted = torch.einsum("ncp,ocp->no", patches, before.flatten(2))
     torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_weights_are_fitted_alike_by_any_number_of_threads(size: int) -> None:
+    """Kept features are those of an encoder with exactly these weights."""
+    with use_threads(1):
+        by_one = named_encoder("nearfar", size, 3).state_dict()
+    with use_threads(2):
+        by_two = named_encoder("nearfar", size, 3).state_dict()
+    assert all(torch.equal(by_one[name], by_two[name]) for name in by_one)
 
 
 def test_timms_weights_and_a_hub_name_go_through_timm(

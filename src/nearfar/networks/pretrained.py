@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from nearfar.messages import first_line, lacking, raise_as_value_error
 from nearfar.networks.timm_entries import JOINED, SMALL, own_name
+from nearfar.threads import use_threads
 
 WEIGHTS, CONFIG = "encoder.safetensors", "config.json"
 OWN, SHIPPED = (
@@ -471,8 +472,9 @@ def _fitted_stem(given: Tensor, own: Tensor) -> Tensor | None:
     """
     if given.shape == own.shape or given.ndim != 4 or len(given) != len(own):
         return None
-    given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])
-    return resample_patch_embed(given, list(own.shape[2:]))
+    with use_threads(1):  # several round otherwise, and what is kept would be another encoder's
+        given = adapt_input_conv(own.shape[1], given, base_chans=given.shape[1])
+        return resample_patch_embed(given, list(own.shape[2:]))
 
 
 def _names(names: list[str]) -> str:

@@ -49,6 +49,14 @@ def test_partitions_of_the_rows_change_nothing(rows, monkeypatch):
     assert torch.equal(divided.distance, whole.distance)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_rows_of_any_floats_are_searched_as_float32(rows, dtype):
+    nearest, _ = approximate_rows(rows.to(dtype), rows[:7].to(dtype), k=3)
+    same, _ = approximate_rows(rows.to(dtype).float(), rows[:7].to(dtype).float(), k=3)
+    assert torch.equal(nearest.index, same.index)
+    assert torch.equal(nearest.distance, same.distance)
+
+
 def test_a_row_that_many_copies_hide_from_itself_still_gets_k_others(rows):
     nearest, _ = approximate_rows(torch.cat([rows, rows[:1].expand(40, -1)]), k=3)
     assert not (nearest.index == torch.arange(len(nearest.index))[:, None]).any()

@@ -183,8 +183,8 @@ def approximate_rows(
     is_own = queries is None
     if not 1 <= k <= len(rows) - is_own:
         raise ValueError(f"{k} neighbours cannot be taken from {len(rows) - is_own} rows")
-    rows = rows.detach()
-    compared = rows if queries is None else queries.detach()
+    rows = rows.detach().float()
+    compared = rows if queries is None else queries.detach().float()
     generator = torch.Generator().manual_seed(seed)
     centres = _centres(rows, generator, seed)
     list_of = torch.cat(list(_nearest_lists(centres, rows, 1)))[:, 0]
@@ -374,8 +374,8 @@ class _Partition:
     """Some rows list after list: work that finds the k nearest of queries among them.
 
     start: the place of the first among all rows in their lists. Each list is compared with all
-    queries that search it at once: the product of two matrices, which takes a tenth of the time of
-    a search for each query alone.
+    queries that search it at once: the product of two matrices, which takes less time than a search
+    for each query alone (docs/neighbours.md).
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def explore(
             the net that comes with nearfar, at 64 pixels.
         label_column: column of the data with the labels. Default: one of a usual name, such as
             label.
-        approximate: search with faiss's index instead of comparing all pairs, for hundreds of
+        approximate: search by an index (faiss) instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the map, of the clusters, and of the parts in which labels are
             predicted from the others.
@@ -373,8 +373,9 @@ def _verdicts(photos: Embeddings, file: Path) -> Iterator[dict[tuple[str, str], 
         kept = {"kind": torch.tensor(list(verdicts.values()))}
         for side, name in enumerate(("first", "second")):
             kept[name] = as_marks([pair[side] for pair in verdicts])
-            _, known = find.rows_of(kept[name].numpy())
-            left &= torch.isin(torch.arange(len(left)), torch.from_numpy(known))
+            is_known = torch.zeros_like(left)
+            is_known[find.rows_of(kept[name].numpy())[1]] = True
+            left &= is_known
         save_kept(file, str(FORMAT), {name: part[left] for name, part in kept.items()})
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +12,13 @@ import numpy as np
 import torch
 from jaxtyping import Int32, Int64, UInt8
 from PIL import Image
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 
 JPEG_QUALITY = 85
 LOSSLESS = 16  # pixels: up to here a thumbnail is PNG
 ENLARGED = 48  # pictures below this are shown pixel by pixel
-DTYPES = {
-    "U8": torch.uint8,
-    "I64": torch.int64,
-}  # of the tensors that are read, in safetensors' words
 
 
 def thumbnails(
@@ -46,7 +40,7 @@ def thumbnails(
 
 class KeptPictures:
     """Small versions and thumbnails of images in the .safetensors files of a walk, which are read
-    where they are asked for.
+    where they are asked for; a file is mapped no longer than that.
 
     Each file has "small" [rows, channels, side, side], "pictures", the encoded thumbnails one after
     the other, and "places" [rows, 3]: where the one of each row begins and ends there, after the
@@ -58,17 +52,14 @@ class KeptPictures:
         self, files: Mapping[int, Path], places: Int32[np.ndarray, "images 2"], side: int
     ) -> None:
         self.files, self.places, self.side = files, places, side
-        self._opened: dict[int, _Tensors] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": {}}
 
     def small(self, rows: Int64[np.ndarray, " rows"]) -> UInt8[Tensor, "rows channels small small"]:
         """Return the small versions of images, by position."""
-        shape = self._file(next(iter(self.files))).header["small"]["shape"]
+        with safe_open(next(iter(self.files.values())), "pt") as opened:
+            shape = opened.get_slice("small").get_shape()
         images = torch.empty(len(rows), *shape[1:], dtype=torch.uint8)
-        for image, (number, row) in zip(images, self.places[rows].tolist(), strict=True):
-            image.copy_(self._file(number).row("small", row))
+        for opened, at, own in self._by_file(rows):
+            images[at] = opened.get_tensor("small")[own]
         return images
 
     def thumbnails(self, rows: Int64[np.ndarray, " rows"]) -> UInt8[Tensor, "rows 3 side side"]:
@@ -76,45 +67,23 @@ class KeptPictures:
         from torchvision.io import ImageReadMode, decode_image  # here: it takes seconds to import
 
         tiles = torch.empty(len(rows), 3, self.side, self.side, dtype=torch.uint8)
-        for tile, (number, row) in zip(tiles, self.places[rows].tolist(), strict=True):
-            file = self._file(number)
-            _, start, stop = file.row("places", row).tolist()
-            tile.copy_(decode_image(file.part("pictures", start, stop), ImageReadMode.RGB))
+        for opened, at, own in self._by_file(rows):
+            pictures, places = opened.get_tensor("pictures"), opened.get_tensor("places")[own]
+            for tile, (_, start, stop) in zip(at.tolist(), places.tolist(), strict=True):
+                tiles[tile] = decode_image(pictures[start:stop], ImageReadMode.RGB)
         return tiles
 
     def subset(self, rows: Int64[np.ndarray, " rows"]) -> KeptPictures:
         """Return those of some images, by position."""
         return KeptPictures(self.files, self.places[rows], self.side)
 
-    def _file(self, number: int) -> _Tensors:
-        if number not in self._opened:
-            self._opened[number] = _Tensors(self.files[number])
-        return self._opened[number]
-
-
-class _Tensors:
-    """The tensors of a .safetensors file by rows, each read when it is asked for: a file that is
-    mapped would count as memory for as long.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("rb", buffering=0)
-        length = int.from_bytes(self.file.read(8), "little")
-        self.header = json.loads(self.file.read(length))
-        self.begin = 8 + length
-
-    def row(self, name: str, number: int) -> Tensor:
-        """Return a row of a tensor."""
-        return self.part(name, number, number + 1)[0]
-
-    def part(self, name: str, start: int, stop: int) -> Tensor:
-        """Return some rows of a tensor that follow each other."""
-        about = self.header[name]
-        kind, shape = DTYPES[about["dtype"]], about["shape"][1:]
-        width = kind.itemsize * math.prod(shape)
-        place = self.begin + about["data_offsets"][0] + start * width
-        content = bytearray(os.pread(self.file.fileno(), (stop - start) * width, place))
-        return torch.frombuffer(content, dtype=kind).view(-1, *shape)
+    def _by_file(self, rows: Int64[np.ndarray, " rows"]) -> Iterator[tuple[Any, Tensor, Tensor]]:
+        """Yield each file with some of the images, their places in `rows`, and in the file."""
+        number, row = torch.from_numpy(self.places[rows]).long().unbind(1)
+        for file in number.unique().tolist():
+            (at,) = torch.where(number == file)
+            with safe_open(self.files[file], "pt") as opened:
+                yield opened, at, row[at]
 
 
 def cell_of(side: int) -> int:

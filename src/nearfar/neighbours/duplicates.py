@@ -213,13 +213,15 @@ def _links_among(
     compared.
     """
     pairs: list[tuple[int, int, float]] = []
-    rough = outlines(images, known)
+    rough, likely = outlines(images, known), list[Tensor]()
     for places in torch.arange(len(known)).split(PAIRS // near.index.shape[1]):
-        row, column = torch.where(near.distance[places] <= most)
-        row = places[row]
+        place, column = torch.where(near.distance[places] <= most)
+        row = places[place]
+        left = ~rough.refused(row, near.index[row, column])
+        likely.append(torch.stack([row[left], column[left]], 1))
+    for some in torch.cat(likely).split(PAIRS):  # small versions lie in many files
+        row, column = some.unbind(1)
         other, distance = near.index[row, column], near.distance[row, column]
-        left = ~rough.refused(row, other)
-        row, other, distance = row[left], other[left], distance[left]
         small = small_images(images, known[row]), small_images(images, known[other])
         close = pixel_difference(*small) <= COPY
         ends = torch.minimum(row, other)[close], torch.maximum(row, other)[close]

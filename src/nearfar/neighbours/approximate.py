@@ -1,9 +1,9 @@
-"""Approximate nearest rows of a large matrix by inverted lists of faiss, since comparing all pairs
-would take hours.
+"""Approximate nearest rows of a large matrix by inverted lists, whose centres faiss finds, since
+comparing all pairs would take hours.
 
 The rows are divided into partitions, each with its part of every list: they are searched one after
-another, the queries of each by an engine where there is one. What is found does not depend on who
-searches.
+another, the queries of each in threads, or by an engine where there is one. What is found does not
+depend on who searches.
 """
 
 from __future__ import annotations

@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+Mapped = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""The interface of `map` with one argument."""
 
 _FASTER = 1.15  # how much faster another number of threads must be to be taken
 _ROUNDS, _REPEATS = 5, 4  # trials of each number, and steps of a trial
@@ -48,6 +53,17 @@ def use_threads(count: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before)
         _chosen = outer
+
+
+@contextmanager
+def map_in_threads(count: int) -> Iterator[Mapped]:
+    """Open a `map` that works in as many threads, each of which computes alone.
+
+    They wait for each other once in a call, not in every operation, and are fast where another
+    process has one of the cores, too. What is computed does not depend on their number.
+    """
+    with use_threads(1), ThreadPoolExecutor(count) as pool:
+        yield pool.map
 
 
 def _measured() -> int:

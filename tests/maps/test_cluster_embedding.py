@@ -9,6 +9,7 @@ from nearfar.maps import ClusterEmbedding, cluster_embedding, map_quality
 from nearfar.maps.cluster_embedding import entropic_affinities, forces, squared_distances
 from nearfar.maps.repulsion import similarity_sums
 from nearfar.neighbours import nearest_rows
+from nearfar.threads import map_in_threads
 
 
 def plain(coordinates, p, alpha):
@@ -243,3 +244,27 @@ def test_without_new_points_none_moves(of_digits):
     near, _, [(layout, _), _] = of_digits
     whole = layout.nan_to_num()
     assert torch.equal(cluster_embedding.settled(near, whole, "euclidean"), whole)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_forces_do_not_depend_on_the_number_of_threads(dim):
+    rng = torch.Generator().manual_seed(dim)
+    points = 20 * torch.randn(70_000, dim, generator=rng)  # several groups of rows, and meshes
+    index = torch.randint(0, len(points), (len(points), 5), generator=rng)
+    probability = torch.full(index.shape, 0.2)
+    attraction, repulsion, partition = forces(points, index, probability, 0.0)
+    for count in (1, 3):
+        with map_in_threads(count) as each:
+            again = forces(points, index, probability, 0.0, each)
+        assert torch.equal(again[0], attraction) and torch.equal(again[1], repulsion)
+        assert again[2] == partition
+
+
+def test_sums_on_a_mesh_in_several_parts_are_those_of_all_pairs():
+    points = 6 * torch.randn(70_000, 2, generator=torch.Generator().manual_seed(0))
+    sums, slopes = similarity_sums(points)
+    some = points[::1000].double().requires_grad_()
+    expected = (1 / (1 + (some[:, None] - points).square().sum(2))).sum(1) - 1
+    [gradient] = torch.autograd.grad(expected.sum(), some)
+    assert (sums[::1000] - expected).abs().max() < 0.01 * expected.mean()
+    assert (slopes[::1000] - gradient).norm() < 0.02 * gradient.norm()

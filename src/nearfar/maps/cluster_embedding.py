@@ -4,7 +4,9 @@ them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -17,12 +19,14 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearfar.data.resources import usable_cores
 from nearfar.device import seeded
 from nearfar.isolation import isolated
 from nearfar.maps.repulsion import Mesh, similarity_sums
 from nearfar.messages import check_range
 from nearfar.neighbours.nearest import Metric, Nearest, nearest_rows
 from nearfar.progress import tracked
+from nearfar.threads import Mapped, map_in_threads
 
 START = 1e-4  # standard deviation of the initial coordinates along the widest direction
 LONGEST = 5.0  # longest move of a point in a step, as in openTSNE
@@ -31,6 +35,8 @@ EARLY, EXAGGERATION = 0.2, 12.0
 AT_LEAST = 10  # steps without exaggeration, which momentum takes to build up
 MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities, or attractions, are computed at a time
+SORTED, STRIP = 50, 2**13  # steps after which points are sorted by place, and points of a strip
+GROUPS = 16  # at most, of rows whose attractions are added up on their own
 HALVINGS = 60  # of the interval of each row's precision
 ATTRACTING = 30  # neighbours of a row
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
@@ -147,19 +153,27 @@ class ClusterEmbedding(BaseEstimator):
         )  # noise, so that equal rows can part
 
     def _optimise(self, points: Tensor, index: Tensor, probability: Tensor) -> tuple[Tensor, float]:
-        steps, partition = _Steps(points), 1.0
+        steps, partition, order = _Steps(points), 1.0, torch.arange(len(points))
         early = EARLY * self.max_iter if self.early_exaggeration > 1 else AT_LEAST
-        for step in tracked(range(self.max_iter), "laying out the map"):
-            attraction, repulsion, partition = forces(points, index, probability, self.alpha)
-            exaggeration = self.early_exaggeration if step < early else 1.0
-            gradient = exaggeration * attraction - repulsion
-            move = steps.next(gradient, len(points) / exaggeration)
-            points = points + move
-            if self.least_move and step >= early:
-                side = (points.amax(0) - points.amin(0)).max()
-                if move.norm(dim=1).mean() < self.least_move * side:
-                    break
-        return points, partition
+        with map_in_threads(usable_cores()) as each:
+            for step in tracked(range(self.max_iter), "laying out the map"):
+                if step % SORTED == 0:
+                    near = _by_place(points)
+                    points, probability, order = points[near], probability[near], order[near]
+                    index = near.argsort()[index[near]]
+                    steps.sort(near)
+                attraction, repulsion, partition = forces(
+                    points, index, probability, self.alpha, each
+                )
+                exaggeration = self.early_exaggeration if step < early else 1.0
+                gradient = exaggeration * attraction - repulsion
+                move = steps.next(gradient, len(points) / exaggeration)
+                points = points + move
+                if self.least_move and step >= early:
+                    side = (points.amax(0) - points.amin(0)).max()
+                    if move.norm(dim=1).mean() < self.least_move * side:
+                        break
+        return points[order.argsort()], partition
 
 
 class _Steps:
@@ -167,6 +181,10 @@ class _Steps:
 
     def __init__(self, points: Tensor) -> None:
         self.move, self.gain = torch.zeros_like(points), torch.ones_like(points)
+
+    def sort(self, order: Tensor) -> None:
+        """Follow the points into another order."""
+        self.move, self.gain = self.move[order], self.gain[order]
 
     def next(self, gradient: Tensor, rate: float) -> Tensor:
         """Return the next move of each point."""
@@ -177,21 +195,30 @@ class _Steps:
         return self.move
 
 
+def _by_place(points: Float[Tensor, "n dim"]) -> Int[Tensor, " n"]:
+    """An order in which points that are near each other are also near in memory, strip by strip."""
+    low, high = points.amin(0), points.amax(0)
+    places = ((points - low) / (high - low).clamp_min(1e-12)).double()
+    strip = (places[:, 0] * (len(points) // STRIP)).floor()
+    return (strip + 0.5 * places[:, -1]).argsort(stable=True)
+
+
 def forces(
     points: Float[Tensor, "n dim"],
     index: Int[Tensor, "n k"],
     probability: Float[Tensor, "n k"],
     alpha: float,
+    each: Mapped = map,
 ) -> tuple[Float[Tensor, "n dim"], Float[Tensor, "n dim"], float]:
     """Attraction and repulsion, whose difference is the gradient of the I-divergence, and Z = 1 /
     (s n (n - 1)).
 
-    index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). Source:
-    SACLR, Eq. 1.
+    index, probability: neighbours of each point and p_j|i; p_ij = (p_j|i + p_i|j) / (2 n). each:
+    `map`, or one that works in threads. Source: SACLR, Eq. 1.
     """
     pairs = len(points) * (len(points) - 1)
-    attraction, near = _attraction(points, torch.arange(len(points)), index, probability)
-    sums, slopes = similarity_sums(points)
+    attraction, near = _attraction(points, torch.arange(len(points)), index, probability, each)
+    sums, slopes = similarity_sums(points, each)
     partition = alpha * near + (1 - alpha) * float(sums.sum()) / pairs
     return attraction, -2 / (pairs * partition) * slopes, partition
 
@@ -201,20 +228,44 @@ def _attraction(
     rows: Int[Tensor, " rows"],
     index: Int[Tensor, "rows k"],
     probability: Float[Tensor, "rows k"],
+    each: Mapped = map,
 ) -> tuple[Float[Tensor, "n dim"], float]:
     """Attraction between some rows and their neighbours, and sum_ij p_ij q_ij of these pairs."""
     columns = points.T.contiguous()  # half the time of gathering rows of two numbers
     own, others, near = torch.zeros_like(columns), torch.zeros_like(columns), 0.0
-    parts = (each.split(CHUNK) for each in (rows, index, probability))
+    groups = min(GROUPS, math.ceil(len(rows) / CHUNK))
+    parts = [of_all.chunk(groups) for of_all in (rows, index, probability)]
+    made = each(partial(_pulled, columns), zip(*parts, strict=True))
+    for some, (pulled, opposite, sum_of_pulls) in zip(parts[0], made, strict=True):
+        own[:, some] = pulled
+        others += opposite
+        near += sum_of_pulls
+    return (own - others).T, near
+
+
+def _pulled(columns: Tensor, group: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, float]:
+    """Attraction of each row of a group to its neighbours [dim, rows], that of the neighbours to
+    the rows [dim, n], and the sum of p_ij q_ij.
+    """
+    own, others, near = [], torch.zeros_like(columns), 0.0
+    parts = (of_group.split(CHUNK) for of_group in group)
     for some, neighbours, weight in zip(*parts, strict=True):
         flat = neighbours.flatten()
         apart = columns[:, some, None] - columns.index_select(1, flat).view(-1, *neighbours.shape)
-        pull = (weight / len(points)) / (1 + apart.square().sum(0))
+        pull = (weight / columns.shape[1]) / _one_and_squares(apart)
         near += float(pull.sum())
         apart *= 2 * pull
-        own[:, some] = apart.sum(2)
+        own.append(apart.sum(2))
         others.index_add_(1, flat, apart.flatten(1))
-    return (own - others).T, near
+    return torch.cat(own, 1), others, near
+
+
+def _one_and_squares(apart: Tensor) -> Tensor:
+    """1 + the sum of squares over the first axis."""
+    squares = torch.ones_like(apart[0])
+    for along in apart:
+        squares.addcmul_(along, along)
+    return squares
 
 
 class NeighborInterpolation(nn.Module):

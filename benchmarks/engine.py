@@ -42,7 +42,7 @@ PARTS = {
     "largest_in_partition": "neighbours",
     "shrunk": "small versions",
     "squashed": "small versions",
-    "kind": "comparing pixels",
+    "kinds": "comparing pixels",
 }
 """Names of the kinds of work, by their functions."""
 SIZES = (10**6, 10**7, 10**8)

@@ -337,6 +337,19 @@ def test_a_killed_job_reads_no_finished_part_again(photos, expected, tmp_path, c
     assert read_table(out).equals(expected.embeddings)
 
 
+@pytest.mark.slow
+def test_a_killed_job_compares_no_finished_pairs_again(many, expected, ray, tmp_path):
+    job = called("duplicates", many, *by_ray(tmp_path / "killed.html", 2))
+    while sum(np.load(file).files == ["kinds"] for file in kept()) < 2:
+        assert job.poll() is None
+        time.sleep(0.02)
+    job.kill()
+    job.wait()
+    with engine_named("ray") as engine:
+        assert dict(nearfar.duplicates(many)) == expected.copies
+    assert engine.spent["kinds"].known >= 2
+
+
 def test_an_engine_is_named_with_one_clear_line(monkeypatch):
     with pytest.raises(ValueError, match="there is no engine 'spark'"):
         nearfar.embed("digits", engine="spark")

@@ -399,3 +399,9 @@ def test_vectors_have_no_files_to_link(tmp_path, complaint):
 
 def test_an_agent_cannot_ask_for_links():
     assert "link" not in {*nearfar.tool_names(), *VERBS}
+
+
+def test_an_empty_table_is_named(tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match="empty"):
+        nearfar.link_copies(tmp_path / "empty.csv")

@@ -121,6 +121,16 @@ def test_a_name_is_given_once(own):
     assert method_class("simclr") is again
 
 
+def test_a_setup_that_forgets_to_return_is_named():
+    @dataclass(frozen=True, kw_only=True)
+    class Forgotten(Triplets):
+        def setup(self, num_images):
+            super().setup(num_images)
+
+    with pytest.raises(TypeError, match=r"Forgotten\.setup must return a Setup, not None"):
+        Forgotten().setup_for(10, None)
+
+
 class NotADataclass(Triplets):
     pass
 

@@ -172,3 +172,9 @@ def test_plain_values_that_are_no_plan_are_refused(values, words):
 def test_numbers_out_of_range_are_refused_by_name(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         View(**wrong)
+
+
+@pytest.mark.parametrize("image_size", [16, 32, 96])
+def test_an_unknown_name_is_named_at_every_size(image_size):
+    with pytest.raises(ValueError, match=r"no view plan 'stong'.*'strong'"):
+        fit_views(["stong", "weak"], image_size, 3)

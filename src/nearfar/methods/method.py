@@ -295,6 +295,8 @@ class Method(ABC):
         place.
         """
         setup, count = self.setup(num_images), len(self.views)
+        if not isinstance(setup, Setup):
+            raise TypeError(f"{type(self).__name__}.setup must return a Setup, not {setup!r}")
         if teacher is None:
             return setup
         if count < 2 or (setup.taught is not None and count > 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.resources import in_order, usable_cores
+from nearfar.engine import each, engine
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
     COPY,
@@ -34,7 +36,7 @@ from nearfar.neighbours.copies import (
 )
 from nearfar.neighbours.edited_copies import find_edited
 from nearfar.neighbours.files import same_files
-from nearfar.neighbours.full_size import CACHED, Comparison, comparison, full_size, is_file_lossless
+from nearfar.neighbours.full_size import CACHED, Comparison, full_size, is_file_lossless
 from nearfar.neighbours.links import (
     COPIED,
     EDITED,
@@ -57,6 +59,7 @@ CROWDED, FINER = 512, 32
 DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
 PAIRS = 8192  # that are compared at a time at 16 pixels
 MANY = 20_000  # images of which known neighbours alone are compared, and one walk keeps less
+TOGETHER = 32  # pairs that are compared as one piece of work of an engine
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates
@@ -153,7 +156,7 @@ def find_links(
     known, queries = (rows[rows < archive], rows[rows >= archive]) if archive else (rows, rows)
     if len(known) < 2 - bool(archive) or not len(queries):
         return sorted(links)
-    compare = comparison(images, images, verdicts)
+    compare = Comparison(images, images, verdicts)
     if nearest is not None and has_pixels and not archive and len(images) > MANY:
         near_rows = nearest.among(known, nearest.index.shape[1])
         return _without_chains([*links, *_links_among(images, known, near_rows, most, compare)])
@@ -483,10 +486,10 @@ def _confirmed(
     """
     apart = _are_apart(first, second, known, queries)
     judged = {link[1:3] for link in links}
-    each = [(int(known[at]), int(queries[by]), distance) for at, by, distance in pairs]
+    rows = [(int(known[at]), int(queries[by]), distance) for at, by, distance in pairs]
     if first is second:
-        each = [(min(pair[:2]), max(pair[:2]), pair[2]) for pair in each]
-    groups = DisjointSet({-1}.union(*(pair[:2] for pair in each)))
+        rows = [(min(pair[:2]), max(pair[:2]), pair[2]) for pair in rows]
+    groups = DisjointSet({-1}.union(*(pair[:2] for pair in rows)))
     for link in links:
         if link.kind < NEAR_DUPLICATE:
             for end in (ends := (-1 if apart else link.first, link.second)):
@@ -503,7 +506,7 @@ def _confirmed(
             and min(failed[False, row], failed[apart, other]) < DIFFERENT
         )
 
-    tried = tracked(each, "comparing images", len(pairs))
+    tried = tracked(rows, "comparing images", len(pairs))
     for (row, other, distance), kind in _compared(tried, is_open, compare):
         judged.add((row, other))
         if kind < NEAR_DUPLICATE:
@@ -522,18 +525,31 @@ def _compared(
     Threads, or an engine, compare a few pairs ahead, so that what one shows may close another that
     was compared for nothing: the result is that of one thread.
     """
-    begun: deque[Pair] = deque()
+    begun: deque[list[Pair]] = deque()
 
     def chunks() -> Iterator[list[Pair]]:
-        for pair in pairs:
-            if is_open(pair):
-                begun.append(pair)
-                yield [pair]
+        opened = filter(is_open, pairs)
+        while chunk := list(islice(opened, 1 if engine() is None else TOGETHER)):
+            begun.append(chunk)
+            yield chunk
 
-    for [kind] in in_order(chunks(), partial(_kind, compare), usable_cores()):
-        pair = begun.popleft()
-        if is_open(pair):
-            yield pair, kind
+    for kinds in _relations(compare, chunks()):
+        for pair, kind in zip(begun.popleft(), kinds, strict=True):
+            if is_open(pair):
+                yield pair, kind
+
+
+def _relations(compare: Comparison, chunks: Iterable[list[Any]]) -> Iterator[list[int]]:
+    """The relations of the pairs of each chunk: in threads, or by an engine, which keeps them until
+    its job is done.
+    """
+    if engine() is None:
+        work = partial(_kind, compare)
+        yield from in_order(chunks, work, usable_cores())
+        return
+    results: Iterator[dict[str, np.ndarray]] = each(compare.kinds, chunks, compare.key)
+    for result in results:
+        yield result["kinds"].tolist()
 
 
 def _kind(compare: Comparison, pair: Sequence[Any]) -> int:
@@ -574,7 +590,7 @@ def find_leaks(
         distance[nearest],
     )
     links: dict[int, Link] = {}
-    compare = comparison(train, test)
+    compare = Comparison(train, test)
     done, tried = 0, 0
     with progress("looking for copies", len(pairs)) as bar:
         while done < len(pairs) and tried < CONFIRMED:
@@ -620,9 +636,10 @@ def _confirm_pairs(
     )
     kinds = torch.full((len(pairs),), NEAR_DUPLICATE)
     close = torch.where(apart <= COPY)[0]
-    chunks = pairs[close, None].tolist()  # of one pair
-    compared = in_order(chunks, partial(_kind, compare), usable_cores())
-    for place, [kind] in zip(close, tracked(compared, "comparing images", len(close)), strict=True):
+    together = 1 if engine() is None else TOGETHER
+    chunks = (some.tolist() for some in pairs[close].split(together)) if len(close) else ()
+    compared = chain.from_iterable(_relations(compare, chunks))
+    for place, kind in zip(close, tracked(compared, "comparing images", len(close)), strict=True):
         kinds[place] = kind
     rows = zip(distance.tolist(), *pairs.T.tolist(), kinds.tolist(), strict=True)
     return [Link(*row) for row in rows]

@@ -137,6 +137,8 @@ def read_table(path: Path) -> Columns:
         if text.lstrip().startswith("{"):
             return {name: column for name, column in json.loads(text).items() if name != "read"}
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        if not rows:
+            raise ValueError("it is empty")
         names, columns = rows[0], zip(*rows[1:], strict=True)
         cells = [[_without_quote(cell) for cell in column] for column in columns]
         return dict(zip(names, cells or [[] for _ in names], strict=True))

@@ -337,11 +337,14 @@ def fit_views(
     Those of a preset, if one is named: strong, weak and small views keep their part. Else, from 64
     pixels on, they are the method's own. Below, there is no blur and there are no tiny crops; small
     grayscale images, such as digits, are not mirrored and move a little instead. Of other channels
-    than grayscale and colour, those of the preset "channels".
+    than grayscale and colour, those of the preset "channels". Raises ValueError for an unknown
+    name.
 
     >>> fit_views(["simclr", "simclr"], image_size=32, channels=3)
     ('saclr-cifar', 'saclr-cifar')
     """
+    for name in names:
+        _check_plan(name)
     if preset is None and channels not in (1, 3):
         preset = "channels"
     if preset is not None:
@@ -358,12 +361,17 @@ def fit_views(
     return tuple(fitted.get(name.split("-")[0], strong) for name in names)
 
 
-def _view(name: str, image_size: int, channels: int) -> View:
+def _check_plan(name: str) -> None:
+    """Raise ValueError for a name that no plan has."""
     if name not in _DISTRIBUTIONS:
         near = did_you_mean(name, plan_names(), cutoff=0)
         raise ValueError(
             f"there is no view plan {name!r}: {near} There are {', '.join(plan_names())}"
         )
+
+
+def _view(name: str, image_size: int, channels: int) -> View:
+    _check_plan(name)
     view = _SIMCLR_SMALL if name == "simclr" and image_size < 64 else _DISTRIBUTIONS[name]
     size = max(round(_SHARES.get(name, 1.0) * image_size), min(8, image_size))
     view = replace(view, size=size)

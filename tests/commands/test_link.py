@@ -404,4 +404,4 @@ def test_an_agent_cannot_ask_for_links():
 def test_an_empty_table_is_named(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(ValueError, match="empty"):
-        nearfar.link_copies(tmp_path / "empty.csv")
+        link_copies(tmp_path / "empty.csv")

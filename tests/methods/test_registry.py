@@ -127,7 +127,7 @@ def test_a_setup_that_forgets_to_return_is_named():
         def setup(self, num_images):
             super().setup(num_images)
 
-    with pytest.raises(TypeError, match=r"Forgotten\.setup must return a Setup, not None"):
+    with pytest.raises(TypeError, match=r"Forgotten\.setup must return a Setup"):
         Forgotten().setup_for(10, None)
 
 

@@ -172,14 +172,14 @@ class _Look:
                 pixels = floats(np.stack(whole))
                 vectors = self.encoder(send(pixels, self.device)).float().cpu().numpy()
                 made = zip(vectors, _shrunk(pixels).numpy(), _thumbnails(pixels), strict=True)
-        found: list[Found | str] = []
+        out: list[Found | str] = []
         for image in read:
             if isinstance(image, str):
-                found.append(image)
+                out.append(image)
             else:
                 vector, small, thumbnail = next(made)
-                found.append(Found(vector, image[1], small, thumbnail))
-        return found
+                out.append(Found(vector, image[1], small, thumbnail))
+        return out
 
 
 class Walk:

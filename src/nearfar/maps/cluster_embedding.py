@@ -37,7 +37,7 @@ MOMENTUM, LEAST_GAIN = 0.8, 0.01
 CHUNK = 2**14  # rows whose affinities, or attractions, are computed at a time
 SORTED, STRIP = 50, 2**13  # steps after which points are sorted by place, and points of a strip
 GROUPS = 16  # at most, of rows whose attractions are added up on their own
-HALVINGS = 60  # of the interval of each row's precision
+HALVINGS = 40  # of the interval of each row's precision
 ATTRACTING = 30  # neighbours of a row
 NEIGHBOURS, PERPLEXITY = 25, 5.0  # of a new point
 SETTLING, RENEWED = 50, 5  # steps of new points alone, and those with one mesh
@@ -368,13 +368,14 @@ def entropic_affinities(
     affinities: Vladymyrov & Carreira-Perpinan 2013.
     """
     check_range("perplexity", perplexity, 1, squared.shape[1])  # of as many neighbours
-    return torch.cat(
-        [_entropic(part.double(), np.log(perplexity)) for part in squared.split(CHUNK)]
-    ).to(squared)
+    work = partial(_entropic, math.log(perplexity))
+    with map_in_threads(usable_cores()) as each:
+        return torch.cat(list(each(work, squared.split(CHUNK))))
 
 
-def _entropic(squared: Tensor, entropy: float) -> Tensor:
+def _entropic(entropy: float, distances: Tensor) -> Tensor:
     """Bisection of log beta, in units in which the mean distance above the nearest is one."""
+    squared = distances.double()
     above = squared - squared.amin(1, keepdim=True)
     above = above / above.mean(1, keepdim=True).clamp_min(1e-300)
     low, high = torch.full((2, len(above), 1), -30.0, dtype=torch.float64)
@@ -384,4 +385,4 @@ def _entropic(squared: Tensor, entropy: float) -> Tensor:
         log_p = F.log_softmax(-middle.exp() * above, 1)
         too_even = -(log_p.exp() * log_p).sum(1, keepdim=True) > entropy
         low, high = torch.where(too_even, middle, low), torch.where(too_even, high, middle)
-    return F.softmax(-((low + high) / 2).exp() * above, 1)
+    return F.softmax(-((low + high) / 2).exp() * above, 1).to(distances)

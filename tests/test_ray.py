@@ -29,7 +29,7 @@ from nearfar.evaluation import extract
 from nearfar.neighbours import approximate, approximate_rows
 from nearfar.ray import engine_named
 from tests.pictures import encoded
-from tests.pieces import reciprocal, squared, squared_and_killed
+from tests.ray_pieces import reciprocal, squared, squared_and_killed
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'nearfar[ray]'")
 

@@ -133,7 +133,6 @@ def test_no_modules_import_each_other_not_even_inside_a_room():
 IN_DATA = (
     ("table", "bits", "value_range", "left_out", "resources", "text", "column_names", "thumbnails"),
     ("exif", "pictures", "readers", "names", "labels", "layouts", "decoding", "measures"),
-    ("processes",),
     ("sources",),
     ("scanning", "cache"),
     ("images",),

@@ -238,9 +238,7 @@ def run_confined() -> None:
     """
     root, *words = sys.argv[1:]
     from nearfar.cli import main
-    from nearfar.data.processes import ONE_PROCESS
 
-    ONE_PROCESS.set(True)
     with tempfile.TemporaryDirectory(prefix="nearfar-mcp-") as scratch:
         tempfile.tempdir = scratch
         own = [root, scratch, *sys.path, *sysconfig.get_paths().values()]

@@ -71,22 +71,6 @@ def test_features_are_those_of_the_images_as_they_are_opened(photos):
     assert [images.names[row] for row in walked.problems] == ["train/dim/bad.png"]
 
 
-def test_processes_find_what_one_process_finds(photos, monkeypatch):
-    monkeypatch.setattr(walk, "BATCH", 5)
-    images = nearfar.data.open_images("photos", split="all", image_size=32, later=True)
-    encoder = nearfar.join(["edges", "colours"], image_size=32)
-    walked = []
-    for number, several in enumerate((63, 64)):  # there are 63 files
-        monkeypatch.setattr(walk, "SEVERAL", several)
-        walked.append(walk.Walk(photos.parent / f"{number}", encoder, images, shorten=True).go())
-    ours, expected = walked
-    assert torch.equal(*(each.features.nan_to_num() for each in walked))
-    assert np.array_equal(ours.measures, expected.measures, equal_nan=True)
-    assert ours.problems == expected.problems and len(ours.problems) == 1
-    kept = [load_file(photos.parent / name / "00000.safetensors") for name in "01"]
-    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[1])
-
-
 @pytest.mark.parametrize(("size", "most"), [(32, 2), (80, 24)])
 def test_pages_show_what_the_walk_keeps_once_the_files_are_gone(photos, size, most):
     images = nearfar.data.open_images("photos", split="all", image_size=size, later=True)

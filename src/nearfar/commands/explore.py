@@ -197,22 +197,18 @@ class Parts:
         """Do a part, and note it when it is finished; its numbers go into what is yielded."""
         from nearfar.allocator import return_memory
         from nearfar.atomic import write_file
-        from nearfar.data.resources import cpu_seconds, peak_memory, usable_cores
+        from nearfar.data.resources import peak_memory
 
-        cpu, began = cpu_seconds(), time.perf_counter()
-        largest = peak_memory(of_others=True)
+        cpu, began = time.process_time(), time.perf_counter()
         numbers: dict[str, Any] = {}
         yield numbers
         return_memory()
-        memory = peak_memory()
-        if peak_memory(of_others=True) > largest:  # at most; what they share is counted for each
-            memory += usable_cores() * peak_memory(of_others=True)
         self.done[name] = {
             "digest": self.digest,
             "now": True,
-            "cpu_seconds": cpu_seconds() - cpu,
+            "cpu_seconds": time.process_time() - cpu,
             "seconds": time.perf_counter() - began,
-            "peak_memory_mb": memory,
+            "peak_memory_mb": peak_memory(),
             "numbers": numbers,
         }
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -39,23 +39,16 @@ def usable_cores() -> int:
     return cores
 
 
-def peak_memory(of_others: bool = False) -> float:
-    """Return the most memory that this process has had, in MB; NaN where the system does not tell.
-
-    of_others: that of the largest process that it started, of those that ended.
+def peak_memory() -> float:
+    """Return the most memory that this process has had, in MB; NaN where the system does not
+    tell.
     """
     try:
         import resource
     except ImportError:  # Windows
         return math.nan
     unit = 1e6 if sys.platform == "darwin" else 1e3  # bytes there, kilobytes elsewhere
-    whose = resource.RUSAGE_CHILDREN if of_others else resource.RUSAGE_SELF
-    return resource.getrusage(whose).ru_maxrss / unit
-
-
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process, and of those that it started and that ended."""
-    return sum(os.times()[:4])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def in_order(

@@ -5,7 +5,7 @@ was found is kept by the digests of the files in a folder, a few thousand images
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +22,11 @@ from nearfar.data.bits import floats
 from nearfar.data.cache import FORMAT as READING
 from nearfar.data.decoding import reason
 from nearfar.data.measures import decode_and_measure
-from nearfar.data.processes import in_processes
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.thumbnails import ENLARGED, KeptPictures, encoded, thumbnails
-from nearfar.data.value_range import PixelFormat, spread
+from nearfar.data.value_range import spread
 from nearfar.device import find_device, seeded, send
 from nearfar.embeddings.kept import Marks, read_kept, save_kept
 from nearfar.embeddings.store import FEATURES
@@ -40,7 +39,6 @@ from nearfar.threads import use_threads
 from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
-SEVERAL = 50_000  # new images that are divided among processes, which take seconds to start
 BATCH = 32  # images that a thread decodes and encodes at a time
 FITTED = 2048  # images from which the directions are learned
 DIRECTIONS = 128  # numbers of an image's features where there are many images
@@ -64,9 +62,9 @@ class Walked(NamedTuple):
 class Found(NamedTuple):
     """Features of one image, its measures, its small version, and the file of its thumbnail."""
 
-    vector: Float32[np.ndarray, " dim"]
+    vector: Float[Tensor, " dim"]
     measures: tuple[float, float, float, float]
-    small: UInt8[np.ndarray, "channels side side"]
+    small: UInt8[Tensor, "channels side side"]
     thumbnail: bytes
 
 
@@ -76,9 +74,9 @@ def _stacked(images: Iterable[Found], number: int = 0) -> dict[str, Tensor]:
     ends = torch.tensor([len(thumbnail) for thumbnail in thumbnails]).cumsum(0)
     starts = F.pad(ends[:-1], (1, 0))
     return {
-        "features": torch.from_numpy(np.stack(vectors)),
+        "features": torch.stack(vectors),
         "measures": torch.tensor(measured),
-        "small": torch.from_numpy(np.stack(small)).contiguous(),
+        "small": torch.stack(small),
         "places": torch.stack([torch.full_like(ends, number), starts, ends], 1),
         "pictures": torch.frombuffer(bytearray(b"".join(thumbnails)), dtype=torch.uint8),
     }
@@ -151,37 +149,6 @@ class Shortened(Encoder):
         return F.normalize(super().forward(images), dim=1) @ self.directions
 
 
-class _Look:
-    """Finds what is kept of encoded images: work for threads, or for other processes."""
-
-    def __init__(self, encoder: Encoder, form: PixelFormat, device: torch.device) -> None:
-        self.encoder, self.form, self.device = encoder, form, device
-
-    def __call__(self, batch: Sequence[bytes | str]) -> list[Found | str]:
-        """Return what is found of each image of a batch, or the reason why it cannot be read."""
-        read: list[Any] = []
-        for original in batch:
-            try:
-                read.append(decode_and_measure(read_small(original), self.form))
-            except Exception as error:  # decoders raise anything on damaged data
-                read.append(reason(error))
-        whole = [image[0] for image in read if not isinstance(image, str)]
-        made: Iterator[tuple[np.ndarray, np.ndarray, bytes]] = iter(())
-        if whole:
-            with torch.no_grad():
-                pixels = floats(np.stack(whole))
-                vectors = self.encoder(send(pixels, self.device)).float().cpu().numpy()
-                made = zip(vectors, _shrunk(pixels).numpy(), _thumbnails(pixels), strict=True)
-        out: list[Found | str] = []
-        for image in read:
-            if isinstance(image, str):
-                out.append(image)
-            else:
-                vector, small, thumbnail = next(made)
-                out.append(Found(vector, image[1], small, thumbnail))
-        return out
-
-
 class Walk:
     """A walk over images by an encoder, with a folder that keeps what it finds.
 
@@ -219,8 +186,7 @@ class Walk:
             )
         problems: dict[int, str] = {}
         number = self._next()
-        several = SEVERAL if find_device().type == "cpu" else len(unknown) + 1
-        with progress("features", len(unknown)) as bar, in_processes(len(unknown), several):
+        with progress("features", len(unknown)) as bar:
             for start in range(0, len(unknown), PART):
                 rows = unknown[start : start + PART]
                 part = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
@@ -242,16 +208,40 @@ class Walk:
         return Walked(features, measured.numpy(), pictures, problems, len(unknown))
 
     def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
-        """Yield what is found of images, or the reason why one cannot be read; in threads or
-        processes, each of which decodes and encodes a batch at a time.
+        """Yield what is found of images, or the reason why one cannot be read; in threads, each of
+        which decodes and encodes a batch at a time.
         """
-        originals, device = self.images.originals, find_device()
+        originals, form = self.images.originals, self.images.form
         assert originals is not None
-        look = _Look(self.encoder.to(device), self.images.form, device)
-        starts = range(0, len(rows), BATCH)
-        chunks = ([[originals[row] for row in rows[at : at + BATCH].tolist()]] for at in starts)
+        device = find_device()
+        self.encoder.to(device)
+
+        def work(batch: np.ndarray) -> list[Found | str]:
+            read: list[Any] = []
+            for row in batch.tolist():
+                try:
+                    read.append(decode_and_measure(read_small(originals[row]), form))
+                except Exception as error:  # decoders raise anything on damaged data
+                    read.append(reason(error))
+            whole = [image[0] for image in read if not isinstance(image, str)]
+            made: Iterator[tuple[Tensor, Tensor, bytes]] = iter(())
+            if whole:
+                with torch.no_grad():
+                    pixels = floats(np.stack(whole))
+                    vectors = self.encoder(send(pixels, device)).float().cpu()
+                    made = zip(vectors, _shrunk(pixels), _thumbnails(pixels), strict=True)
+            out: list[Found | str] = []
+            for image in read:
+                if isinstance(image, str):
+                    out.append(image)
+                else:
+                    vector, small, thumbnail = next(made)
+                    out.append(Found(vector, image[1], small, thumbnail))
+            return out
+
+        chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
         with quietly(), use_threads(1):
-            batches: Iterator[list[list[Found | str]]] = in_order(chunks, look, usable_cores())
+            batches: Iterator[list[list[Found | str]]] = in_order(chunks, work, usable_cores())
             for batch in chain.from_iterable(batches):
                 yield from batch
                 advance(len(batch))

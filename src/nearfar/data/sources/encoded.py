@@ -22,7 +22,6 @@ from nearfar.data.decoding import header, reason
 from nearfar.data.exif import TYPES
 from nearfar.data.labels import check_alike, numbered
 from nearfar.data.left_out import EMPTY, NO_DATA, is_passing
-from nearfar.data.processes import in_processes
 from nearfar.data.readers import quietly
 from nearfar.data.resources import in_order
 from nearfar.data.sources.source import Picture, Source, labels_as_column, numbered_names
@@ -41,7 +40,6 @@ FORMAT = 9  # raise it when a column means something else
 # nanoseconds: a file that changes twice within a step of the file system's clock keeps its times
 SETTLED = 2 * 10**9
 _THREADS = 4  # that wait for the disk while others look
-_SEVERAL = 100_000  # new files that are divided among processes, which take seconds to start
 _REPORTED = 256  # files between signs of life
 _SMALL = 2**16  # bytes of files that are read, and hashed, whole for their headers
 
@@ -342,14 +340,13 @@ def scanned(source: EncodedSource, folder: Path) -> tuple[pyarrow.Table, Keep]:
         runs = [known.get(stamp) if stamp[1] > 0 else None for stamp in stamps]
         missing = [place for place, run in enumerate(runs) if run is None]
         bar.update(len(files) - len(missing))
-        with in_processes(len(missing), _SEVERAL):
-            seen = _looked([files[place][1] for place in missing], source)
-            for place, rows in zip(missing, seen, strict=True):
-                start = len(saved) + len(fresh)
-                runs[place] = range(start, start + len(rows))
-                fresh += rows
-                owners += [stamps[place]] * len(rows)
-                bar.advance()
+        seen = _looked([files[place][1] for place in missing], source)
+        for place, rows in zip(missing, seen, strict=True):
+            start = len(saved) + len(fresh)
+            runs[place] = range(start, start + len(rows))
+            fresh += rows
+            owners += [stamps[place]] * len(rows)
+            bar.advance()
     rows_of_files = [run or range(0) for run in runs]
     chosen = pyarrow.array([row for run in rows_of_files for row in run], pyarrow.int64())
     every = pyarrow.concat_tables([saved, _table_of_rows(owners, fresh)])

@@ -1,4 +1,4 @@
-"""Pieces of work for the tests of engines: a worker that starts loads this file alone."""
+"""Pieces of work for tests/test_ray.py, apart from it: a worker that starts loads this file alone."""
 
 import os
 import signal
@@ -21,11 +21,3 @@ def squared_and_killed(folder, number):
 
 def reciprocal(number):
     return 1 / number
-
-
-def killed(number):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def own_process(number):
-    return os.getpid()

@@ -296,8 +296,8 @@ def test_a_file_that_is_gone_is_not_said_to_be_missing_on_the_server(immich, sta
         (tmp_path / name).write_bytes(name.encode())
     immich.add(tmp_path / "a.png", "/upload/a")
     paths = [str(tmp_path / name) for name in ("a.png", "b.png", "-gone\n.png")]
-    found = {"group": [1, 1, 1], "kind": ["first", "copy", "copy"], "path": paths}
-    (tmp_path / "found.json").write_text(json.dumps(found))
+    listing = {"group": [1, 1, 1], "kind": ["first", "copy", "copy"], "path": paths}
+    (tmp_path / "found.json").write_text(json.dumps(listing))
     code, lines = stacked(file=tmp_path / "found.json")
     assert code == 0 and "1 of 3 images are not" in lines[1] and lines[2].endswith("b.png")
     assert "1 of 3 files cannot be read" in lines[3] and lines[4].endswith(r"-gone\n.png")

@@ -52,9 +52,17 @@ def main(words):
     if len(words) != 2:
         print("usage: python fiftyone_tags.py FOUND.json DATASET", file=sys.stderr)
         return 2
-    with open(words[0], encoding="utf-8") as file:
-        table = json.load(file)
-    if not {*FIELDS, "path"} <= table.keys():
+    try:
+        with open(words[0], encoding="utf-8") as file:
+            table = json.load(file)
+        columns = [table[name] for name in (*FIELDS, "path")]
+        for _, *texts in zip(*columns, strict=True):
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError("a path is no text")
+    except OSError as error:
+        print(f"{words[0]}: {error.strerror}", file=sys.stderr)
+        return 2
+    except (ValueError, KeyError, TypeError):
         print(f"{words[0]} names no files in groups: see docs/bridge.md", file=sys.stderr)
         return 2
     if not fiftyone.dataset_exists(words[1]):

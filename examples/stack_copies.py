@@ -52,6 +52,7 @@ class Server:
         if not self.address.startswith(("http://", "https://")):
             raise Stop(f"{address} is no address of a server, such as http://localhost:2283")
         self.key, self.opener = key, urllib.request.build_opener(NoRedirect)
+        self.unread = []  # files that are gone or cannot be read, whose SHA-1 is not known
 
     def ask(self, method, path, content=None):
         """Send a request with JSON, and return the JSON of the answer."""
@@ -95,8 +96,8 @@ class Server:
                 try:
                     with open(path, "rb") as file:
                         some[str(number)] = hashlib.file_digest(file, "sha1").hexdigest()
-                except OSError:
-                    continue  # gone since: not on the server, as far as anybody can tell
+                except (OSError, ValueError):
+                    self.unread.append(paths[number])  # the server may have it all the same
             items = [{"id": number, "checksum": digest} for number, digest in some.items()]
             if not items:
                 continue
@@ -137,6 +138,8 @@ def copies(file):
         with open(file, encoding="utf-8") as opened:
             table = json.load(opened)
         rows = list(zip(table["group"], table["kind"], table["path"], strict=True))
+        if not all(isinstance(path, str) for path in [*table["path"], *table["kind"]]):
+            raise TypeError("a path is no text")
     except OSError as error:
         raise Stop(f"{file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -167,6 +170,12 @@ def is_text(path):
 def shown(path):
     """Return a path as a terminal can show it in one line."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in path)
+
+
+def show(paths, title):
+    """Print a title and the paths below it, if there are any."""
+    if paths:
+        print(title, *(f"  {shown(path)}" for path in paths), sep="\n")
 
 
 def stack(server, groups, assets, apply):
@@ -223,9 +232,12 @@ def main(words=None):
     done = "stacked" if given.apply else "would stack"
     print(f"{done} {made} groups of {len(groups)}; {before} are stacks already", end="")
     print(f"; {others} left, with an image in another stack" if others else "")
-    if missing := [path for path in paths if path not in assets]:
-        print(f"{len(missing)} of {len(paths)} images are not on the server:")
-        print(*(f"  {shown(path)}" for path in missing), sep="\n")
+    missing = [path for path in paths if path not in assets and path not in server.unread]
+    show(missing, f"{len(missing)} of {len(paths)} images are not on the server:")
+    unread = (
+        f"{len(server.unread)} of {len(paths)} files cannot be read here, so were not looked for"
+    )
+    show(server.unread, f"{unread}; find copies again:")
     return 0
 
 

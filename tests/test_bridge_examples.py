@@ -8,11 +8,13 @@ import os
 import re
 import runpy
 import shutil
+import sys
 import threading
 import uuid
 from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from PIL import Image
@@ -281,7 +283,27 @@ def test_a_wrong_key_is_one_line(key, words, fact, stacked, monkeypatch):
     assert code == 2 and fact in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"group": [1]}', '{"archive_path": []}'])
+NO_LISTINGS = (
+    *("", "[]", '{"group": [1]}', '{"archive_path": []}'),
+    '{"group": [1], "kind": ["first"], "of": [""], "path": [null]}',
+    '{"group": [1, 1], "kind": ["first"], "of": [""], "path": ["a.png"]}',
+)
+
+
+def test_a_file_that_is_gone_is_not_said_to_be_missing_on_the_server(immich, stacked, tmp_path):
+    """Nobody can tell, as its SHA-1 is not known here."""
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(name.encode())
+    immich.add(tmp_path / "a.png", "/upload/a")
+    paths = [str(tmp_path / name) for name in ("a.png", "b.png", "-gone\n.png")]
+    listing = {"group": [1, 1, 1], "kind": ["first", "copy", "copy"], "path": paths}
+    (tmp_path / "found.json").write_text(json.dumps(listing))
+    code, lines = stacked(file=tmp_path / "found.json")
+    assert code == 0 and "1 of 3 images are not" in lines[1] and lines[2].endswith("b.png")
+    assert "1 of 3 files cannot be read" in lines[3] and lines[4].endswith(r"-gone\n.png")
+
+
+@pytest.mark.parametrize("text", NO_LISTINGS)
 def test_another_file_is_one_line(text, stacked, tmp_path):
     (tmp_path / "other.json").write_text(text)
     code, err = stacked(file=tmp_path / "other.json")
@@ -338,6 +360,19 @@ class Dataset:
     def untag_samples(self, tags):
         for sample in self.view:
             sample["tags"] = [tag for tag in sample["tags"] if tag not in tags]
+
+
+@pytest.mark.parametrize("text", [*NO_LISTINGS, None])
+def test_a_file_that_is_no_listing_changes_no_dataset(text, tmp_path, monkeypatch, capsys):
+    """Tags and fields of an earlier call stay."""
+    fiftyone = ModuleType("fiftyone")  # has no function: none is called
+    monkeypatch.setitem(sys.modules, "fiftyone", fiftyone)
+    if text is not None:
+        (tmp_path / "other.json").write_text(text)
+    script = runpy.run_path(str(EXAMPLES / "fiftyone_tags.py"))
+    assert script["main"]([str(tmp_path / "other.json"), "photos"]) == 2
+    err = capsys.readouterr().err
+    assert "other.json" in err and err.count("\n") == 1
 
 
 def test_samples_of_fiftyone_have_the_group_and_what_they_are(listing, tmp_path):

@@ -1,6 +1,7 @@
 """`nearfar evaluate`, end to end: protocols, splits, and mistakes."""
 
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -79,6 +80,25 @@ def test_fine_tuning_has_a_row_for_each_encoder_and_results_are_kept(run):
         assert numbers["knn"] == before[row]["knn"]
         assert ("finetune" in numbers) == (row in results)
     assert sentence(written) in (run.path / "report.html").read_text()
+
+
+def test_classes_that_a_list_of_labels_leaves_out_are_named(run, tmp_path, log):
+    """Their test images count as wrong, and a list may be another share than the protocol's."""
+    for split, kind in product(("train", "test"), ("ants", "bees", "cats")):
+        (tmp_path / "few" / split / kind).mkdir(parents=True)
+        for number in range(4):
+            image = Image.new("RGB", (16, 16), (9 * number, 0, 30 * len(split)))
+            image.save(tmp_path / "few" / split / kind / f"{kind} {number}.png")
+    listed = tmp_path / "listed.txt"
+    options = dict(protocol=("finetune-10",), labels=str(listed), baselines=False)
+    listed.write_text("ants 1.png\nants 2.png\nbees 0.png\n")
+    nearfar.evaluate(run, tmp_path / "few", **options)
+    assert "finetune-10: " in log.text and "3 of the 12 training" in log.text
+    assert "1 of the 3 classes" in log.text and "as wrong: cats\n" in log.text
+    listed.write_text("ants 1.png\ncats 2.png\nbees 0.png\n")
+    before = log.text.count("names no image of")
+    nearfar.evaluate(run, tmp_path / "few", **options)
+    assert log.text.count("names no image of") == before
 
 
 def test_a_list_of_names_chooses_the_labelled_images(run, images_file, tmp_path):

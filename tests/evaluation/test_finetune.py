@@ -108,7 +108,7 @@ def test_a_share_of_every_class_is_drawn():
         0.5,
         None,
     ]
-    for wrong in ("finetune-101", "finetune-0", "finetune-all"):
+    for wrong in ("finetune-101", "finetune-0", "finetune-all", "finetune-"):
         with pytest.raises(ValueError, match="above 0 and up to 100"):
             percent_of(wrong)
 
@@ -125,6 +125,9 @@ def test_a_list_names_the_labelled_images():
     assert listed_rows(same, ["cat/1.png", "2.png"]).tolist() == [0, 2]
     assert listed_rows(same, ["/old/place/cat/1.png", r"D:\\pets\\dog\\1.png"]).tolist() == [0, 1]
     assert listed_rows(names, ["n02/c", "a"]).tolist() == [0, 2]  # without endings
+    for nothing in ([], ["\n", " "]):
+        with pytest.raises(ValueError, match="names no images"):
+            listed_rows(names, nothing)
 
 
 @pytest.mark.parametrize("listed", [["1.png"], ["bird/1.png"], ["dog/2.png", "1.png"]])

@@ -45,11 +45,11 @@ def percent_of(protocol: str) -> float | None:
     """Share of the labels that a protocol fine-tunes with, in per cent; None for those on frozen
     features.
     """
-    name, _, number = protocol.partition("-")
+    name, dash, number = protocol.partition("-")
     if name != "finetune":
         return None
     try:
-        percent = float(number or 100)
+        percent = float(number) if dash else 100.0
     except ValueError:
         percent = 0.0
     if not 0 < percent <= 100:
@@ -101,6 +101,8 @@ def listed_rows(names: Sequence[str], listed: Sequence[str]) -> Int64[np.ndarray
     names the first that is missing, or that may mean several images.
     """
     wanted = list(dict.fromkeys(name.strip() for name in listed if name.strip()))
+    if not wanted:
+        raise ValueError("the list of labels names no images: write the name of one on each line")
     row_of, note = match(wanted, names, None)
     lost = sorted(set(wanted) - {wanted[place] for place in row_of.values()})
     if lost or not row_of:

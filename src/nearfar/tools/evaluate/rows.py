@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from nearfar.data import Images
@@ -23,9 +25,10 @@ from nearfar.evaluation import (
     tuning,
 )
 from nearfar.evaluation.results import ALONE
+from nearfar.messages import listed_names
 from nearfar.networks import Encoder, first_encoder
 from nearfar.networks.backbone import with_grid
-from nearfar.progress import quietly, waiting
+from nearfar.progress import log, quietly, waiting
 from nearfar.run import Run, load
 from nearfar.training.job import initial_backbone
 from nearfar.training.settings import Settings
@@ -129,6 +132,7 @@ def finetuned(
     if names is not None and percent < 100:
         rows = listed_rows(train.names, names)
         rows = rows[train.labels[rows] >= 0]
+        _say_listed(train, rows, percent)
     else:
         rows = draw_labels(train.labels, percent, seed)
     accuracies = {}
@@ -146,3 +150,26 @@ def finetuned(
                     bfloat16=bfloat16,
                 )
     return accuracies
+
+
+def _say_listed(train: Images, rows: Int64[np.ndarray, " chosen"], percent: float) -> None:
+    """Say how many of the labels a list names, and which classes it leaves without any."""
+    assert train.labels is not None and train.label_names is not None
+    classes = dict(zip(train.labels.tolist(), train.label_names, strict=True))
+    known, of_list = (train.labels >= 0).sum(), set(train.labels[rows].tolist())
+    lost = [classes[label] for label in sorted(classes) if label >= 0 and label not in of_list]
+    log.info(
+        "finetune-%g: the list of labels names %d of the %d training images, %.3g%%",
+        percent,
+        len(rows),
+        known,
+        100 * len(rows) / known,
+    )
+    if lost:
+        log.warning(
+            "the list of labels names no image of %d of the %d classes, whose test images count "
+            "as wrong: %s",
+            len(lost),
+            len(set(classes) - {-1}),
+            listed_names(lost),
+        )

@@ -232,7 +232,8 @@ def main(words=None):
     done = "stacked" if given.apply else "would stack"
     print(f"{done} {made} groups of {len(groups)}; {before} are stacks already", end="")
     print(f"; {others} left, with an image in another stack" if others else "")
-    missing = [path for path in paths if path not in assets and path not in server.unread]
+    looked_for = set(paths).difference(server.unread)
+    missing = [path for path in paths if path in looked_for and path not in assets]
     show(missing, f"{len(missing)} of {len(paths)} images are not on the server:")
     unread = (
         f"{len(server.unread)} of {len(paths)} files cannot be read here, so were not looked for"

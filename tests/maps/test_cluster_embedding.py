@@ -252,12 +252,13 @@ def test_forces_do_not_depend_on_the_number_of_threads(dim):
     points = 20 * torch.randn(70_000, dim, generator=rng)  # several groups of rows, and meshes
     index = torch.randint(0, len(points), (len(points), 5), generator=rng)
     probability = torch.full(index.shape, 0.2)
-    attraction, repulsion, partition = forces(points, index, probability, 0.0)
+    made = []
     for count in (1, 3):
         with map_in_threads(count) as each:
-            again = forces(points, index, probability, 0.0, each)
-        assert torch.equal(again[0], attraction) and torch.equal(again[1], repulsion)
-        assert again[2] == partition
+            made.append(forces(points, index, probability, 0.0, each))
+    (attraction, repulsion, partition), again = made
+    assert torch.equal(again[0], attraction) and torch.equal(again[1], repulsion)
+    assert again[2] == partition
 
 
 def test_sums_on_a_mesh_in_several_parts_are_those_of_all_pairs():

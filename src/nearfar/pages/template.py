@@ -137,6 +137,15 @@ def number(value: float) -> str:
     return shown.replace("e-0", "e-").replace("e+0", "e").replace("-", "\u2212")  # a minus sign
 
 
+def grouped(count: int | str) -> str:
+    """Return a whole number with narrow spaces between thousands; words as they are.
+
+    >>> grouped(1010000) == "1\N{NARROW NO-BREAK SPACE}010\N{NARROW NO-BREAK SPACE}000"
+    True
+    """
+    return count if isinstance(count, str) else f"{count:,}".replace(",", "\u202f")
+
+
 @cache
 def templates(package: str = PACKAGE) -> Environment:
     """The templates of a package, and those of nearfar, with their filters; HTML is escaped."""
@@ -153,7 +162,7 @@ def templates(package: str = PACKAGE) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"image": image_url, "words": words, "number": number}
+    made.filters |= {"image": image_url, "words": words, "number": number, "grouped": grouped}
     made.filters |= {"capital": capital, "worded": worded}
     made.filters["percent"] = lambda share: f"{100 * share:.1f}"
     made.globals["asset"] = _asset

@@ -249,14 +249,6 @@ class ContrastiveEncoder(_Estimator):
         low, high = float(numbers.min()), float(numbers.max())
         if self.stored_type_ is not None:
             most = np.iinfo(self.stored_type_).max
-            if (
-                array.dtype.kind == "u"
-                and array.dtype.itemsize < np.dtype(self.stored_type_).itemsize
-            ):
-                raise ValueError(
-                    f"the images of fit were {self.stored_type_}, and these are {array.dtype}, "
-                    f"where other numbers are white: give {self.stored_type_}"
-                )
             if low < 0 or high > most or not np.array_equal(numbers, np.rint(numbers)):
                 raise ValueError(
                     f"the images of fit were {self.stored_type_}, and these hold other "

@@ -408,14 +408,13 @@ def _checked(photos: Embeddings, parts: Parts, approximate: bool, seed: int) -> 
 def _laid_out(photos: Embeddings, parts: Parts, seed: int) -> Map:
     from nearfar.maps import Map
     from nearfar.maps.cluster_embedding import NeighborInterpolation
-    from nearfar.threads import fastest_threads, use_threads
 
     kept = Kept(parts, "layout")
     made = kept.before
     if made is not None and kept.is_whole:
         parts.take("layout")
     else:
-        with parts.measured("layout"), use_threads(fastest_threads()):
+        with parts.measured("layout"):
             made = _layout(photos, kept, seed)
             kept.write(made)
     places = made["coordinates"]

@@ -158,10 +158,10 @@ class ClusterEmbedding(BaseEstimator):
         with map_in_threads(usable_cores()) as each:
             for step in tracked(range(self.max_iter), "laying out the map"):
                 if step % SORTED == 0:
-                    near = _by_place(points)
-                    points, probability, order = points[near], probability[near], order[near]
-                    index = near.argsort()[index[near]]
-                    steps.sort(near)
+                    by_place = _by_place(points)
+                    points, order = points[by_place], order[by_place]
+                    index, probability = by_place.argsort()[index[by_place]], probability[by_place]
+                    steps.sort(by_place)
                 attraction, repulsion, partition = forces(
                     points, index, probability, self.alpha, each
                 )
@@ -339,14 +339,15 @@ def settled(
     perplexity = min(ClusterEmbedding.perplexity, index.shape[1])
     probability = entropic_affinities(squared, perplexity)
     steps, count = _Steps(points[new]), len(points)
-    mesh = Mesh(points)
-    scale = -2 / float(mesh.sums(points)[0].sum())
-    for step in range(SETTLING):
-        if step and step % RENEWED == 0:
-            mesh = Mesh(points)
-        attraction, _ = _attraction(points, rows, index, probability)
-        gradient = attraction[new] - scale * mesh.sums(points[new])[1]
-        points[new] += steps.next(gradient, count)
+    with map_in_threads(usable_cores()) as each:
+        mesh = Mesh(points, each)
+        scale = -2 / float(mesh.sums(points, each)[0].sum())
+        for step in range(SETTLING):
+            if step and step % RENEWED == 0:
+                mesh = Mesh(points, each)
+            attraction, _ = _attraction(points, rows, index, probability, each)
+            gradient = attraction[new] - scale * mesh.sums(points[new], each)[1]
+            points[new] += steps.next(gradient, count)
     return points
 
 

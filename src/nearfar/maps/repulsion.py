@@ -134,7 +134,7 @@ def _windows(field: Tensor) -> Tensor:
 
 
 def _overlaid(windows: Tensor) -> Tensor:
-    """The sum at each node of all windows [*cells, *4^dim] that cover it: undoes `_windows`."""
+    """The sum at each node of all windows [*cells, *4^dim] over it: the transpose of `_windows`."""
     for axis in reversed(range(windows.dim() // 2)):
         shape, count = list(windows.shape[:-1]), windows.shape[axis]
         shape[axis] += ORDER - 1

@@ -17,6 +17,7 @@ from nearfar.views import eight_bits
 
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
 BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
+LEVELS = np.arange(256.0)
 WHITE = 250  # of 255: values from here on are clipped, or nearly
 MEASURES = ("nearly uniform", "dark", "overexposed", "blurred")
 """The defects that the measures show, in their order."""
@@ -31,11 +32,10 @@ def measures(pixels: UInt8[np.ndarray, "height width"]) -> tuple[float, float, f
     2007, "The blur effect".
     """
     # numpy's and torch's counts would first make eight bytes of each pixel
-    counts = np.array(Image.fromarray(pixels).histogram())
+    counts = np.array(Image.fromarray(pixels).histogram(), dtype=np.float64)  # for products by BLAS
     shares = counts.cumsum() / pixels.size
-    levels = np.arange(256)
-    mean = counts @ levels / pixels.size
-    deviation = np.sqrt(counts @ np.square(levels - mean) / pixels.size)
+    mean = counts @ LEVELS / pixels.size
+    deviation = np.sqrt(counts @ np.square(LEVELS - mean) / pixels.size)
     return (
         float(deviation),
         float(np.searchsorted(shares, 0.98)),

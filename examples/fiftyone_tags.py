@@ -27,8 +27,9 @@ def tag_copies(dataset, table):
     """
     samples = {os.path.realpath(path): path for path in dataset.values("filepath")}
     rows = {}  # of each sample; an image of two groups has the first, where it is a copy
-    for row, path in enumerate(table["path"]):
-        if sample := samples.get(os.path.realpath(path)):
+    in_order = sorted(range(len(table["path"])), key=lambda row: table["group"][row])
+    for row in in_order:  # groups of copies come first
+        if sample := samples.get(os.path.realpath(table["path"][row])):
             rows.setdefault(sample, row)
     dataset.untag_samples([COPY, NEAR])
     for column, field in FIELDS.items():
@@ -56,9 +57,9 @@ def main(words):
         with open(words[0], encoding="utf-8") as file:
             table = json.load(file)
         columns = [table[name] for name in (*FIELDS, "path")]
-        for _, *texts in zip(*columns, strict=True):
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("a path is no text")
+        for group, *texts in zip(*columns, strict=True):
+            if not isinstance(group, int) or not all(isinstance(text, str) for text in texts):
+                raise TypeError("a path is no text, or a group no number")
     except OSError as error:
         print(f"{words[0]}: {error.strerror}", file=sys.stderr)
         return 2

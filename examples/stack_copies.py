@@ -26,7 +26,6 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from itertools import groupby
 
 SECONDS = 60  # to wait for an answer
 CHECKED = 500  # files in one request
@@ -133,21 +132,27 @@ class Server:
 
 
 def copies(file):
-    """Return the groups of copies, each the paths of its images, the one to keep first."""
+    """Return the groups of copies, each the paths of its images, the one to show first; the rows of
+    a group may stand anywhere in the file.
+    """
+    groups = {}
     try:
         with open(file, encoding="utf-8") as opened:
             table = json.load(opened)
         rows = list(zip(table["group"], table["kind"], table["path"], strict=True))
         if not all(isinstance(path, str) for path in [*table["path"], *table["kind"]]):
             raise TypeError("a path is no text")
+        for group, kind, path in rows:
+            groups.setdefault(group, []).append((kind, path))
     except OSError as error:
         raise Stop(f"{file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Stop(
             f"{file} is not what `nearfar duplicates photos/ --json` prints of images in files"
         ) from error
-    kept = [(group, path) for group, kind, path in rows if kind != "near-duplicate"]
-    return [[path for _, path in rows] for _, rows in groupby(kept, key=lambda row: row[0])]
+    ordered = [sorted(rows, key=lambda row: row[0] != "first") for rows in groups.values()]
+    paths = [[path for kind, path in rows if kind != "near-duplicate"] for rows in ordered]
+    return [group for group in paths if len(group) > 1]
 
 
 def places_on_server(paths, folder, folder_on_server):

@@ -286,6 +286,7 @@ def test_a_wrong_key_is_one_line(key, words, fact, stacked, monkeypatch):
 NO_LISTINGS = (
     *("", "[]", '{"group": [1]}', '{"archive_path": []}'),
     '{"group": [1], "kind": ["first"], "of": [""], "path": [null]}',
+    '{"group": [[1]], "kind": ["first"], "of": [""], "path": ["a.png"]}',
     '{"group": [1, 1], "kind": ["first"], "of": [""], "path": ["a.png"]}',
 )
 
@@ -301,6 +302,25 @@ def test_a_file_that_is_gone_is_not_said_to_be_missing_on_the_server(immich, sta
     code, lines = stacked(file=tmp_path / "found.json")
     assert code == 0 and "1 of 3 images are not" in lines[1] and lines[2].endswith("b.png")
     assert "1 of 3 files cannot be read" in lines[3] and lines[4].endswith(r"-gone\n.png")
+
+
+def test_rows_of_a_group_may_stand_apart_and_its_first_image_anywhere(immich, stacked, tmp_path):
+    """As in a file that somebody sorted; a group of near-duplicates has no copies to count."""
+    for name in "abcdef":
+        (tmp_path / name).write_text(name)
+        immich.add(tmp_path / name, f"/upload/{name}")
+    listing = {
+        "group": [1, 2, 1, 2, 1, 3],
+        "kind": ["copy", "first", "first", "copy", "copy", "first"],
+        "path": [str(tmp_path / name) for name in "abcdef"],
+    }
+    (tmp_path / "found.json").write_text(json.dumps(listing))
+    lines = stacked("--apply", file=tmp_path / "found.json")[1]
+    assert members(immich) == [
+        ["/upload/b", "/upload/d"],
+        ["/upload/c", "/upload/a", "/upload/e"],
+    ]
+    assert lines[-1].startswith("stacked 2 groups of 2")
 
 
 @pytest.mark.parametrize("text", NO_LISTINGS)
@@ -395,6 +415,10 @@ def test_samples_of_fiftyone_have_the_group_and_what_they_are(listing, tmp_path)
     assert by_name["best of/1.jpg"]["nearfar_of"] == str(photos / "1.png")
     assert by_name["1.png"]["nearfar_group"] == by_name["best of/1.jpg"]["nearfar_group"]
     assert "nearfar_group" not in by_name["5.png"] or by_name["5.png"]["nearfar_group"] is None
+    path = dataset.values("filepath")[0]
+    both = {"group": [7, 2], "kind": ["near-duplicate", "copy"], "of": ["", ""], "path": [path] * 2}
+    assert tag_copies(dataset, both) == 1
+    assert dataset.samples[0]["nearfar_group"] == 2  # a copy before all
     nothing = {"group": [], "kind": [], "of": [], "path": []}
     assert tag_copies(dataset, nothing) == 0
     assert {tuple(sample["tags"]) for sample in dataset.samples} == {(), ("mine",)}

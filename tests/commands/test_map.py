@@ -74,6 +74,20 @@ def classes(data, name):
     ]
 
 
+def test_few_epochs_shorten_both_stages_of_a_finetuned_map(run, bars, tmp_path):
+    """80 images are one batch: 40 steps of the projector alone by default, a tenth of them here."""
+    nearfar.map(run, out=tmp_path / "m.html", layout="finetune", num_views=2, epochs=2)
+    lengths = [of for title, done, of in bars if title == "laying out the map" and done == of]
+    assert lengths == [4, 2]
+
+
+def test_a_finetuned_map_of_a_single_image_is_refused_before_its_features(run, tmp_path):
+    single = nearfar.embed(run, np.zeros((1, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match="two images"):
+        nearfar.map(single, out=tmp_path / "m.html", layout="finetune")
+    assert "features" not in vars(single)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["projector", "finetune", "cluster-embedding"])
 def test_each_layout_says_how_true_it_is_and_takes_new_images(

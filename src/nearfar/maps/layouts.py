@@ -23,7 +23,13 @@ from nearfar.data.table import digest
 from nearfar.device import find_device
 from nearfar.evaluation import extract, extract_view
 from nearfar.maps.cluster_embedding import ClusterEmbedding, NeighborInterpolation
-from nearfar.maps.projector import Projector, finetune_map, fit_projector
+from nearfar.maps.projector import (
+    Projector,
+    check_enough,
+    epochs_of_first_stage,
+    finetune_map,
+    fit_projector,
+)
 from nearfar.messages import check_known, first_line, raise_as_value_error
 from nearfar.neighbours import Nearest
 from nearfar.networks import Encoder
@@ -134,9 +140,13 @@ class Map:
         ]
 
 
-def check_layout(layout: str, num_views: int | None) -> None:
-    """Raise ValueError for an unknown layout, and for views with a layout that uses none."""
+def check_layout(layout: str, num_views: int | None, images: int) -> None:
+    """Raise ValueError for an unknown layout, for views with a layout that uses none, and for fewer
+    images than it needs.
+    """
     check_known("`layout`", layout, LAYOUTS)
+    if layout == "finetune":
+        check_enough(images)
     if layout == "cluster-embedding" and num_views is not None:
         raise ValueError(
             "`num_views`: the layout cluster-embedding makes no views; choose projector or finetune"
@@ -175,7 +185,7 @@ def fit_layout(
         )
         for number in range(num_views or NUM_VIEWS)
     ]
-    alone = None if layout == "finetune" else epochs  # `epochs` are those of the last stage
+    alone = epochs_of_first_stage(len(images), epochs) if layout == "finetune" else epochs
     projector = fit_projector(torch.stack(seen), features, epochs=alone, seed=seed)
     if layout == "projector":
         return Map(projector, projector(features), {"layout": layout})

@@ -191,8 +191,7 @@ def finetune_map(
        linear layer to all.
     3. The loss is SACLR's with the Cauchy kernel (its Figure 2), not InfoNCE.
     """
-    if len(images) < 2:
-        raise ValueError("a map whose encoder is trained needs at least two images")
+    check_enough(len(images))
     net = copy.deepcopy(encoder).requires_grad_(True).to(device).train()
     head = copy.deepcopy(projector).requires_grad_(True).to(device)
     plan = views.pick([0, min(1, len(views) - 1)])
@@ -222,6 +221,20 @@ def finetune_map(
     net, head = net.cpu().eval().requires_grad_(False), head.cpu().requires_grad_(False)
     head.rotate(extract(net, images, device=device))
     return net, head
+
+
+def check_enough(images: int) -> None:
+    """Raise ValueError for fewer images than `finetune_map` needs."""
+    if images < 2:
+        raise ValueError("a map whose encoder is trained needs at least two images")
+
+
+def epochs_of_first_stage(images: int, epochs: int | None) -> int:
+    """Return the passes of a projector alone before `finetune_map`: its default number, and where
+    fewer than 20 `epochs` follow, less in proportion.
+    """
+    share = min(1.0, (epochs or LEAST_EPOCHS) / LEAST_EPOCHS)
+    return max(1, round(share * _epochs(images, LEAST_STEPS)))
 
 
 def _epochs(images: int, least_steps: int) -> int:

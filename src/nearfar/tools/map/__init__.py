@@ -54,8 +54,8 @@ def map(
             projector (a small net on the frozen encoder) or finetune (trains the encoder as well).
             Default: cluster-embedding.
         num_views: augmented views of each image for training the projector. Default: 8.
-        epochs: passes over the images, by the encoder with finetune. Default: 300 for
-            cluster-embedding.
+        epochs: passes over the images, by the encoder with finetune, where fewer than 20 shorten
+            the projector's training too. Default: 300 for cluster-embedding.
         seed: random seed of the map and of the sample.
         add_to: existing map of this run, by its name there or its file, to which the images are
             added.
@@ -97,7 +97,7 @@ def map(
             "`label_column` and views out"
         )
     layout = layout or "cluster-embedding"
-    check_layout(layout, num_views)
+    check_layout(layout, num_views, min(limit, len(photos)))
     table = None if columns is None else read_table(columns)
     if add_to is not None:
         return add_to_map(photos.sampled(limit, seed), add_to, table, show_channels)

@@ -263,6 +263,16 @@ def test_public_names():
     assert all(hasattr(nearfar, name) for name in nearfar.__all__)
 
 
+def test_rooms_are_attributes_whatever_was_imported_before():
+    """Of docs/interface.md all; before, `nearfar.data` was there once something else needed it."""
+    interface = (SOURCE.parents[1] / "docs" / "interface.md").read_text(encoding="utf-8")
+    rooms = re.findall(r"^## nearfar\.(\w+)$", interface, re.MULTILINE)
+    assert len(rooms) > 10
+    code = "import nearfar\n" + "\n".join(f"print(nearfar.{room}.__name__)" for room in rooms)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == [f"nearfar.{room}" for room in rooms], done.stderr
+
+
 def test_no_public_name_shadows_a_module_or_a_builtin():
     """`import nearfar.methods` gives the module, and `from nearfar import *` takes no builtin
     away.

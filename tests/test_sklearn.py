@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
@@ -195,6 +196,24 @@ def test_a_map_without_views_or_epochs_is_refused_before_training(
         ValueError, match=rf"`{next(iter(numbers))}` must .* {least}, not {least - 1}"
     ):
         ContrastiveMap(**numbers).fit(digits)
+
+
+def test_a_map_refuses_a_share_of_an_epoch_or_a_view_before_training(digits, monkeypatch):
+    monkeypatch.setattr(nearfar, "pretrain", None)
+    for numbers in ({"num_views": 2.5}, {"epochs": 1.5}):
+        with pytest.raises(ValueError, match=f"{next(iter(numbers))} must .* whole"):
+            ContrastiveMap(**numbers).fit(digits[0])
+
+
+def test_masked_numbers_are_refused_and_a_tensor_with_a_gradient_is_read(fitted, digits):
+    """scikit-learn reads what lies below a mask, and torch refuses such a tensor with an error of
+    its own.
+    """
+    images = digits[0][:20]
+    with pytest.raises(ValueError, match=f"{np.sum(images > 9)} of {images.size}"):
+        fitted.transform(np.ma.masked_greater(images, 9))
+    leaf = torch.tensor(images, dtype=torch.float32, requires_grad=True)
+    assert np.array_equal(fitted.transform(leaf), fitted.transform(images))
 
 
 def as_types(numbers):

@@ -54,12 +54,19 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 _TOOLS = ("check", "cluster", "duplicates", "evaluate", "map", "search", "select")
+_ROOMS = (
+    *("losses", "testing", "pairs", "views", "data", "networks", "methods", "neighbours"),
+    *("evaluation", "maps", "embeddings", "pages", "sklearn"),
+)
+"""Modules with public names, imported when they are first used as attributes too."""
 _INTERNAL = {"completion_script", "in_notebook"}  # for the command line, and for `Run`
 _BUILT_IN = {"map"}  # which `from nearfar import *` must not hide
 __all__ = sorted({"__version__", *_HOMES, *_TOOLS} - _INTERNAL - _BUILT_IN)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"nearfar.{name}")
     if name.startswith("_") or (name not in _HOMES and name not in tool_names()):
         raise AttributeError(f"module 'nearfar' has no attribute {name!r}")
     import random

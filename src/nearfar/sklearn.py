@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 import nearfar
 from nearfar.data import Images
+from nearfar.data.layouts import unmasked
 from nearfar.data.sources import are_paths
 from nearfar.data.value_range import EIGHT_BITS
 from nearfar.embeddings.embeddings import compute_features
@@ -204,6 +205,10 @@ class ContrastiveEncoder(_Estimator):
     def _pixels(self, X: Any, fitting: bool) -> np.ndarray:
         """Return arrays as nearfar takes them: with three axes or more, uint8 or uint16."""
         least = 2 if fitting else 1
+        if isinstance(X, torch.Tensor):
+            X = X.detach().cpu()
+        if isinstance(X, np.ma.MaskedArray):
+            X = unmasked(X)
         if (np.ndim(X) if isinstance(X, (list, tuple)) else getattr(X, "ndim", 2)) > 2:
             array = check_array(
                 X,
@@ -311,8 +316,11 @@ class ContrastiveMap(_Estimator):
         """Pretrain an encoder on the images, then a projector; y is ignored. ValueError for one
         view or no epoch.
         """
-        check_range("num_views", self.num_views, 2)
-        check_range("epochs", self.epochs, 1)
+        for name, least in (("num_views", 2), ("epochs", 1)):
+            number = getattr(self, name)
+            if number is not None and not isinstance(number, Integral):
+                raise ValueError(f"{name} must be a whole number, not {number!r}")
+            check_range(name, number, least)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
         seeds = self.estimator_._seed(), self._seed()
         with isolated():

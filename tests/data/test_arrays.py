@@ -65,6 +65,8 @@ def test_values_become_bytes_as_documented():
         (np.array([["a"]]), "shape"),
         ((np.zeros((3, 4, 4), np.uint8), np.zeros(2, int)), "each of 3 images"),
         ((np.zeros((2, 4, 4), np.uint8), np.full(2, 0.5)), "whole numbers"),
+        (np.ma.masked_equal(np.eye(4)[None].repeat(2, 0), 1), "8 of 32"),
+        ([np.ma.masked_equal(np.eye(4), 1)] * 2, "4 of 16"),
     ],
 )
 def test_unusable_arrays_are_refused(source, words):

@@ -117,6 +117,15 @@ def test_labels_beside_an_array(kind):
     assert classes_of(open_images((pixels, column))) == expected
 
 
+def test_a_masked_label_is_a_missing_one():
+    """A masked text was the class "--"."""
+    for values in (["a", "b", "b"], [1, 2, 2]):
+        labels = np.ma.masked_array(values, mask=[False, True, False])
+        images = open_images((np.zeros((3, 4, 4), np.uint8), labels))
+        assert images.labels.tolist()[1] == -1
+        assert len(set(images.labels.tolist())) == 3
+
+
 def test_labels_in_a_table_of_paths_are_those_of_parquet(tmp_path, paint):
     for n in range(4):
         paint(tmp_path / f"{n}.png", n)

@@ -1,11 +1,13 @@
 """Methods are found by name, users' own beside those of the package."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import nearfar
 from nearfar.methods import (
     Head,
     Method,
@@ -62,6 +64,19 @@ class Triplets(Method):
 def own(monkeypatch):
     """A registry in which names of this test may be entered."""
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+
+
+@pytest.mark.parametrize("hiding", ["recipe", "setup_for", "hyperparameters", "on_metrics"])
+def test_a_field_that_hides_a_part_or_an_argument_is_refused(hiding, own):
+    """`recipe` was a TypeError, and a run with `hyperparameters` could never be read again."""
+    kind = make_dataclass(
+        "Hiding", [(hiding, int, 3)], bases=(Triplets,), frozen=True, kw_only=True
+    )
+    with pytest.raises(ValueError, match=f"field {hiding}"):
+        nearfar.pretrain(np.zeros((40, 8, 8), np.uint8), method=kind(), epochs=1)
+    if hiding in ("recipe", "setup_for"):
+        with pytest.raises(ValueError, match=f"field {hiding}"):
+            register_method("hiding")(kind)
 
 
 def test_all_systems_of_the_papers_are_there():

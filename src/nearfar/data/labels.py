@@ -108,6 +108,8 @@ def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
     none.
     """
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    if isinstance(array, np.ma.MaskedArray):  # what is masked is missing
+        array = array.tolist()
     if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype.kind in "iufb":
         each, place = np.unique(array, return_inverse=True)
         known = texts_of([label_of(value, where) for value in each.tolist()], where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,18 @@ def as_planes(raw: np.ndarray, channels: int | None = None) -> Tensor:
     if min(raw.strides) < 0:  # turned around, which torch does not know
         raw = raw.copy()
     return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False))
+
+
+def unmasked(given: Any) -> np.ndarray:
+    """Return what is given as an array; ValueError for masked numbers, in whose place NumPy gives
+    those below the mask.
+    """
+    if np.ma.is_masked(given):
+        raise ValueError(
+            f"{np.ma.count_masked(given)} of {given.size} numbers are masked: say what stands in "
+            f"their places by .filled(...)"
+        )
+    return np.asarray(given)
 
 
 def shape_of_planes(

@@ -27,6 +27,7 @@ from nearfar.data.column_names import (
     find_columns,
 )
 from nearfar.data.labels import label_columns, labels_of, say_label_column
+from nearfar.data.layouts import unmasked
 from nearfar.data.sources import is_array_file, is_table
 from nearfar.data.sources.arrays import facts_in
 from nearfar.data.sources.files import TEXT_TABLES, read_table
@@ -172,7 +173,7 @@ def _columns(source: Any, source_name: str, label_column: str | None) -> _Column
 
 
 def _alone(rows: np.ndarray | Tensor, labels: Any = None) -> _Columns | None:
-    array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows)
+    array = np.asarray(rows.detach().cpu()) if isinstance(rows, Tensor) else unmasked(rows)
     is_one = array.ndim == 2 and np.issubdtype(array.dtype, np.floating)
     return _Columns(array, "array", None, labels) if is_one else None
 

@@ -321,6 +321,16 @@ class Method(ABC):
         )
 
     @classmethod
+    def hidden_parts(cls) -> list[str]:
+        """Return the names of fields that hide a part of every method, such as `setup`."""
+        own = {field.name for field in fields(Method)}
+        return [
+            field.name
+            for field in fields(cls)
+            if field.name not in own and hasattr(Method, field.name)
+        ]
+
+    @classmethod
     def recipe(cls, name: str) -> Recipe:
         """Return a recipe by name; raises ValueError for one that the method does not have."""
         check_known(f"recipe of {cls.__name__}", name, cls.recipes)

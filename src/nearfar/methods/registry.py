@@ -84,6 +84,8 @@ def _problem(cls: object) -> str | None:
         )
     if inspect.isabstract(cls):
         return f"{cls.__name__} does not define {' and '.join(sorted(cls.__abstractmethods__))}"
+    if hidden := cls.hidden_parts():
+        return f"its field {' and '.join(hidden)} has the name of a part of Method: rename it"
     return (
         None
         if "small" in cls.recipes

@@ -36,6 +36,7 @@ from nearfar.training.teacher import teacher_of
 
 MINUTES, ADAPT_MINUTES = 30.0, 10.0
 MOST_VIEWS = 100  # of an image
+BESIDE_SETTINGS = ("hyperparameters", "on_metrics")  # further arguments of `pretrain`
 ADAPT_ENCODER = "resnet18"  # of `init='timm'` without `encoder`
 
 
@@ -97,15 +98,20 @@ def resolve_method(settings: Settings) -> tuple[Method, Recipe]:
     if not isinstance(method, (str, Method)):
         raise ValueError(f"method must be a name or a nearfar.methods.Method, not {method!r}")
     kind = method_class(method) if isinstance(method, str) else type(method)
-    recipe = kind.recipe(settings.recipe)
     known, names = (
         [field.name for field in fields(kind)],
         [field.name for field in settings_fields()],
     )
-    if taken := [name for name in known if name in names]:
+    if taken := [name for name in known if name in (*names, *BESIDE_SETTINGS)]:
         raise ValueError(
             f"{kind.__name__}'s field {' and '.join(taken)} has the name of a setting: rename it"
         )
+    if hidden := kind.hidden_parts():
+        raise ValueError(
+            f"{kind.__name__}'s field {' and '.join(hidden)} has the name of a part of Method: "
+            f"rename it"
+        )
+    recipe = kind.recipe(settings.recipe)
     for name in given:
         check_known("setting or hyperparameter", name, known + names, "see `nearfar methods`")
     if isinstance(method, str):

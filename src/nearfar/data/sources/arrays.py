@@ -33,7 +33,7 @@ from nearfar.data.labels import (
     texts_of,
     whole_number,
 )
-from nearfar.data.layouts import as_planes, shape_of_planes, to_pixels
+from nearfar.data.layouts import as_planes, shape_of_planes, to_pixels, unmasked
 from nearfar.data.left_out import OTHER_KEY
 from nearfar.data.pictures import to_array, to_gray_or_rgb
 from nearfar.data.resources import machine_memory
@@ -211,7 +211,7 @@ def of_memory(source: Any, channels: int | None) -> Arrays:
 
 def _array(value: Any) -> np.ndarray:
     if not isinstance(value, Tensor):
-        return np.asarray(value)
+        return unmasked(value)
     if value.is_sparse or value.is_quantized:
         raise ValueError("images must be a dense tensor, not sparse or quantized")
     return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
@@ -507,7 +507,7 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
     if not isinstance(picture, np.ndarray) or picture.ndim not in (2, 3):
         shape = f" of shape {list(picture.shape)}" if isinstance(picture, np.ndarray) else ""
         raise ValueError(f"it is a {type(picture).__name__}{shape}; {KINDS}")
-    return bytes_of_arrays(as_planes(picture[None], channels))
+    return bytes_of_arrays(as_planes(unmasked(picture)[None], channels))
 
 
 def check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:

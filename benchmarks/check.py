@@ -96,7 +96,7 @@ def labels_of(run: nearfar.Run, data: Path, seeds: tuple[int, ...]) -> dict[str,
         for share in (0.05, 0.1):
             labels, wrong = planted(images.labels, share, seed)
             ours, every = doubtful_labels(features, labels), np.arange(len(labels))
-            own = label_probabilities(features, labels)
+            own = label_probabilities(features, labels).toarray()
             ratio = own[every, labels] / (
                 np.where(np.eye(own.shape[1], dtype=bool)[labels], 0, own).max(1) + 1e-9
             )

@@ -2,6 +2,8 @@
 classifier.
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from nearfar.evaluation.linear import MAX_ITERATIONS, TOLERANCE, choose_strength
-from nearfar.neighbours import find_nearest
+from nearfar.neighbours import Nearest, find_nearest
 from nearfar.tools.check.label_issues import find_label_issues, label_probabilities, likelihood
 
 
@@ -71,7 +73,7 @@ def test_probabilities_are_the_mean_of_neighbours_and_a_cross_validated_linear_c
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     linear = cross_val_predict(model, scaled, truth, cv=folds, method="predict_proba")
     np.testing.assert_allclose(
-        label_probabilities(noisy, truth), (np.array(votes) + linear) / 2, atol=2e-3
+        label_probabilities(noisy, truth).toarray(), (np.array(votes) + linear) / 2, atol=2e-3
     )
 
 
@@ -166,3 +168,47 @@ def test_how_well_labels_are_predicted_stands_beside_the_largest_class():
     assert 0.9 < accuracy.accuracy <= 1 and accuracy.balanced != accuracy.accuracy
     one_class = find_label_issues(rows, np.zeros(len(truth), int))
     assert one_class.predicted is None
+
+
+def voted(images, classes):
+    """Neighbours of many images, most of them of their class; labels, 2 % of them wrong, and which
+    these are.
+    """
+    chance = np.random.default_rng(0)
+    truth = np.arange(images) % classes
+    index = truth[:, None] + classes * chance.integers(0, images // classes, (images, 20))
+    far = chance.random(index.shape) < 0.3
+    index[far] = chance.integers(0, images, far.sum())
+    distance = np.sort(chance.uniform(0.1, 0.4, index.shape), 1)
+    labels, wrong = planted(truth, 0.02, 1)
+    return Nearest(torch.from_numpy(distance).float(), torch.from_numpy(index)), labels, wrong
+
+
+def test_many_images_of_many_classes_take_no_number_for_each_pair():
+    """A hundred million pairs would take more as single bytes."""
+    near, labels, wrong = voted(51_000, 2000)
+    tracemalloc.start()
+    rows = find_label_issues(torch.zeros(51_000, 1), labels, near=near).row
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80e6
+    assert np.isin(wrong, rows).mean() > 0.99 and np.isin(rows, wrong).mean() > 0.95
+
+
+def test_doubts_of_many_images_do_not_depend_on_their_order():
+    """Most pairs of an image and a class have no vote at all, and share a rank."""
+    near, labels, _ = voted(51_000, 10)
+    order = np.random.default_rng(1).permutation(51_000)
+    moved = Nearest(near.distance[order], torch.from_numpy(order.argsort())[near.index[order]])
+    rows = find_label_issues(torch.zeros(51_000, 1), labels, near=near)
+    again = find_label_issues(torch.zeros(51_000, 1), labels[order], near=moved)
+    assert set(order[again.row]) == set(rows.row)
+    assert again.predicted.accuracy == rows.predicted.accuracy
+
+
+def test_images_whose_neighbours_are_copies_are_in_no_doubt():
+    near, labels, _ = voted(51_000, 10)
+    alone = np.arange(30) * 1000
+    near.index[alone] = torch.from_numpy(alone)[:, None]
+    rows = find_label_issues(torch.zeros(51_000, 1), labels, near=near).row
+    assert len(rows) > 800 and not set(rows) & set(alone)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Int32, Int64, Shaped
 from scipy.optimize import isotonic_regression
+from scipy.sparse import coo_array, csr_array, vstack
 from scipy.stats import beta
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -126,20 +127,48 @@ def find_label_issues(
     )
 
 
-def likely_wrong(
-    chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
-) -> LabelIssues:
-    """Find the same in probabilities of the classes; number: the label of each, a class 0..n-1."""
-    every = np.arange(len(chance))
-    own, others = chance[every, number], chance.copy()
-    others[every, number] = -1
-    best, other = others.argmax(1), others.max(1)
-    ratio = np.divide(own, other, out=np.full_like(own, np.inf), where=other > 0)
-    predicted = predictability(chance.argmax(1), number)
+def likely_wrong(chance: csr_array, number: Int64[np.ndarray, " images"]) -> LabelIssues:
+    """Find the same in probabilities of the classes [images, classes]; number: the label of each, a
+    class 0..n-1.
+    """
+    guessed, _, _ = _best(chance, chance.data)
+    is_own = chance.indices == number[_rows(chance)]
+    other, probability, _ = _best(chance, np.where(is_own, 0, chance.data))
+    own = np.zeros_like(probability)
+    own[_rows(chance)[is_own]] = chance.data[is_own]
+    ratio = np.divide(own, probability, out=np.full_like(own, np.inf), where=probability > 0)
+    predicted = predictability(guessed, number)
     likely = precisions(chance, number) >= LEAST
     rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
     rows = rows[np.argsort(ratio[rows], kind="stable")]
-    return LabelIssues(rows, own[rows], best[rows], other[rows], predicted)
+    return LabelIssues(rows, own[rows], other[rows], probability[rows], predicted)
+
+
+def _rows(chance: csr_array) -> Int32[np.ndarray, " pairs"]:
+    """The image of each pair of an image and a class that has a probability."""
+    return np.arange(chance.shape[0], dtype=np.int32).repeat(np.diff(chance.indptr))
+
+
+def _best(
+    chance: csr_array, values: Float[np.ndarray, " pairs"]
+) -> tuple[
+    Int32[np.ndarray, " images"], Float[np.ndarray, " images"], Float[np.ndarray, " images"]
+]:
+    """The class with the largest of the values of each image's pairs, the first of equal ones, this
+    value and the next; class 0 and zeros where there are none.
+    """
+    some = np.diff(chance.indptr) > 0
+    rows, starts = _rows(chance), chance.indptr[:-1][some]
+    best = np.zeros(len(some), chance.indices.dtype)
+    first, second = np.zeros(len(some), values.dtype), np.zeros(len(some), values.dtype)
+    first[some] = np.maximum.reduceat(values, starts)
+    places = np.where(values == first[rows], np.arange(len(values)), len(values))
+    place = np.minimum.reduceat(places, starts)
+    best[some] = chance.indices[place]
+    values = values.copy()
+    values[place] = 0
+    second[some] = np.maximum.reduceat(values, starts)
+    return best, first, second
 
 
 def predictability(
@@ -153,7 +182,7 @@ def predictability(
 
 
 def precisions(
-    chance: Float[np.ndarray, "images classes"], number: Int64[np.ndarray, " images"]
+    chance: csr_array, number: Int64[np.ndarray, " images"]
 ) -> Float[np.ndarray, " images"]:
     """Estimate for each image the probability that its label is wrong, 0..1, from the labels
     themselves.
@@ -163,25 +192,31 @@ def precisions(
     bottom; wrong labels, spread over the classes, stay about as frequent everywhere. Their
     frequency is that among the lowest fifth of the pairs with ratios below 1, or rather its lower
     bound of 80 %. At any rank the precision is this frequency, divided by that of labels there
-    (isotonic regression). Where a class is easy to tell, wrong labels are too few for that: labels
-    with a ratio below a third are listed as well, if at most half as many lie between that and 1.
+    (isotonic regression); pairs of one ratio share a rank. Where a class is easy to tell, wrong
+    labels are too few for that: labels with a ratio below a third are listed as well, if at most
+    half as many lie between that and 1. Images without any probability have no part in this.
     """
-    images = len(chance)
-    second, first = np.sort(chance, 1)[:, -2:].T[:, :, None]
-    ratio = chance / np.where(chance == first, second, first).clip(1e-12)
-    label = np.zeros(chance.shape, bool)
-    label[np.arange(images), number] = True
-    place = np.empty(chance.size, np.int64)
-    place[np.argsort(ratio.ravel(), kind="stable")] = np.arange(chance.size)
-    place = place.reshape(chance.shape)
-    lowest = int(FLOOR * (ratio < 1).sum())
-    wrong = int((place[label] < lowest).sum())
+    rows = _rows(chance)
+    _, first, second = _best(chance, chance.data)
+    rival = np.where(chance.data == first[rows], second[rows], first[rows])
+    ratios, is_label = chance.data / rival.clip(1e-12), chance.indices == number[rows]
+    own = np.where(np.diff(chance.indptr) > 0, 0.0, np.inf)  # of the label of each image
+    own[rows[is_label]] = ratios[is_label]
+    images = int(np.isfinite(own).sum())
+    levels, rank, pairs = np.unique(ratios, return_inverse=True, return_counts=True)
+    labels = np.bincount(rank[is_label], minlength=len(levels))
+    # pairs without a probability come first
+    absent = images * chance.shape[1] - len(ratios), images - int(is_label.sum())
+    levels, pairs, labels = np.r_[0.0, levels], np.r_[absent[0], pairs], np.r_[absent[1], labels]
+    lowest = int(FLOOR * pairs[levels < 1].sum())
+    wrong = np.interp(lowest, np.r_[0, pairs.cumsum()], np.r_[0, labels.cumsum()])
     floor = float(beta.ppf(LOWER, wrong, lowest - wrong + 1)) if wrong else 0.0
-    ranked = np.empty(label.size)
-    ranked[place.ravel()] = label.ravel()
-    frequency = isotonic_regression(ranked).x
-    precision = np.minimum(1, floor / frequency[place[label]].clip(1e-12))
-    own = ratio[label]
+    held = pairs > 0
+    frequency = np.zeros(len(pairs))
+    frequency[held] = isotonic_regression(labels[held] / pairs[held], weights=pairs[held]).x
+    own_rank = np.zeros(len(own), np.int64)
+    own_rank[rows[is_label]] = rank[is_label] + 1
+    precision = np.minimum(1, floor / frequency[own_rank].clip(1e-12))
     clear, between = own < CLEAR, int(((own >= CLEAR) & (own < 1)).sum())
     share = 1 - between / max(1, int(clear.sum()))
     return np.where(clear, np.maximum(precision, share), precision)
@@ -195,9 +230,9 @@ def label_probabilities(
     approximate: bool = False,
     near: Nearest | None = None,
     group: Int64[np.ndarray, " images"] | None = None,
-) -> Float[np.ndarray, "images classes"]:
-    """Probability of each class for each image by the labels of others: the mean of two
-    classifiers.
+) -> csr_array:
+    """Probability of each class for each image [images, classes] by the labels of others: the mean
+    of two classifiers. Without a linear classifier, rows of images without any other are empty.
 
     kNN: the 20 nearest others, with the weights of `knn_accuracy`. Logistic regression:
     cross-validated in five stratified folds, with the C of the best `likelihood`; left out above 50
@@ -212,9 +247,11 @@ def label_probabilities(
     if near is None:
         assert x is not None
         near = find_nearest(x, k=min(NEIGHBOURS, len(x) - 1), approximate=approximate)
-    votes = _votes(near, torch.from_numpy(number), torch.from_numpy(group), classes).numpy()
+    shares = _votes(near, torch.from_numpy(number), torch.from_numpy(group), classes)
     if x is None or len(x) > MOST_FITTED:
-        return votes
+        return shares
+    votes = shares.toarray()
+    votes[np.diff(shares.indptr) == 0] = 1 / classes
     [rows] = standardise(x)
     strength, linear = choose_strength(rows, number, seed, likelihood), np.zeros_like(votes)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, number)
@@ -223,20 +260,26 @@ def label_probabilities(
         if len(np.unique(number[others])) > 1:
             model = fit(rows[others], number[others], strength)
             linear[np.ix_(held, model.classes_)] = model.predict_proba(rows[held])
-    return (votes + linear) / 2
+    return csr_array((votes + linear) / 2)
 
 
 def _votes(
     near: Nearest, number: Int64[Tensor, " images"], group: Int64[Tensor, " images"], classes: int
-) -> Float[Tensor, "images classes"]:
-    """Shares of the classes among the nearest others of each image; equal ones without any."""
-    votes = torch.zeros(len(number), classes)
+) -> csr_array:
+    """Shares of the classes among the nearest others of each image; none without any."""
+    parts = []
     for start in range(0, len(number), AT_ONCE):
         some = slice(start, start + AT_ONCE)
         index, own = near.index[some], group[some, None]
         far = near.distance[some].masked_fill(group[index] == own, torch.inf)
-        votes[some].scatter_add_(1, number[index], torch.softmax((1 - far) / TEMPERATURE, 1))
-    return votes.nan_to_num(1 / classes)
+        votes = torch.softmax((1 - far) / TEMPERATURE, 1).nan_to_num(0).flatten().numpy()
+        rows = np.arange(len(far)).repeat(far.shape[1])
+        shape = len(far), classes
+        part = coo_array((votes, (rows, number[index].flatten().numpy())), shape).tocsr()
+        part.eliminate_zeros()
+        part.sort_indices()
+        parts.append(part)
+    return vstack(parts, format="csr")
 
 
 def likelihood(

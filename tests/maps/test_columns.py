@@ -121,6 +121,15 @@ def test_classes_of_labels_are_those_that_occur_and_none_comes_last():
     assert named(label_column(np.array([-1, -1]), None)) == ["no label"] * 2
 
 
+def test_of_more_classes_than_a_map_numbers_the_most_frequent_have_their_names():
+    labels = np.concatenate([np.arange(-1, 70_000), np.full(3, 69_999), [5]])
+    column = label_column(labels, [f"class {number}" for number in range(70_000)])
+    names = named(column)
+    assert names[0] == "none" and names[6] == names[-1] == "class 5"
+    assert names[70_000:-1] == ["class 69999"] * 4
+    assert names.count("all others") == 70_000 - 500
+
+
 def test_outlierness_and_density_by_plain_loops():
     features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
     features[0] = -features[1:].mean(0)  # apart from all others

@@ -97,13 +97,17 @@ class Column(NamedTuple):
 
 def label_column(labels: Int64[np.ndarray, " images"], class_names: Sequence[str] | None) -> Column:
     """Return labels as the column "label": the classes that occur, in the order of their numbers;
-    -1 (none) is last.
+    -1 (none) is last. Of more classes than a map numbers, the 500 most frequent ones, and the rest
+    together.
     """
     present, of_image = np.unique(labels, return_inverse=True)
     names = class_names or []
-    classes = _in_colours(
+    words = [
         str(names[label]) if label < len(names) else str(label) for label in present[present >= 0]
-    )
+    ]
+    if len(present) > np.iinfo(np.uint16).max:
+        return _classes("label", np.array([""] * (len(present) - len(words)) + words)[of_image])
+    classes = _in_colours(words)
     if len(present) > len(classes):
         classes.append(Coloured(NO_LABEL, GREY))
         of_image = (of_image - 1) % len(classes)

@@ -320,7 +320,7 @@ class ContrastiveMap(_Estimator):
             number = getattr(self, name)
             if number is not None and not isinstance(number, Integral):
                 raise ValueError(f"{name} must be a whole number, not {number!r}")
-            check_range(name, number, least)
+            check_range(name, None if number is None else int(number), least)
         self.estimator_ = clone(self.encoder or ContrastiveEncoder())
         seeds = self.estimator_._seed(), self._seed()
         with isolated():

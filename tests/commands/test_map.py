@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import nearfar
 from nearfar.cli import main
@@ -72,6 +73,20 @@ def classes(data, name):
         data["columns"][place]["classes"][code]["name"]
         for code in numbers_of(data, f"column-{place}", "<u2")
     ]
+
+
+def test_images_that_are_on_the_map_already_are_not_counted_as_new(run, tmp_path, images_file):
+    with np.load(images_file) as known:
+        pixels = next(array for array in map(known.get, known.files) if array.ndim > 2)
+    for number, image in enumerate([*pixels[:5], 255 - pixels[0]]):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    (tmp_path / "old").mkdir()
+    for number in range(4):
+        shutil.copy(tmp_path / f"{number}.png", tmp_path / "old")
+    page = nearfar.map(run, tmp_path / "old", out=tmp_path / "m.html", epochs=2).path
+    new = [str(tmp_path / f"{number}.png") for number in (2, 3, 4, 5)]
+    note = drawn(nearfar.map(run, new, add_to=page, out=tmp_path / "n.html").path)[1]
+    assert note.startswith("4 images among 4, 2 of them ")
 
 
 def test_few_epochs_shorten_both_stages_of_a_finetuned_map(run, bars, tmp_path):

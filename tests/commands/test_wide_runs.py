@@ -89,6 +89,22 @@ def test_thirteen_channels_from_files_to_every_page(tmp_path, log):
     assert resume_plan(settings, {}).images.value_range == settings.value_range
 
 
+def test_queries_lose_bits_and_colours_with_a_word(tmp_path, log):
+    """As the data of a run does; one file of each kind among three."""
+    (tmp_path / "own").mkdir()
+    for number in range(24):
+        image = Image.fromarray(planes(number, 1, 256)[0].astype(np.uint8))
+        image.save(tmp_path / f"own/{number}.png")
+    run = trained(tmp_path / "own", tmp_path, channels=1, held_out=0)
+    files = [tmp_path / "asked" / name for name in ("wide.png", "red.png", "gray.png")]
+    files[0].parent.mkdir()
+    Image.fromarray(planes(0, 1, 4096)[0]).save(files[0])
+    Image.new("RGB", (16, 16), "red").save(files[1])
+    Image.new("RGB", (16, 16), "gray").save(files[2])
+    assert len(nearfar.search(run, list(map(str, files)), k=1)["name"]) == 3
+    assert "1 of 3 query images hold" in log.text and "1 of 3 query images are" in log.text
+
+
 def test_views_are_shown_in_the_range_that_is_asked_for(tmp_path):
     np.save(tmp_path / "a.npy", np.stack([planes(i, 1, 4096) for i in range(20)]))
     pages = [

@@ -323,6 +323,29 @@ def test_a_range_of_eight_bits_changes_nothing_with_a_word(tmp_path, caplog):
     assert "8 bits alone" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["files", "array", "list"])
+def test_colours_are_lost_with_a_word_and_gray_in_three_channels_is_none(tmp_path, caplog, kind):
+    caplog.set_level("INFO", "nearfar")
+    pixels = np.full((4, 12, 12, 3), 90, np.uint8)
+    for name, red in (("gray", 90), ("red", 190)):
+        pixels[..., 0] = red
+        (tmp_path / name).mkdir()
+        for number, image in enumerate(pixels):
+            Image.fromarray(image).save(tmp_path / name / f"{number}.png")
+        source = {"files": str(tmp_path / name), "array": pixels, "list": list(pixels)}[kind]
+        images = open_images(source, channels=1)
+        assert len(images) == 4 and images.channels == 1
+        assert caplog.text.count("in colour") == (name == "red")
+
+
+def test_items_of_sixteen_bits_lose_them_with_a_word(caplog):
+    caplog.set_level("INFO", "nearfar")
+    plane = scan(0)
+    items = [plane, Image.fromarray(plane), np.zeros(plane.shape, np.uint8)]
+    assert open_images(items, image_size=20).pixels.max() == (plane.max() + 128) // 257
+    assert "2 of 3 items" in caplog.text
+
+
 def test_damaged_files_are_listed_with_a_reason(scans):
     folder, _ = scans
     tifffile.imwrite(folder / "x.tif", np.zeros((5, 16, 16), np.uint16), photometric="minisblack")

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Bool, Shaped, UInt8
 from torch import Tensor
 
 from nearfar.views import from_range, unit, with_channels
@@ -27,6 +27,7 @@ from nearfar.views import from_range, unit, with_channels
 Range: TypeAlias = tuple[float, float]
 RANGES: Final = {"bool": (0, 1), "uint8": (0, 255), "uint16": (0, 65535)}
 """Low and high of the types that say what stands for 0 and 1 in them."""
+ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
 _EIGHT_BITS = ("bool", "uint8")
 _WHITE = 65535
 _PIECE = 2**22  # numbers that are worked on at a time
@@ -95,6 +96,12 @@ def bytes_of_arrays(planes: Shaped[Tensor, "*shape"]) -> UInt8[Tensor, "*shape"]
             )
         to.copy_(torch.from_numpy(as_bytes(numbers, (low, high))))
     return out
+
+
+def are_gray(pixels: UInt8[Tensor, "images 3 height width"]) -> Bool[Tensor, " images"]:
+    """Return which images of three channels are gray: these agree but for JPEG's rounding."""
+    apart = (pixels.amax(1).int() - pixels.amin(1).int()).flatten(1)
+    return (apart > ROUNDING).float().mean(1) < 0.01
 
 
 def are_finite(planes: Shaped[np.ndarray, "*shape"]) -> bool:

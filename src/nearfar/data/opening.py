@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nearfar.atomic import write_file
 from nearfar.data import cache as pixel_cache
+from nearfar.data.bits import are_gray, floats
 from nearfar.data.cache import Store, moments_of, statistics
 from nearfar.data.decoding import (
     PICTURE,
@@ -66,13 +67,16 @@ from nearfar.data.value_range import (
     thinned,
 )
 from nearfar.messages import if_offered, say_once
+from nearfar.views import eight_bits
 
+LOOKED_AT, SMALL = 16, 64  # images that show whether there are colours, and pixels of a side
 MEASURED = 256  # images that give the statistics where all are decoded later
 _MIXED = "holds images of 8 bits and of more: all become 8 bits"
 _DIVIDED = (
     "holds images of more than 8 bits: all become 8 bits, 16 divided by 257, so that 12 bits in 16 "
     "are nearly black"
 )
+_GRAY = "holds images in colour, and all become gray"
 _NO_RANGE = "holds images of 8 bits alone, which have their full range and no other"
 _AS_THEY_ARE = "; `value_range` keeps the others as they are"
 
@@ -223,6 +227,8 @@ def open_rows(
         raise ValueError(_nothing(name, [entry for out in left for entry in out]))
     if form.value_range is None:
         _say_eight_bits(kept, name, request.value_range)
+    if request.channels == 1:
+        _say_gray(kept, form, store)
     return _assembled(whole, kept, stored, left, form, name, measured)
 
 
@@ -235,6 +241,20 @@ def _say_eight_bits(kept: Concatenated, name: str, value_range: ValueRange) -> N
             say_once(f"'{part}' {lost.get(value_range, _MIXED)}")
     else:
         say_once(f"'{name}' {_NO_RANGE}")
+
+
+def _say_gray(kept: Concatenated, form: PixelFormat, store: Store) -> None:
+    """Say which parts lose their colours: some of their images of three channels have some."""
+    wide = form.value_range and 3 * form.value_range
+    for part in kept.parts:
+        rows = np.flatnonzero(part.rows["bands"].to_numpy() == 3)
+        if not len(rows):
+            continue
+        some = part.rows.take(rows[spread(len(rows), LOOKED_AT)])
+        in_colour = PixelFormat(SMALL, 3, wide)
+        pixels, _ = _in_memory(part.source.read(some), len(some), in_colour, store, part.name)
+        if len(pixels) and not are_gray(eight_bits(floats(pixels.numpy()))).all():
+            say_once(f"'{part.name}' {_GRAY}")
 
 
 def _check_channels(chosen: Concatenated) -> None:

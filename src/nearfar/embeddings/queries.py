@@ -15,7 +15,8 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from nearfar.data import open_images
-from nearfar.data.decoding import pixels_of
+from nearfar.data.bits import are_gray
+from nearfar.data.decoding import header, pixels_of
 from nearfar.data.names import file_identity, match, plain_name, spellings
 from nearfar.data.table import printable
 from nearfar.data.text import encoding_of, lines_of, text_of
@@ -25,8 +26,11 @@ from nearfar.evaluation import extract
 from nearfar.messages import did_you_mean, raise_as_value_error
 from nearfar.neighbours.full_size import file_at_full_size, full_size
 from nearfar.networks import Encoder
+from nearfar.progress import log
+from nearfar.views import eight_bits
 
 LISTS = (".txt", ".list")
+SMALL = 64  # pixels of a side that show whether there are colours
 COMPARED = 20_000  # names that a misspelt one is compared with
 
 
@@ -79,6 +83,7 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         raise ValueError(
             "name the images to look for: their names in the data, files, or a text file of either"
         )
+    _say_lost([word for word, row in resolved if row < 0], photos)
     features = [
         photos.features[row] if row >= 0 else extract(_encoder_of(photos), x[None])[0]
         for row, x in zip(rows, pixels, strict=True)
@@ -89,6 +94,28 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         return file_at_full_size(word) if row < 0 else full_size(photos.images, row)
 
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels, at_full_size)
+
+
+def _say_lost(files: Sequence[str], photos: Embeddings) -> None:
+    """Say how many files, which can be read, lose bits or colours before the encoder."""
+    net = photos.encoder
+    if net is None or not files:
+        return
+    known = [header(file) for file in files]
+    wide = sum(each.bits > 8 for each in known) if net.value_range is None else 0
+    if wide:
+        log.info(
+            "%d of %d query images hold more than 8 bits, and become 8 bits, 16 divided by 257, so "
+            "that 12 bits in 16 are nearly black",
+            wide,
+            len(files),
+        )
+    if net.channels == 1:
+        small = PixelFormat(SMALL, 3, net.value_range and 3 * list(net.value_range))
+        coloured = [file for file, each in zip(files, known, strict=True) if each.bands == 3]
+        seen = [eight_bits(pixels_of(file, small)[None]) for file in coloured]
+        if lost := sum(not bool(are_gray(pixels)) for pixels in seen):
+            log.info("%d of %d query images are in colour, and become gray", lost, len(files))
 
 
 def _encoder_of(photos: Embeddings) -> Encoder:

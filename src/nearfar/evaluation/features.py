@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64, Shaped
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from nearfar.data import Images
+from nearfar.data import Images, bits
 from nearfar.data.table import digest
 from nearfar.device import send
 from nearfar.engine import Keys, each, engine
@@ -27,7 +27,6 @@ from nearfar.views import View, ViewPlan, Views, eight_bits, make_views
 
 LOOKED_AT = 64  # images
 TRIED = 512  # images above which a trial of the number of threads is worth its time
-ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
 
 
 def extract(
@@ -206,6 +205,4 @@ def are_gray(images: Images) -> bool:
     if images.channels != 3 or not len(images):
         return False
     rows = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:LOOKED_AT]
-    pixels = eight_bits(images.gather(rows)).int()
-    apart = (pixels.amax(1) - pixels.amin(1)).flatten(1)
-    return bool(((apart > ROUNDING).float().mean(1) < 0.01).all())
+    return bool(bits.are_gray(eight_bits(images.gather(rows))).all())

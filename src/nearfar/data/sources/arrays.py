@@ -22,7 +22,7 @@ from numpy.lib.npyio import NpzFile
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.bits import bits_of, bytes_of_arrays
+from nearfar.data.bits import are_gray, bits_of, bytes_of_arrays
 from nearfar.data.labels import (
     OneHot,
     check_alike,
@@ -393,6 +393,7 @@ class Items(Source):
         problems = list[str | None]()
         shapes = list[tuple[int | None, ...]]()
         labels: list[str | OneHot | None] | None = []
+        wide, colour = 0, False
         for number in tracked(range(count), "reading images"):
             try:
                 picture, label = _read(self.items, number)
@@ -403,11 +404,14 @@ class Items(Source):
                 continue
             with raise_as_value_error(f"item {number} of {self.name}", ValueError):
                 image = _image(picture, self.request.channels)
+                wide += _has_sixteen_bits(picture)
+                colour |= image.shape[1] == 3 and not bool(are_gray(image))
                 self._held[number] = self._shrunk(image, count)
             problems.append(None)
             shapes.append(tuple(image.shape[1:]))
             labels = _with_label(labels, label, self.name)
         self._check_any(problems)
+        self._say_lost(wide, colour and self.request.channels == 1)
         bands, heights, widths = zip(*shapes, strict=True)
         sizes: dict[str, Any] = {"bands": bands, "height": heights, "width": widths}
         sizes |= {"bits": [8] * count, "pages": [1] * count}
@@ -428,6 +432,16 @@ class Items(Source):
             else "it has no items"
         )
         raise ValueError(f"{self.name}: {problem}")
+
+    def _say_lost(self, wide: int, colour: bool) -> None:
+        """Say where items lose bits or colours. wide: how many have 16 bits."""
+        if wide:
+            say_once(
+                f"{wide} of {len(self.items)} items of {self.name} hold 16 bits, and become 8, "
+                f"divided by 257, so that 12 bits in 16 are nearly black: one array keeps them"
+            )
+        if colour:
+            say_once(f"{self.name} holds images in colour, and all become gray")
 
     def _shrunk(self, image: Tensor, count: int) -> Tensor:
         """The image as it is held until all are known; ValueError if so many do not fit."""
@@ -508,6 +522,12 @@ def _image(picture: Any, channels: int | None) -> UInt8[Tensor, "1 channels heig
         shape = f" of shape {list(picture.shape)}" if isinstance(picture, np.ndarray) else ""
         raise ValueError(f"it is a {type(picture).__name__}{shape}; {KINDS}")
     return bytes_of_arrays(as_planes(unmasked(picture)[None], channels))
+
+
+def _has_sixteen_bits(picture: Any) -> bool:
+    if isinstance(picture, Image.Image):
+        return picture.mode.startswith("I;16")
+    return str(picture.dtype).endswith("uint16")
 
 
 def check_fits_memory(count: int, form: PixelFormat, limit: int, name: str) -> None:

@@ -21,7 +21,15 @@ from nearfar.data.thumbnails import thumbnails
 from nearfar.embeddings import Embeddings
 from nearfar.embeddings.embeddings import compute_features
 from nearfar.embeddings.sources import read_images
-from nearfar.maps import Map, MapQuality, find_map, load_map, map_fingerprint, map_quality
+from nearfar.maps import (
+    Map,
+    MapQuality,
+    digests_of,
+    find_map,
+    load_map,
+    map_fingerprint,
+    map_quality,
+)
 from nearfar.maps.columns import NEAREST, columns_of
 from nearfar.neighbours import find_nearest
 from nearfar.pages.sheet import GATHERED
@@ -119,6 +127,8 @@ def _fit_of_new_images(
     places = zip(new.images.names, placed[len(old) :].tolist(), strict=True)
     numbers: dict[str, Any] = {"new": [{"name": name, "x": x, "y": y} for name, (x, y) in places]}
     note = f"{len(new)} new images among {len(old)}"
+    if known := _on_the_map_already(old.images, new.images):
+        note = f"{len(new)} images among {len(old)}, {known} of them on the map already"
     if quality is None:
         return numbers, note
     of_old, of_new = (float(kept.mean()) for kept in np.split(quality.kept, [len(old)]))
@@ -128,6 +138,14 @@ def _fit_of_new_images(
         f"the map too (the others: {100 * of_old:.0f} %)"
     )
     return numbers, note
+
+
+def _on_the_map_already(old: Images, new: Images) -> int:
+    """Return how many of the new images have the content of one on the map, where that is known."""
+    if digests_of(old) is None or digests_of(new) is None:
+        return 0
+    on_map = set(old.digests)
+    return sum(digest in on_map for digest in new.digests)
 
 
 def _with_channels(images: Images, show_channels: Sequence[int] | None) -> Images:

@@ -32,6 +32,8 @@ def rows_of(table: pyarrow.Table) -> np.ndarray:
 
 def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> None:
     files = sorted(embeddings.glob("*.parquet"))
+    if not files:
+        raise SystemExit(f"neighbours_on_disk: {embeddings} holds no Parquet files")
     folder.mkdir(parents=True)
     counts = [pq.read_metadata(file).num_rows for file in files]
     lists = lists or max(1, min(int(4 * sum(counts) ** 0.5), sum(counts) // 40))
@@ -80,7 +82,7 @@ def build(embeddings: Path, folder: Path, lists: int | None, probes: int) -> Non
     positions = index.search(queries, NEAREST)[1]
     recall = np.mean(
         [
-            len(set(row) & set(other)) / NEAREST
+            len((set(row) & set(other)) - {-1}) / min(NEAREST, start)
             for row, other in zip(positions, best[1], strict=True)
         ]
     )
@@ -96,7 +98,9 @@ def search(folder: Path, queries: Path, out: Path, k: int, probes: int | None) -
     names = pq.read_table(folder / NAMES, memory_map=True)["name"]
     table = pq.read_table(queries, columns=["name", "embedding"])
     near, positions = index.search(rows_of(table), k)
-    columns = {"name": table["name"].to_pylist(), "distance": list(1 - near)}
+    # -1 where the lists that were read hold fewer than k rows
+    columns = {"name": table["name"].to_pylist()}
+    columns["distance"] = [1 - each[rows >= 0] for each, rows in zip(near, positions, strict=True)]
     columns["neighbour"] = [
         [names[int(row)].as_py() for row in rows if row >= 0] for rows in positions
     ]

@@ -73,6 +73,24 @@ def test_two_workers_of_ray_write_the_rows_of_embed(tmp_path):
     assert "broken.png" not in table
 
 
+def test_rows_on_disk_that_are_fewer_than_k_have_a_distance_each(tmp_path):
+    pytest.importorskip("faiss")
+    (tmp_path / "parts").mkdir()
+    rows = np.eye(6, dtype=np.float32)
+    table = pyarrow.table({"name": list("abcdef"), "embedding": list(rows)})
+    file = tmp_path / "parts" / "0.parquet"
+    pq.write_table(table, file)
+    message = called("neighbours_on_disk.py", "build", file.parent, tmp_path / "index")
+    assert float(re.search(r"recall .* (\d\.\d+)", message)[1]) == 1
+    called("neighbours_on_disk.py", "search", tmp_path / "index", file, tmp_path / "near.parquet")
+    near = pq.read_table(tmp_path / "near.parquet")
+    for distances, nearest in zip(
+        near["distance"].to_pylist(), near["neighbour"].to_pylist(), strict=True
+    ):
+        assert len(distances) == len(nearest) == 6 and sorted(nearest) == list("abcdef")
+        assert distances == [0, 1, 1, 1, 1, 1]
+
+
 def test_neighbours_on_disk_are_the_true_ones(tmp_path):
     pytest.importorskip("faiss")
     rng = np.random.default_rng(0)

@@ -224,3 +224,28 @@ def test_one_bad_batch_leaves_no_trace(name, bad, rows):
         elif not counted:
             assert torch.equal(left[key], value), key
         assert left[key].isfinite().all() or key.endswith("mask"), key
+
+
+@pytest.mark.parametrize("micro", [None, 5])
+def test_a_loss_that_trains_nothing_is_refused(micro):
+    """It detaches the embeddings, or has a gradient for a parameter of its own alone."""
+
+    class Detached(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, first, second):
+            return (self.factor * (first - second).square().detach()).mean()
+
+    model = Model(method_class("simclr")(projector=(16, 6)), Backbone(2 * BATCH, 0), IMAGES)
+    gradient_of = GradientStep(Process(torch.device("cpu")), model, micro)
+    for factor in (1.0, nn.Parameter(torch.ones(()))):
+        model.loss = Detached(factor)
+        with pytest.raises(ValueError, match="Detached has no gradient"):
+            gradient_of(
+                lambda rows: list(torch.randn(2, BATCH, 16)[:, rows]),
+                torch.arange(BATCH),
+                BATCH,
+                0,
+            )

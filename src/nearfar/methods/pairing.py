@@ -25,12 +25,14 @@ batch, dim].
 
 
 def _one_number(value: object, loss: nn.Module) -> Tensor:
-    """Return the value of a loss; ValueError unless it is a tensor of one number."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value
-    given = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    """Return the value of a loss; ValueError unless it is a tensor of one real number."""
+    given = type(value).__name__
+    if isinstance(value, Tensor):
+        if value.numel() == 1 and value.is_floating_point():
+            return value
+        given = f"a tensor {list(value.shape)} of {value.dtype}"
     raise ValueError(
-        f"the loss {type(loss).__name__} must give a tensor of one number, not {given}"
+        f"the loss {type(loss).__name__} must give a tensor of one real number, not {given}"
     )
 
 

@@ -51,7 +51,8 @@ class GradientStep:
 
         The embeddings are those of the joined batch. make_views: of this rank's rows. index: [own
         rows] image numbers. batch: rows on all ranks together. seed: of dropout and of the loss's
-        samples, the same on every rank.
+        samples, the same on every rank. Raises ValueError for a loss without a gradient for the
+        embeddings.
         """
         statistics = Statistics(self.model)
         while True:
@@ -98,7 +99,13 @@ class GradientStep:
         seed_generators(seed)
         with shared_rows(shares, rank):
             loss = self.model.compute_loss(seen, join_batches(index, batch))
-        self.process.backward(loss)
+        if loss.requires_grad:
+            self.process.backward(loss)
+        if all(part.grad is None for part in seen.values()):
+            raise ValueError(
+                f"the loss {type(self.model.loss).__name__} has no gradient for the embeddings, "
+                f"so that nothing would be trained: it may detach them"
+            )
         loss = loss.detach()
 
         for rows in parts:

@@ -98,7 +98,7 @@ def _votes(
     number = torch.arange(rows * columns, device=down.device).view(rows, 1, columns, 1)
     first = DIRECTIONS * number.expand(-1, cell, -1, cell).reshape(lower.shape[1:])
     bins = (lower.long() + (first + ORIENTATIONS + 1)).flatten(1)
-    votes = strength.new_zeros(len(strength), rows * columns * DIRECTIONS)
+    votes = strength.new_zeros(strength.shape[0], rows * columns * DIRECTIONS)
     votes.scatter_add_(1, bins, (strength - above).flatten(1))
     votes.scatter_add_(1, bins + 1, above.flatten(1))
     votes = votes.view(-1, rows, columns, DIRECTIONS)

@@ -43,8 +43,8 @@ def colour_histogram(
     batch, channels = pixels.shape[:2]
     values = eight_bits(pixels).flatten(2)
     if channels == 3:
-        red, green, blue = (values >> 5).unbind(1)
-        bins, number = red.short() * 64 + (green * 8 + blue), 512
+        red, green, blue = (values >> 5).short().unbind(1)
+        bins, number = 64 * red + 8 * green + blue, 512
     else:
         first = 32 * torch.arange(channels, device=pixels.device)[:, None]
         bins, number = ((values >> 3) + first).flatten(1), 32 * channels

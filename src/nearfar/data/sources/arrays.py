@@ -393,7 +393,7 @@ class Items(Source):
         problems = list[str | None]()
         shapes = list[tuple[int | None, ...]]()
         labels: list[str | OneHot | None] | None = []
-        wide, colour = 0, False
+        wide, loses_colour = 0, False
         for number in tracked(range(count), "reading images"):
             try:
                 picture, label = _read(self.items, number)
@@ -405,13 +405,14 @@ class Items(Source):
             with raise_as_value_error(f"item {number} of {self.name}", ValueError):
                 image = _image(picture, self.request.channels)
                 wide += _has_sixteen_bits(picture)
-                colour |= image.shape[1] == 3 and not bool(are_gray(image))
+                if self.request.channels == 1 and image.shape[1] == 3 and not loses_colour:
+                    loses_colour = not bool(are_gray(image))
                 self._held[number] = self._shrunk(image, count)
             problems.append(None)
             shapes.append(tuple(image.shape[1:]))
             labels = _with_label(labels, label, self.name)
         self._check_any(problems)
-        self._say_lost(wide, colour and self.request.channels == 1)
+        self._say_lost(wide, loses_colour)
         bands, heights, widths = zip(*shapes, strict=True)
         sizes: dict[str, Any] = {"bands": bands, "height": heights, "width": widths}
         sizes |= {"bits": [8] * count, "pages": [1] * count}
@@ -433,14 +434,14 @@ class Items(Source):
         )
         raise ValueError(f"{self.name}: {problem}")
 
-    def _say_lost(self, wide: int, colour: bool) -> None:
+    def _say_lost(self, wide: int, loses_colour: bool) -> None:
         """Say where items lose bits or colours. wide: how many have 16 bits."""
         if wide:
             say_once(
                 f"{wide} of {len(self.items)} items of {self.name} hold 16 bits, and become 8, "
                 f"divided by 257, so that 12 bits in 16 are nearly black: one array keeps them"
             )
-        if colour:
+        if loses_colour:
             say_once(f"{self.name} holds images in colour, and all become gray")
 
     def _shrunk(self, image: Tensor, count: int) -> Tensor:

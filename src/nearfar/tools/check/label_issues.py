@@ -132,16 +132,17 @@ def likely_wrong(chance: csr_array, number: Int64[np.ndarray, " images"]) -> Lab
     class 0..n-1.
     """
     guessed, _, _ = _best(chance, chance.data)
-    is_own = chance.indices == number[_rows(chance)]
+    rows = _rows(chance)
+    is_own = chance.indices == number[rows]
     other, probability, _ = _best(chance, np.where(is_own, 0, chance.data))
     own = np.zeros_like(probability)
-    own[_rows(chance)[is_own]] = chance.data[is_own]
+    own[rows[is_own]] = chance.data[is_own]
     ratio = np.divide(own, probability, out=np.full_like(own, np.inf), where=probability > 0)
     predicted = predictability(guessed, number)
     likely = precisions(chance, number) >= LEAST
-    rows = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
-    rows = rows[np.argsort(ratio[rows], kind="stable")]
-    return LabelIssues(rows, own[rows], other[rows], probability[rows], predicted)
+    listed = np.flatnonzero(likely & (ratio < 1) & (predicted.skill >= TOO_WEAK))
+    listed = listed[np.argsort(ratio[listed], kind="stable")]
+    return LabelIssues(listed, own[listed], other[listed], probability[listed], predicted)
 
 
 def _rows(chance: csr_array) -> Int32[np.ndarray, " pairs"]:
@@ -200,9 +201,8 @@ def precisions(
     _, first, second = _best(chance, chance.data)
     rival = np.where(chance.data == first[rows], second[rows], first[rows])
     ratios, is_label = chance.data / rival.clip(1e-12), chance.indices == number[rows]
-    own = np.where(np.diff(chance.indptr) > 0, 0.0, np.inf)  # of the label of each image
-    own[rows[is_label]] = ratios[is_label]
-    images = int(np.isfinite(own).sum())
+    has_any = np.diff(chance.indptr) > 0
+    images = int(has_any.sum())
     levels, rank, pairs = np.unique(ratios, return_inverse=True, return_counts=True)
     labels = np.bincount(rank[is_label], minlength=len(levels))
     # pairs without a probability come first
@@ -214,9 +214,10 @@ def precisions(
     held = pairs > 0
     frequency = np.zeros(len(pairs))
     frequency[held] = isotonic_regression(labels[held] / pairs[held], weights=pairs[held]).x
-    own_rank = np.zeros(len(own), np.int64)
-    own_rank[rows[is_label]] = rank[is_label] + 1
-    precision = np.minimum(1, floor / frequency[own_rank].clip(1e-12))
+    place = np.zeros(chance.shape[0], np.int64)  # of the label of each image
+    place[rows[is_label]] = rank[is_label] + 1
+    own = np.where(has_any, levels[place], np.inf)
+    precision = np.minimum(1, floor / frequency[place].clip(1e-12))
     clear, between = own < CLEAR, int(((own >= CLEAR) & (own < 1)).sum())
     share = 1 - between / max(1, int(clear.sum()))
     return np.where(clear, np.maximum(precision, share), precision)

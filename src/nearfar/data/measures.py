@@ -17,7 +17,7 @@ from nearfar.views import eight_bits
 
 SIDE = 256  # pixels of the shorter side at which images are measured, at most
 BLURRED_BY = 9  # pixels of the averages that sharp images lose much by: Crété et al., section 3
-LEVELS = np.arange(256.0)
+LEVELS = np.arange(256.0)  # of 8 bits
 WHITE = 250  # of 255: values from here on are clipped, or nearly
 MEASURES = ("nearly uniform", "dark", "overexposed", "blurred")
 """The defects that the measures show, in their order."""

@@ -117,16 +117,21 @@ class Encoder(nn.Module):
             _must_be_shares(images)
         images = resize_square(with_channels(images, self.channels), self.image_size)
         images = images.to(self.mean.dtype) / 255 if images.dtype == torch.uint8 else images
-        if self.takes_shares and images.dtype == self.mean.dtype:
-            return images
-        return (images - self.mean) / self.std
+        return normalised(images, self.mean, self.std, self.takes_shares)
 
 
 def are_shares(mean: Sequence[float], std: Sequence[float]) -> bool:
-    """Return whether a net with these takes the shares in 0..1 themselves, which saves a joined
-    encoder a tenth of its time on small images.
-    """
+    """Return whether a net with these takes the shares in 0..1 as they are."""
     return not any(mean) and all(number == 1 for number in std)
+
+
+def normalised(
+    images: Float[Tensor, "batch c height width"], mean: Tensor, std: Tensor, takes_shares: bool
+) -> Float[Tensor, "batch c height width"]:
+    """Return images minus a mean and divided by a std; a net that takes shares, in the type of the
+    images, gets them without a pass over all pixels.
+    """
+    return images if takes_shares and images.dtype == mean.dtype else (images - mean) / std
 
 
 def _must_be_shares(images: Tensor) -> None:

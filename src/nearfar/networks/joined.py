@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nearfar.isolation import isolated
 from nearfar.messages import check_range
 from nearfar.networks.backbone import Architecture, Backbone, build_backbone
-from nearfar.networks.encoder import Encoder, are_shares
+from nearfar.networks.encoder import Encoder, are_shares, normalised
 from nearfar.networks.pretrained import named_weights
 from nearfar.networks.simple_features import colour_histogram, hog, raw_pixels
 from nearfar.networks.timm_entries import JOINED
@@ -135,8 +135,7 @@ class Member(nn.Module):
     ) -> Float[Tensor, "batch dim"]:
         """Return the rows; of length 0 where the net gives zeros."""
         images = resize_square(with_channels(images, len(self.mean)), self.image_size)
-        if not self.takes_shares or images.dtype != self.mean.dtype:
-            images = (images - self.mean) / self.std
+        images = normalised(images, self.mean, self.std, self.takes_shares)
         return self.weight * F.normalize(self.net(images), dim=1)
 
 

@@ -28,6 +28,8 @@ Range: TypeAlias = tuple[float, float]
 RANGES: Final = {"bool": (0, 1), "uint8": (0, 255), "uint16": (0, 65535)}
 """Low and high of the types that say what stands for 0 and 1 in them."""
 ROUNDING = 8  # of 255: by so much the channels of a gray JPEG may differ
+NEARLY_BLACK = "divided by 257, so that 12 bits in 16 are nearly black"
+"""What becomes of 16 bits where 8 are wanted."""
 _EIGHT_BITS = ("bool", "uint8")
 _WHITE = 65535
 _PIECE = 2**22  # numbers that are worked on at a time

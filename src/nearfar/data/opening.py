@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nearfar.atomic import write_file
 from nearfar.data import cache as pixel_cache
-from nearfar.data.bits import are_gray, floats
+from nearfar.data.bits import NEARLY_BLACK, are_gray, floats
 from nearfar.data.cache import Store, moments_of, statistics
 from nearfar.data.decoding import (
     PICTURE,
@@ -72,10 +72,7 @@ from nearfar.views import eight_bits
 LOOKED_AT, SMALL = 16, 64  # images that show whether there are colours, and pixels of a side
 MEASURED = 256  # images that give the statistics where all are decoded later
 _MIXED = "holds images of 8 bits and of more: all become 8 bits"
-_DIVIDED = (
-    "holds images of more than 8 bits: all become 8 bits, 16 divided by 257, so that 12 bits in 16 "
-    "are nearly black"
-)
+_DIVIDED = f"holds images of more than 8 bits: all become 8 bits, 16 {NEARLY_BLACK}"
 _GRAY = "holds images in colour, and all become gray"
 _NO_RANGE = "holds images of 8 bits alone, which have their full range and no other"
 _AS_THEY_ARE = "; `value_range` keeps the others as they are"

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from nearfar.data import open_images
-from nearfar.data.bits import are_gray
+from nearfar.data.bits import NEARLY_BLACK, are_gray
 from nearfar.data.decoding import header, pixels_of
 from nearfar.data.names import file_identity, match, plain_name, spellings
 from nearfar.data.table import printable
@@ -105,10 +105,10 @@ def _say_lost(files: Sequence[str], photos: Embeddings) -> None:
     wide = sum(each.bits > 8 for each in known) if net.value_range is None else 0
     if wide:
         log.info(
-            "%d of %d query images hold more than 8 bits, and become 8 bits, 16 divided by 257, so "
-            "that 12 bits in 16 are nearly black",
+            "%d of %d query images hold more than 8 bits, and become 8 bits, 16 %s",
             wide,
             len(files),
+            NEARLY_BLACK,
         )
     if net.channels == 1:
         small = PixelFormat(SMALL, 3, net.value_range and 3 * list(net.value_range))

@@ -22,7 +22,7 @@ from numpy.lib.npyio import NpzFile
 from PIL import Image
 from torch import Tensor
 
-from nearfar.data.bits import are_gray, bits_of, bytes_of_arrays
+from nearfar.data.bits import NEARLY_BLACK, are_gray, bits_of, bytes_of_arrays
 from nearfar.data.labels import (
     OneHot,
     check_alike,
@@ -439,7 +439,7 @@ class Items(Source):
         if wide:
             say_once(
                 f"{wide} of {len(self.items)} items of {self.name} hold 16 bits, and become 8, "
-                f"divided by 257, so that 12 bits in 16 are nearly black: one array keeps them"
+                f"{NEARLY_BLACK}: one array keeps them"
             )
         if loses_colour:
             say_once(f"{self.name} holds images in colour, and all become gray")

@@ -5,8 +5,9 @@
 The files, JPEG of 256 px, are made in FOLDER from the two photographs that come with scikit-learn: each is a random crop
 with a weaker one over it, one in a hundred the image before it at half the size. The first so many are the same whatever
 their number. --kill: seconds between which a random worker is killed. --compare: find the copies in one process too, and
-compare the groups. With several numbers of images, what the model of cost predicts from all but the last is compared
-with the last. 10^6 files: 12 GB of disk, and the memory of the first process that the model states.
+compare the groups. --approximate: find neighbours by an index. Edited copies are not looked for,
+which is work of the first process. With several numbers of images, what the model of cost
+predicts from all but the last is compared with the last. 10^6 files: 12 GB of disk.
 """
 
 from __future__ import annotations
@@ -39,12 +40,20 @@ PARTS = {
     "digest_of": "digests",
     "decoded_block": "decoding",
     "features": "features",
-    "largest_in_partition": "neighbours",
+    "largest_in_partition": "neighbours, of all",
+    "lists_of": "neighbours, lists",
+    "Partition": "neighbours, in lists",
     "shrunk": "small versions",
     "squashed": "small versions",
     "kinds": "comparing pixels",
 }
 """Names of the kinds of work, by their functions."""
+GROWTH = {"neighbours, lists": 1.5, "neighbours, in lists": 1.5}
+"""The power of the number of images with which a part grows, where it is not 1: each image is
+compared with 4 sqrt(n) centres, and with some lists, of sqrt(n) / 4 images each. Without
+--approximate it is compared with all, which is a square.
+"""
+FIRST, STARTING = "first process", "starting workers"
 SIZES = (10**6, 10**7, 10**8)
 
 
@@ -106,19 +115,29 @@ def killing(seconds: float | None) -> Iterator[list[int]]:
 
 
 def measured(
-    folder: Path, count: int, workers: int, kill: float | None
+    folder: Path, count: int, workers: int, kill: float | None, approximate: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Find the copies among the images of a folder: what that took, and the columns that name them."""
+    """Find the copies among the images of a folder: what that took, and the columns that name them.
+
+    The first piece of a kind of work in a worker takes longer, since it loads what it needs: what
+    it takes beyond another piece counts as starting.
+    """
     with engine_named("ray", workers) as engine, killing(kill) as killed:
         assert engine is not None
         cpu, began = time.process_time(), time.perf_counter()
-        copies = nearfar.duplicates(folder)
+        copies = nearfar.duplicates(folder, edits=False, approximate=approximate)
         own = time.process_time() - cpu
         numbers: dict[str, Any] = {"images": count, "workers": workers, "killed": len(killed)}
         numbers["seconds"] = time.perf_counter() - began
-        parts = dict.fromkeys(PARTS.values(), 0.0) | {"first process": own}
+        parts = {FIRST: own, STARTING: 0.0}
         for name, spent in engine.spent.items():
-            parts[PARTS[name]] += spent.cpu_seconds
+            further = spent.done - spent.first
+            if further:
+                alike = spent.done * (spent.cpu_seconds - spent.first_seconds) / further
+            else:
+                alike = spent.cpu_seconds
+            parts[PARTS[name]] = parts.get(PARTS[name], 0.0) + alike
+            parts[STARTING] += spent.cpu_seconds - alike
         numbers["cpu_seconds"] = parts
         numbers["worker_mb"] = max(spent.peak_memory_mb for spent in engine.spent.values())
         numbers["first_process_mb"] = peak_memory()
@@ -126,22 +145,22 @@ def measured(
     return numbers, dict(copies)
 
 
-def predicted(rows: list[dict[str, Any]], count: int) -> dict[str, float]:
-    """CPU seconds of each part for so many images: a line through the numbers of images for what grows with them (through
-    the origin where there is one number), and a square for the neighbours."""
-    last = rows[-1]
-    seconds = {}
-    for name, known in last["cpu_seconds"].items():
-        if name == "neighbours":
-            seconds[name] = known * (count / last["images"]) ** 2
-        else:
-            points = [(row["images"], row["cpu_seconds"][name]) for row in rows]
-            slope, start = (
-                np.polyfit(*zip(*points, strict=True), 1)
-                if len(points) > 1
-                else (known / last["images"], 0.0)
-            )
-            seconds[name] = float(slope * count + start)
+def predicted(rows: list[dict[str, Any]], count: int, approximate: bool) -> dict[str, float]:
+    """CPU seconds of each part for so many images, from those of the last row: by the power with
+    which a part grows; what starting takes depends on how many workers there are. Those of the
+    first process, which has a part of its own that does not grow, by a line through two rows.
+    """
+    last, growth = rows[-1], GROWTH if approximate else {"neighbours, of all": 2.0}
+    more = count / last["images"]
+    seconds = {
+        name: known * more ** growth.get(name, 1.0) for name, known in last["cpu_seconds"].items()
+    }
+    seconds[STARTING] = last["cpu_seconds"][STARTING]
+    if len(rows) > 1:
+        slope = (last["cpu_seconds"][FIRST] - rows[-2]["cpu_seconds"][FIRST]) / (
+            last["images"] - rows[-2]["images"]
+        )
+        seconds[FIRST] = last["cpu_seconds"][FIRST] + slope * (count - last["images"])
     return seconds
 
 
@@ -154,11 +173,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kill", type=float)
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--approximate", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     rows = []
+    warm = given.folder.resolve() / "warm"
+    warm.mkdir(parents=True, exist_ok=True)
+    write(warm, 64)
+    nearfar.duplicates(warm, edits=False, approximate=given.approximate, out=warm / "x.html")
     for count in given.images:
         folder = given.folder.resolve() / str(count)
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,19 +191,23 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             os.environ["XDG_CACHE_HOME"] = scratch
             os.chdir(scratch)
-            row, copies = measured(folder, count, given.workers, given.kill)
+            row, copies = measured(folder, count, given.workers, given.kill, given.approximate)
             if given.compare:
                 shutil.rmtree(Path(scratch) / "nearfar")
                 cpu = time.process_time()
-                row["same_as_one_process"] = dict(nearfar.duplicates(folder)) == copies
+                alone = nearfar.duplicates(folder, edits=False, approximate=given.approximate)
+                row["same_as_one_process"] = dict(alone) == copies
                 row["one_process_cpu_seconds"] = time.process_time() - cpu
             os.chdir(given.folder)
         print(json.dumps(row), flush=True)
         rows.append(row)
     results: dict[str, Any] = {"rows": rows, "cores": os.cpu_count()}
     if len(rows) > 1:
-        results["predicted_last"] = predicted(rows[:-1], rows[-1]["images"])
-    results["predicted"] = {str(count): predicted(rows, count) for count in SIZES}
+        last = rows[-1]["images"]
+        results["predicted_last"] = predicted(rows[:-1], last, given.approximate)
+    results["predicted"] = {
+        str(count): predicted(rows, count, given.approximate) for count in SIZES
+    }
     given.out.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -49,13 +49,27 @@ LOCALHOST = "127.0.0.1"
 
 class Spent(NamedTuple):
     """Pieces of one kind of work that were done now, and those known from before; CPU seconds, and
-    the most memory of a worker by then, in MB.
+    the most memory of a worker by then, in MB. first, first_seconds: those pieces that were the
+    first of their kind in a worker, which loads what they need, and their CPU seconds.
     """
 
     done: int = 0
     known: int = 0
     cpu_seconds: float = 0.0
     peak_memory_mb: float = 0.0
+    first: int = 0
+    first_seconds: float = 0.0
+
+    def plus(self, seconds: float, peak_memory_mb: float, is_first: bool) -> Spent:
+        """Return what was spent with one more piece."""
+        return Spent(
+            self.done + 1,
+            self.known,
+            self.cpu_seconds + seconds,
+            max(self.peak_memory_mb, peak_memory_mb),
+            self.first + is_first,
+            self.first_seconds + seconds * is_first,
+        )
 
 
 class RayEngine:
@@ -105,18 +119,18 @@ class RayEngine:
         import ray
 
         self.go_on()
-        done, known, seconds, peak = self.spent.get(name, Spent())
+        spent = self.spent.get(name, Spent())
         if isinstance(made, dict):
-            self.spent[name] = Spent(done, known + 1, seconds, peak)
+            self.spent[name] = spent._replace(known=spent.known + 1)
             return made
         try:
-            result, own_seconds, own_peak = ray.get(made)
+            result, *own = ray.get(made)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.WorkerCrashedError as error:
             message = f"{RETRIES + 1} workers died on the same piece of {name}"
             raise ChildProcessError(f"{message}: {first_line(error)}") from error
-        self.spent[name] = Spent(done + 1, known, seconds + own_seconds, max(peak, own_peak))
+        self.spent[name] = spent.plus(*own)
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(file) as unfinished:
@@ -169,20 +183,23 @@ _held: dict[str, Callable[[Any], Any]] = {}
 """The work that this worker did last, which has read what its pieces share."""
 
 
-def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float]:
-    """In a worker: the result of a piece, the CPU seconds that it took, and the most memory."""
+def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float, bool]:
+    """In a worker: the result of a piece, the CPU seconds that it took, the most memory, and
+    whether it is the first of its work.
+    """
     import ray
     import torch
 
     began = time.process_time()
     torch.set_num_threads(1)
     name = shared[0].hex()
-    if name not in _held:
+    is_first = name not in _held
+    if is_first:
         _held.clear()
         _held[name] = ray.get(shared[0])
     with quietly():  # what it would say, one process says too
         result = _held[name](piece)
-    return result, time.process_time() - began, peak_memory()
+    return result, time.process_time() - began, peak_memory(), is_first
 
 
 @contextmanager

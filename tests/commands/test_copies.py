@@ -13,10 +13,13 @@ import pandas
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits, load_sample_images
+from torch.nn.functional import normalize
 
 import nearfar
 from nearfar.cli import main
+from nearfar.embeddings import Opening, resolve, sources
 from nearfar.neighbours.copies import composed, inverse, turned
+from nearfar.networks import shortened
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -198,6 +201,33 @@ def archived(tmp_path):
         images[number].save(new / f"{number}.png")
     shutil.copy(new / "11.png", new / "11 again.png")  # which the archive has not
     return archive, new
+
+
+def test_many_images_have_short_features_that_find_the_same_copies(archived, monkeypatch, log):
+    archive, new = archived
+    made = []
+    monkeypatch.setattr(shortened, "DIRECTIONS", 8)
+    for many in (20_000, 20):
+        monkeypatch.setattr(sources, "MANY", many)
+        duplicates = nearfar.duplicates(new, against=archive, orientations=True)
+        copies = pandas.DataFrame(duplicates).query("kind != 'near-duplicate'")
+        made.append(copies[["name", "kind", "archive_name", "kept"]].sort_values("name"))
+    assert "cut down to" in log.text
+    assert made[0].values.tolist() == made[1].values.tolist() and len(made[0]) == 6
+
+
+def test_short_features_keep_the_cosines(archived, monkeypatch):
+    """Directions fitted to all images lose nothing of these; 8 keep what is longest."""
+    whole, short = resolve(archived).open(Opening(copies=True)).features, []
+    for directions in (128, 8):
+        monkeypatch.setattr(sources, "MANY", 15)
+        monkeypatch.setattr(shortened, "DIRECTIONS", directions)
+        short.append(resolve(archived).open(Opening(copies=True)).features)
+    unit = normalize(whole, dim=1)
+    exact, rough = (features @ features.T - unit @ unit.T for features in short)
+    assert [features.shape[1] for features in short] == [len(whole), 8]
+    assert exact.abs().max() < 1e-5
+    assert 1e-3 < rough.abs().max() < 0.3
 
 
 @pytest.mark.parametrize("orientations", [False, True])

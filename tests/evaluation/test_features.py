@@ -1,11 +1,15 @@
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.nn.functional import normalize
 
 from nearfar.data import open_images
+from nearfar.engine import working
 from nearfar.evaluation import extract, extract_view
 from nearfar.evaluation.features import CroppedAndFlipped
 from nearfar.networks import Encoder, build_backbone
+from nearfar.networks.shortened import Shortened
 from nearfar.views import View, ViewPlan, plan
 
 
@@ -143,3 +147,27 @@ def test_crops_and_flips_are_those_of_the_seed_and_new_in_every_pass():
     assert turned == pytest.approx(0.5, abs=0.1)
     width = (first[:, 0] - first[:, 1]).abs()
     assert 0.04 < (width**2).min() < 0.2 and 0.8 < width.max() <= 1  # of 7 to 32 pixels
+
+
+class Keeping:
+    """An engine that keeps results by their keys."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def each(self, work, pieces, keys):
+        for piece in pieces:
+            yield self.kept.setdefault(keys(piece), work(piece))
+
+
+def test_an_engine_keeps_features_of_other_directions_apart(tmp_path):
+    for number, pixels in enumerate(images(4)):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{number}.png")
+    opened = open_images(tmp_path)
+    net = build_backbone("tiny", image_size=8, channels=3)
+    encoder = Encoder(net, 8, 3, [0.5] * 3, [0.25] * 3).eval()
+    first, last = torch.eye(encoder.num_features).chunk(2, dim=1)
+    with working(Keeping()):
+        features = [extract(Shortened(encoder, part), opened) for part in (first, last)]
+    whole = normalize(extract(encoder, opened), dim=1)
+    assert torch.allclose(torch.cat(features, 1), whole, atol=1e-6)

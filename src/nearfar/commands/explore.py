@@ -275,9 +275,10 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
     import numpy as np
 
     from nearfar.data.table import digest
-    from nearfar.embeddings.walk import DIRECTIONS, Walk
+    from nearfar.embeddings.walk import Walk
     from nearfar.neighbours.duplicates import MANY
     from nearfar.networks import Encoder
+    from nearfar.networks.shortened import DIRECTIONS
 
     images, encoder = photos.images, photos.encoder
     if photos.vectors is not None or images.originals is None or not isinstance(encoder, Encoder):

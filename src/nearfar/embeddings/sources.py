@@ -23,8 +23,8 @@ from nearfar.data.opening import scanned
 from nearfar.data.scanning import Scanned
 from nearfar.data.sources.rows import HUB
 from nearfar.data.table import USUAL, printable
-from nearfar.data.value_range import EIGHT_BITS, FormatRequest
-from nearfar.embeddings.embeddings import Embeddings
+from nearfar.data.value_range import EIGHT_BITS, FormatRequest, spread
+from nearfar.embeddings.embeddings import Embeddings, compute_features
 from nearfar.embeddings.untrained import (
     encoder_for,
     encoder_for_copies,
@@ -34,7 +34,9 @@ from nearfar.embeddings.untrained import (
 from nearfar.evaluation import Vectors, find_vectors
 from nearfar.messages import check_column, listed_names
 from nearfar.neighbours.duplicates import MANY
+from nearfar.networks import Encoder
 from nearfar.networks.encoder import WEIGHTS
+from nearfar.networks.shortened import FITTED, Shortened, longest_directions
 from nearfar.progress import log, say_read
 from nearfar.run import Run, load
 
@@ -185,7 +187,7 @@ class OfData(WithoutRun):
         photos = Embeddings(
             images, net, self.name, source, split, opening.label_column, for_copies=for_copies
         )
-        return checked(photos, opening.fewest)
+        return shortened(checked(photos, opening.fewest))
 
 
 @dataclass(frozen=True)
@@ -412,7 +414,23 @@ def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
                 f"every file of {images.source} is one of {others.source}: name another archive"
             )
         images = images.subset([row for row in range(len(images)) if row not in shared])
-    return replace(photos, images=stacked(images, others)), len(images)
+    return shortened(replace(photos, images=stacked(images, others))), len(images)
+
+
+def shortened(photos: Embeddings) -> Embeddings:
+    """Return the same images with features of 128 numbers, where there are more than 20 000 whose
+    features are colours and edges, of 2276 numbers for colour; the others as they are.
+
+    A line says so. The directions are those of 2048 of the images.
+    """
+    images, encoder = photos.images, photos.encoder
+    if not photos.for_copies or len(images) <= MANY or isinstance(encoder, Shortened):
+        return photos
+    assert isinstance(encoder, Encoder)
+    some = images.subset(spread(len(images), FITTED))
+    directions = longest_directions(compute_features(encoder, some, "directions of features"))
+    log.info("features cut down to %d numbers: more than %d images", directions.shape[1], MANY)
+    return replace(photos, encoder=Shortened(encoder, directions))
 
 
 def each_file_once(photos: Embeddings) -> Embeddings:

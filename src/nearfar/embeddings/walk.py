@@ -27,21 +27,19 @@ from nearfar.data.resources import in_order, usable_cores
 from nearfar.data.table import digest, read_small
 from nearfar.data.thumbnails import ENLARGED, KeptPictures, encoded, thumbnails
 from nearfar.data.value_range import spread
-from nearfar.device import find_device, seeded, send
+from nearfar.device import find_device, send
 from nearfar.embeddings.kept import Marks, read_kept, save_kept
 from nearfar.embeddings.store import FEATURES
 from nearfar.neighbours.copies import SIDE
 from nearfar.networks import Encoder
 from nearfar.networks.encoder import describe_encoder, state_of
-from nearfar.networks.folding import folded
+from nearfar.networks.shortened import FITTED, Shortened, longest_directions
 from nearfar.progress import log, progress
 from nearfar.threads import use_threads
 from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
 BATCH = 32  # images that a thread decodes and encodes at a time
-FITTED = 2048  # images from which the directions are learned
-DIRECTIONS = 128  # numbers of an image's features where there are many images
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
 IN_MEMORY = ("features", "measures")  # of what is kept
 MEASURING = 2  # raise it when something else is kept of an image
@@ -124,31 +122,6 @@ def _thumbnails(pixels: Shaped[Tensor, "batch channels size size"]) -> list[byte
     return [encoded(tile, lossless=tile.shape[-1] < ENLARGED) for tile in tiles]
 
 
-class Shortened(Encoder):
-    """An encoder whose features are cut down to a few directions: images -> [batch, directions].
-
-    The directions are those along which unit rows of features are longest (the singular vectors of
-    a sample, without a mean), so that cosines stay nearly what they were.
-    """
-
-    directions: Tensor
-
-    def __init__(self, encoder: Encoder, directions: Float[Tensor, "dim directions"]) -> None:
-        moments = encoder.mean.flatten().tolist(), encoder.std.flatten().tolist()
-        form = encoder.image_size, encoder.channels
-        super().__init__(encoder.backbone, *form, *moments, encoder.value_range)
-        self.register_buffer("directions", directions)
-
-    @property
-    def num_features(self) -> int:
-        """Features of an image."""
-        return self.directions.shape[1]
-
-    def forward(self, images: Tensor) -> Float[Tensor, "batch directions"]:
-        """Return the features along the directions."""
-        return F.normalize(super().forward(images), dim=1) @ self.directions
-
-
 class Walk:
     """A walk over images by an encoder, with a folder that keeps what it finds.
 
@@ -168,7 +141,7 @@ class Walk:
             known = self._directions(encoder) if kept is None else kept["directions"]
             if kept is None:
                 save_kept(file, self.key, {"directions": known})
-            self.encoder = Shortened(folded(encoder, least=0), known).eval()
+            self.encoder = Shortened(encoder, known)
             self.key = digest([self.key.encode(), known.numpy().tobytes()])
 
     def go(self) -> Walked:
@@ -252,10 +225,7 @@ class Walk:
         images = [i for i in self._walked(rows, lambda _: None) if isinstance(i, Found)]
         if not images:
             return torch.zeros(encoder.num_features, 0)
-        known = _stacked(images)["features"]
-        with seeded("cpu", 0):
-            count = min(DIRECTIONS, *known.shape)
-            return torch.svd_lowrank(F.normalize(known, dim=1), count, niter=4)[2].contiguous()
+        return longest_directions(_stacked(images)["features"])
 
     def _known(
         self, marks: UInt8[np.ndarray, "images 16"]

@@ -19,7 +19,7 @@ from nearfar.data.table import digest
 from nearfar.device import send
 from nearfar.engine import Keys, each, engine
 from nearfar.networks import Encoder
-from nearfar.networks.encoder import describe_encoder, state_of
+from nearfar.networks.encoder import describe_encoder
 from nearfar.networks.folding import folded
 from nearfar.progress import progress
 from nearfar.threads import fastest_threads, use_threads
@@ -102,7 +102,8 @@ def _keys(encoder: Encoder, images: Images) -> Keys | None:
     if engine() is None:
         return None
     about = [list(images.form), describe_encoder(encoder)]
-    of_all = digest([save(state_of(encoder)), json.dumps(about).encode()])
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    of_all = digest([save(tensors), json.dumps(about).encode()])
     digests = images.digests
 
     def key(index: Int64[Tensor, " batch"]) -> str | None:

@@ -20,6 +20,7 @@ from nearfar.embeddings import walk
 from nearfar.embeddings.kept import Marks
 from nearfar.neighbours import full_size
 from nearfar.neighbours.copies import compare_pixels, small_images
+from nearfar.networks import shortened
 from nearfar.tools.map import page, sheets
 
 
@@ -147,7 +148,7 @@ def test_many_images_have_short_features_that_keep_the_copies(photos, monkeypatc
 
     for room in (untrained, sources, duplicates):
         monkeypatch.setattr(room, "MANY", 50)
-    monkeypatch.setattr(walk, "DIRECTIONS", 16)
+    monkeypatch.setattr(shortened, "DIRECTIONS", 16)
     shutil.copy(photos / "train/light/2.png", photos / "train/dim/again.png")
     explored = nearfar.explore("photos", out="out")
     assert explored["repeats"] == 2 and explored["problems"]["leak"] == 1

@@ -100,7 +100,8 @@ def killing(seconds: float | None) -> Iterator[list[int]]:
 
     def kill() -> None:
         while not ended.wait(seconds):
-            for process in random.sample(workers(), 1) if workers() else ():
+            alive = workers()
+            for process in random.sample(alive, min(1, len(alive))):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
                     killed.append(process)

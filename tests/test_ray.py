@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from pyarrow.csv import read_csv
 from pyarrow.parquet import read_table
+from sklearn.datasets import load_sample_images
 
 import nearfar
 from nearfar.data.table import cache_folder
@@ -293,6 +294,24 @@ def test_images_whose_pixels_are_not_stored_are_the_same(photos, ray):
     assert several[0].mean == several[1].mean
     assert torch.equal(*features)
     assert torch.equal(features[0][:64], encoder(several[1].pixels[:64]))
+
+
+@pytest.mark.parametrize("edits", [None, True])
+def test_edited_copies_are_those_of_one_process(edits, ray, tmp_path):
+    """Crops of parts of two photographs; 13 others stand between them."""
+    pytest.importorskip("cv2")
+    for number in range(16):
+        whole = Image.fromarray(load_sample_images().images[number % 2])
+        x, y = 50 * number % 400, 30 * number % 250
+        whole.crop((x, y, x + 160, y + 120)).save(tmp_path / f"{number:02}.png")
+        if number % 5 == 0:
+            crop = whole.crop((x + 10, y + 8, x + 150, y + 110))
+            crop.save(tmp_path / f"{number:02}-crop.png")
+    expected = dict(nearfar.duplicates(tmp_path, edits=edits))
+    with engine_named("ray") as engine:
+        assert dict(nearfar.duplicates(tmp_path, edits=edits)) == expected
+    assert engine.spent["Edits"].done >= 1
+    assert expected["kind"].count("edited copy") >= 4
 
 
 def test_a_check_says_what_one_process_says(photos, expected, ray):

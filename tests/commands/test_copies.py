@@ -203,13 +203,16 @@ def archived(tmp_path):
     return archive, new
 
 
-def test_many_images_have_short_features_that_find_the_same_copies(archived, monkeypatch, log):
+def test_many_images_have_short_features_that_find_the_same_copies(
+    archived, monkeypatch, tmp_path, log
+):
     archive, new = archived
     made = []
     monkeypatch.setattr(shortened, "DIRECTIONS", 8)
     for many in (20_000, 20):
         monkeypatch.setattr(sources, "MANY", many)
-        duplicates = nearfar.duplicates(new, against=archive, orientations=True)
+        options = dict(orientations=True, out=tmp_path / "had.html")
+        duplicates = nearfar.duplicates(new, against=archive, **options)
         copies = pandas.DataFrame(duplicates).query("kind != 'near-duplicate'")
         made.append(copies[["name", "kind", "archive_name", "kept"]].sort_values("name"))
     assert "cut down to" in log.text

@@ -1,56 +1,59 @@
 """Likely pairs: they are compared as long as an edited copy is among them now and then."""
 
 import cv2
-import numpy as np
 import pytest
 import torch
 from scipy.cluster.hierarchy import DisjointSet
 from torch.nn.functional import normalize
 
 from nearfar.data import Images
-from nearfar.neighbours.edited_copies import AT_ONCE, Edited, _among_likely, _Comparing, _near
+from nearfar.neighbours.edited_copies import AT_ONCE, _among_likely, _near, find_edited
 from nearfar.neighbours.edits import Edit
 
 
-class Counting(_Comparing):
-    """Comparisons of images of which the copies are known."""
+class Copied:
+    """Edits of images of which the copies are known; notes which images were compared."""
 
-    def __init__(self, images, copied):
-        self.groups, self.local, self.copied = range(images), {}, copied
+    def __init__(self, copied=()):
+        self.copied, self.compared = copied, set()
 
-    def take_local_features(self, rows, title=None):
-        new = [row for row in rows if row not in self.local]
-        self.local |= dict.fromkeys(new)
-        return len(new)
+    def __call__(self, pair):
+        self.compared |= {*pair[:2]}
+        return Edit() if pair[0] in self.copied else None
 
-    def __call__(self, first, second, is_mirrored):
-        return Edited(first, second, Edit()) if first in self.copied else None
+
+def among(edits, images, pairs):
+    return [pair.first for pair in _among_likely(edits, DisjointSet(range(images)), pairs)]
 
 
 @pytest.mark.parametrize(("images", "most"), [(8000, 800), (2000, 300)])
 def test_they_end_when_a_tenth_of_the_images_was_looked_at_in_vain(images, most, caplog):
     caplog.set_level("INFO", "nearfar")
-    compare = Counting(images, ())
-    pairs = [(row, row + 1) for row in range(0, images, 2)]
-    assert list(_among_likely(compare, pairs)) == []
-    assert most <= len(compare.local) < most + 2 * AT_ONCE
-    assert f"the {len(compare.local) // 2} likeliest of {images // 2}" in caplog.text
+    edits = Copied()
+    assert among(edits, images, [(row, row + 1) for row in range(0, images, 2)]) == []
+    parts = -(-most // (2 * AT_ONCE))
+    assert f"the {parts * AT_ONCE} likeliest of {images // 2}" in caplog.text
+    assert most <= len(edits.compared) < most + 2 * AT_ONCE
 
 
 def test_they_go_on_while_there_are_copies_and_end_afterwards():
-    compare = Counting(8000, range(0, 4000, 600))
-    pairs = [(row, row + 1) for row in range(0, 8000, 2)]
-    assert [pair.first for pair in _among_likely(compare, pairs)] == list(range(0, 4000, 600))
-    assert 4400 <= len(compare.local) < 4400 + 4 * AT_ONCE
+    edits = Copied(range(0, 4000, 600))
+    assert among(edits, 8000, [(row, row + 1) for row in range(0, 8000, 2)]) == [*edits.copied]
+    assert 4400 <= len(edits.compared) < 4400 + 4 * AT_ONCE
 
 
 def test_images_that_many_pairs_share_are_looked_at_once(caplog):
     caplog.set_level("INFO", "nearfar")
-    compare = Counting(1000, ())
-    pairs = [(0, row) for row in range(1, 90)]
-    assert list(_among_likely(compare, pairs)) == []
-    assert len(compare.local) == 90
+    edits = Copied()
+    assert among(edits, 1000, [(0, row) for row in range(1, 90)]) == []
+    assert len(edits.compared) == 90
     assert not caplog.text  # no pair was left out
+
+
+def test_two_that_are_in_one_group_by_then_are_none():
+    edits = Copied(range(4))
+    pairs = [(0, 1), (1, 2), (0, 2), (2, 3), (1, 3)]
+    assert among(edits, 4, pairs) == [0, 1, 2]
 
 
 def test_a_pair_that_stands_out_comes_before_images_of_one_kind():
@@ -67,18 +70,21 @@ def test_a_pair_that_stands_out_comes_before_images_of_one_kind():
     assert _near(*archive, rows[50:], (wholes[50:], parts[50:]))[0] == (60, 61)
 
 
-def test_threads_that_take_local_features_leave_opencv_one_thread_meanwhile():
-    seen, pixels = [], np.zeros((3, 8, 8), np.uint8)
+@pytest.mark.parametrize("thorough", [False, True])
+def test_threads_that_compare_leave_opencv_one_thread_meanwhile(thorough):
+    chance, rows, seen = torch.Generator().manual_seed(0), torch.arange(4), []
+    pixels = torch.randint(256, (4, 3, 48, 48), dtype=torch.uint8, generator=chance)
 
     def read(row):
         seen.append(cv2.getNumThreads())
-        return pixels
+        return pixels[row].numpy()
 
     before = cv2.getNumThreads()
     cv2.setNumThreads(3)
     try:
-        images = Images(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), names=list("abcd"))
-        assert _Comparing(images, DisjointSet(), read).take_local_features([0, 1, 2, 3]) == 4
-        assert seen == [1] * 4 and cv2.getNumThreads() == 3
+        images = Images(pixels, names=list("abcd"))
+        vectors = pixels.flatten(1).float()
+        assert find_edited(images, vectors, rows, rows, [], read, thorough=thorough) == []
+        assert len(seen) >= 4 and {*seen} == {1} and cv2.getNumThreads() == 3
     finally:
         cv2.setNumThreads(before)

@@ -9,11 +9,11 @@ which hold what a turn, a crop or a border leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from torch.nn.functional import normalize
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
 from nearfar.data.resources import in_order, usable_cores
+from nearfar.engine import engine
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import compare_pixels
 from nearfar.neighbours.edit_maps import (
@@ -55,16 +56,20 @@ OF_A_PART, FARTHER = 2, 0.03
 # are near each other (as the normalised scores of SSCD, Pizzi et al. 2022)
 COMMON = 15, 48
 # share of all images, and images at least, whose local features are taken in vain before likely
-# pairs end; pairs whose features are taken at a time; images that the net sees at a time
+# pairs end; pairs after which that is asked; images that the net sees at a time
 LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 300, 64, 64
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
+TOGETHER = 16  # pairs that are compared as one piece of work of an engine
+TAKEN = 16_384  # images whose local features are in memory: 29 kB each at most
 CACHED = 8  # images in memory at full size
 LOOKED_AT = 30  # nearest images that are all compared with a query; further ones until one is found
 IN_ITS_PLACE = 0.05  # difference of a map from none, up to which images may be copies without edits
 
 Read = Callable[[int], np.ndarray]
 """Of the position of an image: its pixels at full size."""
+Pair = tuple[int, int, tuple[bool, ...]]
+"""The positions of two images, and whether the second is to be mirrored, in the order of trying."""
 
 
 class Edited(NamedTuple):
@@ -113,13 +118,13 @@ def find_edited(
     for first, second in sure:
         if first in groups and second in groups:
             groups.merge(first, second)
-    compare = _Comparing(images, groups, read)
     if not thorough:
-        return list(_among_likely(compare, _likely(images, known, queries, groups, approximate)))
-    compare.take_local_features(rows.tolist(), "local features")
-    pairs = list(_candidates(features, known, queries, compare.local, approximate))
-    edited = (compare(*pair) for pair in tracked(pairs, "comparing images"))
-    return [pair for pair in edited if pair is not None]
+        likely = _likely(images, known, queries, groups, approximate)
+        return list(_among_likely(_Edits(images, read, {}), groups, likely))
+    local = _local_features(images, rows.tolist(), read)
+    pairs = list(_candidates(features, known, queries, local, approximate))
+    edited = _compared(_Edits(images, read, local), groups, pairs)
+    return [each for _, each in edited if each is not None]
 
 
 def _comparable(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " comparable"]:
@@ -138,68 +143,108 @@ def _sizes(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[np.ndarray, "r
     return images.native_sizes(rows.numpy())
 
 
-class _Comparing:
-    """Comparisons of two images by local features, which are taken beforehand, and by pixels."""
+class _Edits:
+    """Work that finds how the first image of a pair becomes the second, by local features and
+    pixels; None if it does not.
 
-    def __init__(self, images: Images, groups: DisjointSet, read: Read) -> None:
-        self.images, self.groups, self.read = images, groups, read
-        self.local: dict[int, Local] = {}
+    local: local features that are known, by position; others are taken, and the last ones stay in
+    memory. Of a pair, with the positions, whether the second image is to be mirrored: each way is
+    tried until one shows an edit.
+    """
+
+    def __init__(self, images: Images, read: Read, local: Mapping[int, Local]) -> None:
+        self.images, self.read, self.local = images, read, local
+        self.take = lru_cache(TAKEN)(partial(_local, images, read=read))
         self.full = lru_cache(CACHED)(lambda row: comparable(read(row)))
 
-    def take_local_features(self, rows: Sequence[int], title: str | None = None) -> int:
-        """Take the local features of those images that have none yet, in threads; return of how
-        many.
-        """
-        new = [row for row in rows if row not in self.local]
-        with opencv_in_one_thread(), ThreadPoolExecutor(usable_cores()) as pool:
-            of_rows = pool.map(lambda row: _local(self.images, row, self.read), new)
-            each = of_rows if title is None else tracked(of_rows, title, len(new))
-            self.local |= zip(new, each, strict=True)
-        return len(new)
+    def __reduce__(self) -> tuple[Any, ...]:  # in another process nothing is read yet
+        return type(self), (self.images, self.read, {})
 
-    def __call__(self, first: int, second: int, is_mirrored: bool) -> Edited | None:
-        """Return how the first image becomes the second, perhaps by its mirror image; None if it
-        does not, or if both are in one group already.
-        """
-        if self.groups.connected(first, second):
-            return None
-        matrix = _matched(self.local[first], self.local[second], is_mirrored)
-        if matrix is None:
-            return None
-        pixels, others = self.full(first), self.full(second)
-        if pixels is None or others is None:
-            return None
-        edit = find_edit(pixels, others, matrix)
-        if edit is None:
-            return None
-        self.groups.merge(first, second)
-        return Edited(first, second, edit)
+    def __call__(self, pair: Pair) -> Edit | None:
+        first, second, ways = pair
+        with opencv_in_one_thread():
+            for is_mirrored in ways:
+                matrix = _matched(self._of(first), self._of(second), is_mirrored)
+                if matrix is None:
+                    continue
+                pixels, others = self.full(first), self.full(second)
+                if pixels is None or others is None:
+                    return None
+                edit = find_edit(pixels, others, matrix)
+                if edit is not None:
+                    return edit
+        return None
+
+    def _of(self, row: int) -> Local:
+        return self.local[row] if row in self.local else self.take(row)
 
 
-def _among_likely(compare: _Comparing, pairs: Sequence[tuple[int, int]]) -> Iterator[Edited]:
+def _compared(
+    edit_of: Callable[[Pair], Edit | None], groups: DisjointSet, pairs: Sequence[Pair]
+) -> Iterator[tuple[int, Edited | None]]:
+    """Yield what is found of each pair that is in no group when its turn comes, with its place, in
+    their order; the images of an edited copy are in one group from then on.
+
+    Threads, or an engine, compare a few pairs ahead, so that what one shows may close another that
+    was compared for nothing: the result is that of one thread.
+    """
+    begun: deque[list[int]] = deque()
+    some = 1 if engine() is None else TOGETHER
+
+    def chunks() -> Iterator[list[Pair]]:
+        every = enumerate(tracked(pairs, "comparing images"))
+        opened = (place for place, pair in every if not groups.connected(*pair[:2]))
+        while places := list(islice(opened, some)):
+            begun.append(places)
+            yield [pairs[place] for place in places]
+
+    with opencv_in_one_thread():
+        for made in in_order(chunks(), edit_of, usable_cores()):
+            for place, edit in zip(begun.popleft(), made, strict=True):
+                first, second, _ = pairs[place]
+                is_new = edit is not None and groups.merge(first, second)
+                yield place, Edited(first, second, edit) if is_new else None
+
+
+def _among_likely(
+    edit_of: Callable[[Pair], Edit | None],
+    groups: DisjointSet,
+    pairs: Sequence[tuple[int, int]],
+) -> Iterator[Edited]:
     """Yield the edited copies among likely pairs.
 
-    It ends where the local features of a share of the images were taken since the last edited copy:
-    in a large set, ever more images look alike by chance. A line says how many pairs are left out.
+    It ends where a share of the images were looked at since the last edited copy, 64 pairs at a
+    time: in a large set, ever more images look alike by chance. A line says how many pairs are left
+    out.
     """
-    most = max(LEAST_LOOKED, LOOKED * len(compare.groups))
-    looked = done = 0
-    left = iter(tracked(pairs, "comparing images"))
-    while looked < most and (some := list(islice(left, AT_ONCE))):
-        done += len(some)
-        looked += compare.take_local_features(list(dict.fromkeys(chain.from_iterable(some))))
-        for first, second in some:
-            edited = compare(first, second, False) or compare(first, second, True)
-            if edited is not None:
-                looked = 0
-                yield edited
-    if done < len(pairs):
-        log.info(
-            "edited copies: the %d likeliest of %d pairs were compared, the last without finding "
-            "any; a thorough search (`edits`) takes about twice as long",
-            done,
-            len(pairs),
-        )
+    most = max(LEAST_LOOKED, LOOKED * len(groups))
+    looked, part, is_edited = 0, 0, False
+    new = _new_images(pairs)
+    for place, edited in _compared(edit_of, groups, [(*pair, (False, True)) for pair in pairs]):
+        while part < place // AT_ONCE and looked < most:
+            looked = 0 if is_edited else looked + new[part]
+            part, is_edited = part + 1, False
+        if looked >= most:
+            log.info(
+                "edited copies: the %d likeliest of %d pairs were compared, the last without "
+                "finding any; a thorough search (`edits`) takes about twice as long",
+                part * AT_ONCE,
+                len(pairs),
+            )
+            return
+        if edited is not None:
+            is_edited = True
+            yield edited
+
+
+def _new_images(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Count the images of each 64 pairs that are in no pair before."""
+    seen, counts = set[int](), list[int]()
+    for start in range(0, len(pairs), AT_ONCE):
+        images = {*chain.from_iterable(pairs[start : start + AT_ONCE])}
+        counts.append(len(images - seen))
+        seen |= images
+    return counts
 
 
 def _likely(
@@ -381,7 +426,18 @@ def _local(images: Images, row: int, read: Read) -> Local:
         assert image is not None
     else:
         image = whole_planes(images.originals[row], images.channels, None, LONGEST_SIDE).numpy()
-    return local_features(image)
+    with opencv_in_one_thread():
+        return local_features(image)
+
+
+def _local_features(images: Images, rows: Sequence[int], read: Read) -> dict[int, Local]:
+    """The local features of images, by position."""
+    chunks = ([row] for row in rows)
+    with opencv_in_one_thread():
+        made = chain.from_iterable(
+            in_order(chunks, partial(_local, images, read=read), usable_cores())
+        )
+        return dict(zip(rows, tracked(made, "local features", len(rows)), strict=True))
 
 
 def _matched(first: Local, second: Local, is_mirrored: bool) -> Map | None:
@@ -398,7 +454,7 @@ def _candidates(
     queries: Int64[Tensor, " queries"],
     local: dict[int, Local],
     approximate: bool,
-) -> Iterator[tuple[int, int, bool]]:
+) -> Iterator[Pair]:
     """Pairs of images that may be edited copies, and whether one is to be mirrored."""
     seen = set()
     rows, own = features[known], features[queries]
@@ -415,7 +471,7 @@ def _candidates(
             if first == second:
                 continue
             for is_mirrored in tried:
-                pair = (min(first, second), max(first, second), is_mirrored)
+                pair = (min(first, second), max(first, second), (is_mirrored,))
                 if pair not in seen:
                     seen.add(pair)
                     yield pair

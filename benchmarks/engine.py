@@ -183,7 +183,8 @@ def main() -> None:
     warm = given.folder.resolve() / "warm"
     warm.mkdir(parents=True, exist_ok=True)
     write(warm, 64)
-    nearfar.duplicates(warm, edits=False, approximate=given.approximate, out=warm / "x.html")
+    os.chdir(warm)  # where its page goes
+    nearfar.duplicates(warm, edits=False, approximate=given.approximate)
     for count in given.images:
         folder = given.folder.resolve() / str(count)
         folder.mkdir(parents=True, exist_ok=True)

@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--approximate", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
+    out = given.out.resolve()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     rows = []
@@ -210,7 +211,7 @@ def main() -> None:
     results["predicted"] = {
         str(count): predicted(rows, count, given.approximate) for count in SIZES
     }
-    given.out.write_text(json.dumps(results, indent=1) + "\n")
+    out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

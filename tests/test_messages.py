@@ -456,6 +456,27 @@ def test_a_mistake_in_yaml_is_described_with_its_line(text, tmp_path):
     assert str(raised.value) == str(expected.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a: 1\nb: 2\na: 3", "1 and 3"),
+        ("rows:\n  x: {lr: 1}\n  y: {lr: 2}\n  x: {lr: 3}", "2 and 4"),
+        ("- {a: 1, a: 1}", "1 and 1"),
+    ],
+)
+def test_a_name_that_stands_twice_in_yaml_is_refused(text, lines, tmp_path):
+    """YAML's parsers take the last, so that a row or a setting vanishes."""
+    (tmp_path / "file.yaml").write_text(text)
+    with pytest.raises(ValueError, match=lines):
+        load_yaml(tmp_path / "file.yaml")
+
+
+def test_one_name_in_several_parts_of_yaml_is_read(tmp_path):
+    text = "x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\nz: [{a: 1}, {a: 2}]\n1: p\n'1': q"
+    (tmp_path / "file.yaml").write_text(text)
+    assert load_yaml(tmp_path / "file.yaml") == yaml.safe_load(text)
+
+
 @pytest.mark.parametrize("depth", [3, 60, 200])
 def test_nested_yaml_is_read(depth, tmp_path):
     (tmp_path / "file.yaml").write_text("[" * depth + "]" * depth)

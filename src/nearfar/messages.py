@@ -398,7 +398,8 @@ def load_yaml(path: Path) -> Any:
     """Return what a YAML file holds.
 
     Raises yaml.YAMLError or ValueError for other files, for pipes and devices, which may never end,
-    and for aliases (*name) that make a small file large.
+    for aliases (*name) that make a small file large, and for a name that stands twice, of which
+    parsers take the last.
     """
     return _parse_yaml(read_regular(path))
 
@@ -447,6 +448,7 @@ def _document(loader: Any, length: int) -> Any:
         """Characters and nodes of a document with its aliases written out."""
         if id(node) not in known:
             known[id(node)] = most  # where it holds itself
+            _check_names_of(node)
             parts = [
                 part
                 for entry in node.value
@@ -465,6 +467,21 @@ def _document(loader: Any, length: int) -> Any:
         return None
     size(node)
     return loader.construct_document(node)
+
+
+def _check_names_of(node: Any) -> None:
+    """Check that no name stands twice in a part of a YAML file; of other parts than names with
+    values nothing.
+    """
+    lines: dict[str, int] = {}
+    for key, _ in node.value if node.id == "mapping" else ():
+        if key.id == "scalar" and key.tag != "tag:yaml.org,2002:merge":
+            name, line = f"{key.tag} {key.value}", key.start_mark.line + 1
+            if name in lines:
+                raise ValueError(
+                    f"{key.value!r:.60} stands twice, in lines {lines[name]} and {line}"
+                )
+            lines[name] = line
 
 
 def dump_yaml(values: Any) -> str:

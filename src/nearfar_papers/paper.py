@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
@@ -318,8 +321,18 @@ class Paper:
     authors: str = ""
     year: int = 0
     data: Mapping[str, str] = field(default_factory=dict)
-    images: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     beforehand: bool = False
+
+
+OURS: Mapping[type, frozenset[str]] = {
+    Table: frozenset({"paper", "name", "run", "size", "own", "paper_columns"})
+    | {"choices", "effective_numbers"},
+    Row: frozenset({"name", "trial_of", "trial"}),
+    Column: frozenset({"name"}),
+}
+"""What a file does not set."""
+Part = TypeVar("Part")
 
 
 def paper_names() -> list[str]:
@@ -341,10 +354,10 @@ def read_paper(name: str | Path) -> Paper:
     with raise_as_value_error(
         path.name, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError
     ):
-        whole = _named(load_yaml(path)) | {"name": check_plain_name("paper", path.stem)}
-        common = _named(whole.pop("common", {}))
+        whole = _named("paper", load_yaml(path)) | {"name": check_plain_name("paper", path.stem)}
+        common = _named("common", whole.pop("common", {}))
         tables: dict[str, Table] = {}
-        for key, content in _named(whole["tables"]).items():
+        for key, content in _named("tables", whole.get("tables")).items():
             tables[key] = _table(path.stem, key, content, common, tables)
         return _part(Paper, path.stem, whole | {"tables": tables})
 
@@ -378,30 +391,34 @@ def _table(
     paper: str, name: str, content: Any, common: Settings, tables: Mapping[str, Table]
 ) -> Table:
     check_plain_name("table", name)
-    given = _named(content)
+    given = _given(Table, name, content)
     for key in ("chosen", "effective"):
         if (other := given.pop(key, None)) is not None:
-            if other not in tables:
+            if str(other) not in tables:
                 raise ValueError(f"{name}: {key} names {other}, which is no table above it")
-            given[key] = tables[other]
+            given[key] = tables[str(other)]
     trials, rows = given.pop("trials", None), dict[str, Row]()
-    for key, row in _named(given.pop("rows")).items():
-        rows |= _rows(key, {"trials": trials, **_named(row)}, name)
-    small, cells = given.pop("small", None), _named(given.pop("cells", {}))
+    for key, row in _named(f"{name}, rows", given.pop("rows", None)).items():
+        more = _rows(key, {"trials": trials, **_given(Row, f"{name}, row {key}", row)}, name)
+        if both := more.keys() & rows.keys():
+            raise ValueError(f"{name}: two rows have the name {min(both)}")
+        rows |= more
+    small, cells = given.pop("small", None), _named(f"{name}, cells", given.pop("cells", {}))
     scale = {"columns": {"value": {}}, **{key: given.pop(key) for key in OF_SMALL if key in given}}
-    scale["common"] = {**common, **_named(scale.get("common", {}))}
-    given["related"] = tuple(given.get("related", ()))
-    given["claims"] = tuple(_claim(_named(claim), name) for claim in given.get("claims", []))
+    scale["common"] = {**common, **_named(f"{name}, common", scale.get("common", {}))}
+    claims = _list(f"{name}, claims", given.get("claims", []))
+    given["claims"] = tuple(_claim(_named(f"{name}, claims", claim), name) for claim in claims)
     own = {"run": Settings, "evaluate": Settings}
     given["own"] = {
-        cell: _checked(own, f"{name}, cell {cell}", _named(each)) for cell, each in cells.items()
+        cell: _checked(own, place := f"{name}, cell {cell}", _named(place, each))
+        for cell, each in cells.items()
     }
     whole = {**given, "paper": paper, "name": name, "rows": rows, **_scale(scale, rows, name)}
     table = _part(Table, name, whole)
     if small is not None:
         place = f"{name}, small"
-        hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple}
-        small_scale = {"common": {}, **_checked(hints, place, _named(small))}
+        hints = {key: get_type_hints(Table)[key] for key in OF_SMALL} | {"rows": tuple[str, ...]}
+        small_scale = {"common": {}, **_checked(hints, place, _named(place, small))}
         table = replace(
             table,
             small=replace(
@@ -433,12 +450,16 @@ def _check_paths(cell: Cell, place: str) -> None:
             check_plain_name("method", cell.settings["method"])
         if "out" in cell.settings:
             raise ValueError("nearfar reproduce chooses the run folders, so a table sets no out")
+        if "seed" in cell.settings:
+            raise ValueError("`seeds` and `first_seed` set the seeds, so a table sets no seed")
 
 
 def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[str, Any]:
     names = given.pop("rows", None) or tuple(
         row.name for row in rows.values() if row.run is not None
     )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{place}: a row stands twice in rows, {', '.join(names)}")
     for row in names:
         if row not in rows or rows[row].run is None:
             raise ValueError(f"{place}: the row {row} that is to be run is not there or has no run")
@@ -451,9 +472,13 @@ def _scale(given: dict[str, Any], rows: Mapping[str, Row], place: str) -> dict[s
             name: _part(
                 Column,
                 f"{place}, column {name}",
-                {"title": name, **_named(values or {}), "name": name},
+                {
+                    "title": name,
+                    **_given(Column, f"{place}, column {name}", values or {}),
+                    "name": name,
+                },
             )
-            for name, values in _named(given["columns"]).items()
+            for name, values in _named(f"{place}, columns", given["columns"]).items()
         }
     return {**given, "run": tuple(names)}
 
@@ -464,8 +489,9 @@ def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
     """
     if (trials := given.pop("trials")) is None:
         return {name: _row(name, given, place)}
-    rows = {}
-    for number, trial in enumerate(map(_named, trials), 1):
+    rows, place_of_trials = {}, f"{place}, row {name}, trials"
+    for number, settings in enumerate(_list(place_of_trials, trials), 1):
+        trial = _named(place_of_trials, settings)
         words = (
             ", ".join(f"{setting} {value}" for setting, value in trial.items())
             .lower()
@@ -477,20 +503,20 @@ def _rows(name: str, given: dict[str, Any], place: str) -> dict[str, Row]:
             "trial_of": name,
             "trial": words,
         }
-        values["run"] = {**_named(given.get("run", {})), **trial}
+        values["run"] = {**_named(f"{place}, row {name}, run", given.get("run", {})), **trial}
         rows[f"{name}-{number}"] = _row(f"{name}-{number}", values, place)
     return rows
 
 
 def _row(name: str, given: dict[str, Any], place: str) -> Row:
-    numbers = {}
-    for column, number in _named(given.pop("paper", {})).items():
-        mean, deviation = number if isinstance(number, list) else (number, None)
-        numbers[column] = (float(mean), None if deviation is None else float(deviation))
-    given["without"] = tuple(given.get("without", ()))
-    return _part(
-        Row, f"{place}, row {name}", {"title": name, **given, "name": name, "paper": numbers}
-    )
+    place, numbers = f"{place}, row {name}", dict[str, Number]()
+    for column, number in _named(f"{place}, paper", given.pop("paper", {})).items():
+        mean, *deviation = number if isinstance(number, list) and number else [number]
+        of = f"{place}, paper, {column}"
+        if len(deviation) > 1:
+            raise ValueError(f"{of} takes a number, or a mean and a deviation, not {number!r:.60}")
+        numbers[column] = (_number(of, mean), _number(of, deviation[0]) if deviation else None)
+    return _part(Row, place, {"title": name, **given, "name": name, "paper": numbers})
 
 
 def _claim(given: dict[str, Any], place: str) -> Claim:
@@ -499,10 +525,7 @@ def _claim(given: dict[str, Any], place: str) -> Claim:
             f"{place}: the claim {given.get('text')!r} needs one of "
             f"{', '.join(KINDS[:-1])} and more"
         )
-    cells = {kind: tuple(given[kind]) for kind in KINDS if isinstance(given.get(kind), list)}
-    return _part(
-        Claim, f"{place}, claims", {**given, **cells, "section": str(given.get("section", ""))}
-    )
+    return _part(Claim, f"{place}, claims", {**given, "section": str(given.get("section", ""))})
 
 
 def _check_names(table: Table) -> None:
@@ -524,31 +547,77 @@ def _check_names(table: Table) -> None:
         }:
             raise ValueError(f"{table.name}: there is no cell {cell}")
     for claim in table.claims:
-        for name, where in claim.cells(columns):
-            if name not in table.rows:
-                raise ValueError(
-                    f"{table.name}: the claim {claim.text!r} names a row {name} that is not there"
-                )
-            if where is not None and where not in columns | small:
-                raise ValueError(
-                    f"{table.name}: the claim {claim.text!r} names a column {where} that "
-                    f"is not there"
-                )
+        _check_claim(claim, table, columns | small)
     for column in () if table.small is None else table.small.columns.values():
         if column.like is not None and column.like not in columns:
             raise ValueError(
                 f"{table.name}, small: there is no column {column.like} for {column.name} "
                 f"to stand for"
             )
+    _check_twice(table)
 
 
-def _named(value: Any) -> dict[str, Any]:
+def _check_twice(table: Table) -> None:
+    """Check that titles of rows and of columns differ, by which pages and figures name them, and
+    that no two columns at small scale stand for one.
+    """
+    stand = [column.like for column in table.small.columns.values()] if table.small else []
+    kinds = {
+        "rows have the title": [row.title for row in table.rows.values()],
+        "columns have the title": [column.title for column in table.columns.values()],
+        "columns at small scale stand for": [like for like in stand if like is not None],
+    }
+    for words, names in kinds.items():
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"{table.name}: two {words} {twice[0]!r}")
+
+
+def _check_claim(claim: Claim, table: Table, columns: Collection[str]) -> None:
+    """Check that the cells of a claim are there, and are as many as it names, at each scale.
+
+    columns: those of both scales.
+    """
+    place = f"{table.name}: the claim {claim.text!r}"
+    if claim.law is not None and table.effective is None:
+        raise ValueError(f"{place} is a law, and the table names no `effective`")
+    if (margin := (claim.not_worse or claim.within or (0,))[-1]) < 0:
+        raise ValueError(f"{place} has a margin below 0: {margin}")
+    for scale in filter(None, (table, table.small)):
+        cells = claim.cells(scale.columns)
+        if len(set(cells)) < len(cells):
+            raise ValueError(f"{place} names a cell twice")
+        for name, where in cells:
+            if name not in table.rows:
+                raise ValueError(f"{place} names a row {name} that is not there")
+            if where is None:
+                raise ValueError(f"{place} names no column, and there are {len(scale.columns)}")
+            if where not in columns:
+                raise ValueError(f"{place} names a column {where} that is not there")
+
+
+def _given(cls: type[Part], place: str, value: Any) -> dict[str, Any]:
+    """Return the keys of a part of a file with their values; ValueError for those that only
+    `reproduce` sets.
+    """
+    given = _named(place, value)
+    if ours := given.keys() & OURS[cls]:
+        raise ValueError(f"{place}: a file sets no {min(ours)!r} here; see docs/reproduce.md")
+    return given
+
+
+def _named(place: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"expected names with values, got {value!r:.60}")
-    return {str(key): each for key, each in value.items()}
+        raise ValueError(f"{place}: expected names with values, got {value!r:.60}")
+    named = {str(key): each for key, each in value.items()}
+    if len(named) < len(value):
+        raise ValueError(f"{place}: a name stands twice among {', '.join(map(str, value))}")
+    return named
 
 
-Part = TypeVar("Part")
+def _list(place: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{place}: expected a list, got {value!r:.60}")
+    return value
 
 
 def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
@@ -557,21 +626,61 @@ def _part(cls: type[Part], place: str, given: dict[str, Any]) -> Part:
 
 
 def _checked(hints: Mapping[str, Any], place: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Check keys, that settings are names with values, and words of a list; one protocol stands for
-    a list of one.
+    """Return the values of a file as the types of their keys say; ValueError, which names the place
+    and the key, for others.
     """
+    checked = {}
     for name, value in given.items():
         with raise_as_value_error(place, ValueError):
             check_known("key", name, hints, "see docs/reproduce.md")
-        kinds = (hints[name], *get_args(hints[name]))
-        words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-        if words and value is not None:
-            with raise_as_value_error(place, ValueError):
-                check_known(name, value, words)
-        if any(get_origin(kind) is Mapping for kind in kinds) and not isinstance(
-            value, (dict, type(None))
-        ):
-            raise ValueError(f"{place}: {name} takes names with values, not {value!r:.60}")
-        if name == "protocol" and value is not None:
-            given = {**given, name: (value,) if isinstance(value, str) else tuple(value)}
-    return given
+            checked[name] = _value(name, value, hints[name])
+    return checked
+
+
+def _value(name: str, value: Any, hint: Any) -> Any:
+    """Return a value as its type says: a number in place of a text is one, and a text in place of a
+    list of texts a list of one.
+    """
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if NoneType in get_args(hint):  # may be left empty
+        return None if value is None else _value(name, value, kinds[0])
+    if get_origin(hint) is Literal:
+        check_known(name, value, kinds)
+    elif get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} takes names with values, not {value!r:.60}")
+        return {key: _value(f"{name}, {key}", each, kinds[1]) for key, each in value.items()}
+    elif hint is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} takes true or false, not {value!r:.60}")
+    elif hint is int:
+        return check_count(name, value, 0, LARGEST_SEED)
+    elif hint is float:
+        return _number(name, value)
+    elif hint is str:
+        return _text(name, value)
+    elif kinds == [str, ...]:
+        return tuple(_text(name, word) for word in (value if _is_list(value) else [value]))
+    elif kinds and set(kinds) <= {str, int, float}:
+        if not _is_list(value) or len(value) != len(kinds):
+            wanted = ", ".join({str: "text"}.get(kind, "number") for kind in kinds)
+            raise ValueError(f"{name} takes [{wanted}], not {value!r:.60}")
+        return tuple(_value(name, each, kind) for each, kind in zip(value, kinds, strict=True))
+    return value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a text from a file, as which numbers count too; ValueError for anything else."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError(f"{name} takes a text, not {value!r:.60}")
+    return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number from a file; ValueError for anything else."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{name} takes a number, not {value!r:.60}")
+    return float(value)

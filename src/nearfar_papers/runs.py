@@ -122,7 +122,7 @@ def _check_evaluation(cell: Cell) -> None:
         check_known(
             f"option of {verb}",
             name,
-            options - {"run", "protocol", "baselines", "encoder", "root", "console"},
+            sorted(options - {"target", "protocol", "baselines", "encoder", "root"}),
         )
     if not cell.protocol:
         raise ValueError("protocol is missing")

@@ -90,9 +90,9 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
     linear = read_paper(written(tmp_path, lambda content: content.update(metric="linear"))).tables[
         "table-1"
     ]
-    other = read_paper(written(tmp_path, lambda content: content["common"].update(seed=1))).tables[
-        "table-1"
-    ]
+    other = read_paper(
+        written(tmp_path, lambda content: content["common"].update(weight_decay=0.5))
+    ).tables["table-1"]
     assert [cell.key for cell in table.cells()] == [cell.key for cell in linear.cells()]
     assert table.cells()[0].reading != linear.cells()[0].reading
     assert table.cells()[0].key != other.cells()[0].key
@@ -132,13 +132,84 @@ def test_equal_settings_are_one_run_whatever_is_measured(tmp_path):
             lambda table: table.update(cells={"x a": {"rum": {}}}),
             "cell x a: ",
         ),
-        (lambda table: table.update(rows=3), "expected names with values"),
+        (lambda table: table.update(rows=3), "rows: expected names with values"),
+        (lambda table: table.pop("rows"), "rows: expected names with values"),
+        (lambda table: table.update(run={"epochs": 1}), "sets no 'run' here"),
+        (lambda table: table["common"].update(seed=1), "sets no seed"),
+        (lambda table: table.update(ratio="no"), "ratio takes true or false"),
+        (lambda table: table.update(title=None), "title takes a text"),
+        (lambda table: table["small"].update(rows=["x", "x"]), "x, x"),
+        (lambda table: table["rows"]["y"].update(title="X"), "two rows have the title"),
+        (lambda table: table["columns"]["b"].update(title="a"), "two columns have the title"),
+        (lambda table: table["rows"]["x"]["paper"].update(a="90 %"), "row x, paper, a"),
+        (lambda table: table["rows"]["x"]["paper"].update(a=float("nan")), "row x, paper, a"),
+        (lambda table: table["rows"]["x"]["paper"].update(a=[90, 0.5, 3]), "row x, paper, a"),
+        (lambda table: table["rows"]["x"].update(trials={"lr": 1}), "row x, trials: "),
+        (lambda table: table.update(cells={"x a": {"run": None}}), "cell x a: run takes"),
+        (
+            lambda table: table["small"]["columns"].update(
+                a={"like": "a", "data": "digits"}, c={"like": "a", "data": "digits"}
+            ),
+            "stand for 'a'",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path, change, words):
     with pytest.raises(ValueError, match=r"own\.yaml: ") as caught:
         read_paper(written(tmp_path, change))
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ({"better": ["y"]}, "better takes"),
+        ({"better": ["y", "x", "z"]}, "better takes"),
+        ({"better": "y"}, "better takes"),
+        ({"better": ["y", "y"]}, "a cell twice"),
+        ({"not_worse": ["y", "x"]}, "not_worse takes"),
+        ({"not_worse": ["y", "x", "1 %"]}, "not_worse takes a number"),
+        ({"within": ["y", "x", -1]}, "below 0: -1"),
+        ({"more": ["y/a", "x/a"]}, "more takes"),
+        ({"best": "y", "column": None}, "names no column"),
+        ({"law": "order"}, "`effective`"),
+    ],
+)
+def test_a_claim_that_nothing_could_judge_is_refused_before_the_runs(tmp_path, claim, words):
+    """Some ended in a traceback behind the runs; one without a column was judged by the last."""
+    claims = [{"text": "it is so", "column": "a", **claim}]
+    with pytest.raises(ValueError, match=r"own\.yaml: ") as caught:
+        read_paper(written(tmp_path, lambda table: table.update(claims=claims)))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_one_text_stands_for_a_list_of_one(tmp_path):
+    """Its letters were taken for the list."""
+
+    def change(table):
+        table["related"] = "A. Uthor 2025"
+        table["rows"]["x"]["without"] = "b"
+        table["small"]["rows"] = "x"
+        table["protocol"] = "knn"
+
+    table = read_paper(written(tmp_path, change)).tables["table-1"]
+    assert table.related == ("A. Uthor 2025",) and table.rows["x"].without == ("b",)
+    assert table.small.run == ("x",) and table.protocol == ("knn",)
+
+
+def test_numbers_are_names_of_rows_in_claims_as_in_the_table(tmp_path):
+    def change(table):
+        table["rows"] = {
+            0.1: {"title": 0.1, "run": {"method": "simclr"}},
+            0.5: {"title": 0.5, "run": {"method": "dcl"}},
+        }
+        table["small"].pop("rows")
+        table["claims"] = [{"text": "hot is better", "column": "a", "better": [0.5, 0.1]}]
+
+    table = read_paper(written(tmp_path, change)).tables["table-1"]
+    (claim,) = table.claims
+    assert {row for row, _ in claim.cells(table.columns)} == set(table.rows)
+    assert table.rows["0.5"].title == "0.5"
 
 
 @pytest.mark.parametrize("name", paper_names())

@@ -53,6 +53,7 @@ from nearfar_papers.runs import (
     path_of,
     resolved,
     unpacked,
+    written_in,
 )
 
 CLAIMS = "claims.md"
@@ -442,7 +443,7 @@ def _in_order(item: tuple[Path, Any]) -> list[tuple[str, int]]:
 
 def tables_in(out: Path) -> dict[Path, dict[str, Any]]:
     """Return what was written of each table, by the path of its JSON in the folder."""
-    tables = {path.relative_to(out): outcome_in(path) for path in out.glob("*/*.json")}
+    tables = {path.relative_to(out): outcome_in(path) for path in written_in(out)}
     return dict(sorted(((path, table) for path, table in tables.items() if table), key=_in_order))
 
 

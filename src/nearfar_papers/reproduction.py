@@ -61,8 +61,8 @@ def reproduce(
         What is written as JSON, by PAPER/TABLE; without `table` the list.
 
     Raises:
-        ValueError: for an unknown paper, table, row, setting, option or metric, and a table without
-            that scale.
+        ValueError: for an unknown paper, table, row, setting, option or metric, a table without
+            that scale, and `run=False` where none was written.
         RunsFailed: for runs that failed, when all others are done and the tables are written.
 
     >>> "saclr/table-3" in nearfar_papers.reproduce()
@@ -76,6 +76,8 @@ def reproduce(
 
     check_range("seeds", seeds, 1, 1000)
     check_range("jobs", jobs, 1, 1000)
+    if (only or seeds) and not (table and run):
+        raise ValueError("`only` and `seeds` say what to run, and nothing is run")
     if table is None:
         return _listed(Path(out))
     paper, tables = _chosen(table, scale)
@@ -85,6 +87,10 @@ def reproduce(
     for listed in tables:
         runs.check_cells(listed)
     place = Path(out)
+    if not run:
+        tables = [listed for listed in tables if runs.path_of(listed, place).is_file()]
+        if not tables:
+            raise ValueError(f"{out} has no {table} at the scale {scale} to judge anew")
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
     before = [other for listed in tables for other in (listed.chosen, listed.effective) if other]
@@ -98,8 +104,6 @@ def reproduce(
         for listed in tables:
             paths = runs.add_tasks(tasks, listed, Path(data), place, known, only, seeds)
             missing[listed.name] = [f"{at}: {paper.data.get(at.name, at.name)}" for at in paths]
-    else:
-        tables = [listed for listed in tables if runs.path_of(listed, place).is_file()]
     for where in sorted(set().union(*missing.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}

@@ -268,7 +268,7 @@ def add_tasks(
     data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if
     not the table's. Raises ValueError where settings are not chosen yet.
     """
-    table, missing = resolved(table, out, known), []
+    table, missing, elsewhere = resolved(table, out, known), [], dict[tuple[str, str], None]()
     results = found_so_far(table, out, known)
     for cell in table.cells():
         if only and cell.row not in only:
@@ -287,12 +287,25 @@ def add_tasks(
             continue
         source = name if name is None or name in ALWAYS_THERE else str(data / name)
         for seed in range(table.first_seed, table.first_seed + (seeds or table.seeds)):
-            if not has(results, cell, seed):
+            if has(results, cell, seed):
+                trained_on = _trained_on(results[cell.place]["seeds"][str(seed)])
+                if source and trained_on and Path(trained_on).resolve() != Path(source).resolve():
+                    elsewhere[trained_on, source] = None
+            else:
                 folder = folder_of(cell, seed, out)
                 tasks.setdefault(
                     folder, Task(folder, cell.settings, source, seed, data)
                 ).cells.append(cell)
+    for before, now in elsewhere:
+        log.warning("kept: numbers of %s, not of %s; another `out` begins anew", before, now)
     return list(dict.fromkeys(missing))
+
+
+def _trained_on(number: Mapping[str, Any]) -> str:
+    """Return the data of the run behind a number, as its first command names it; "" without one."""
+    first, *_ = number.get("commands") or [""]
+    words = shlex.split(first)
+    return words[2] if words[:2] == ["nearfar", "pretrain"] and len(words) > 2 else ""
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> int:
@@ -436,8 +449,8 @@ def _measure(cell: Cell, task: Task, run: Any, environment: Mapping[str, str]) -
 
     if cell.measure in TRAINED and PRETRAINED not in measurements(folder):
         words = _pretrain_words(task)
-        resumed = (folder / CONFIG).is_file()
-        printed(["-m", *(["nearfar", "pretrain", "--resume", str(folder)] if resumed else words)])
+        resumed = ["nearfar", "pretrain", str(task.source), "--resume", str(folder)]
+        printed(["-m", *(resumed if (folder / CONFIG).is_file() else words)])
         seconds = time.perf_counter() - began
         note(PRETRAINED, commands=[shlex.join(words)], seconds=seconds)
         began = time.perf_counter()
@@ -543,12 +556,19 @@ def path_of(table: Table, out: Path) -> Path:
     return out / table.paper / f"{table.name}{'' if table.size == 'full' else '.small'}.md"
 
 
+def written_in(out: Path) -> list[Path]:
+    """Return the JSON of every table in a folder, beside its page; that of other programs, and of
+    runs, is none.
+    """
+    return sorted(path for path in out.glob("*/*.json") if path.with_suffix(".md").is_file())
+
+
 def known_in(out: Path) -> Known:
     """Return the numbers of all tables in a folder: what one table has, others with the same runs
     need not run.
     """
     known: dict[tuple[str, str], dict[str, Any]] = {}
-    for path in sorted(out.glob("*/*.json")):
+    for path in written_in(out):
         for cell in outcome_in(path).get("cells", {}).values():
             same = known.setdefault((cell["key"], cell["reading"]), {})
             # where two tables have one, that with its versions is newer
@@ -608,7 +628,8 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Results
     """Return the numbers of a table: those written before, of runs with the same settings, and
     those of run folders.
 
-    known: numbers of other tables; their own come first.
+    known: numbers of other tables; their own come first. Seeds before the first one of a table are
+    those that chose its settings, and folders behind whose key no seed stands are copies.
     """
     before = outcome_in(path_of(table, out).with_suffix(".json")).get("cells", {})
     results: Results = {}
@@ -626,7 +647,12 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Results
                 if training := measured.get(PRETRAINED):
                     commands = training["commands"] + number["commands"]
                     number |= {"commands": commands, "training_seconds": training["seconds"]}
-                seeds[folder.name.rpartition("-")[2]] = number
+                seeds[folder.name.removeprefix(stem.name)] = number
+        results[cell.place]["seeds"] = {
+            seed: number
+            for seed, number in seeds.items()
+            if seed.isdecimal() and int(seed) >= table.first_seed
+        }
     return results
 
 

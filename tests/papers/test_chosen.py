@@ -74,7 +74,7 @@ def written(folder, numbers, table="choose"):
             "reading": cell.reading,
             "seeds": {
                 str(seed): {"value": value, "seconds": 1.0, "commands": ["made up"], "versions": {}}
-                for seed, value in enumerate(numbers[cell.place])
+                for seed, value in enumerate(numbers[cell.place], resolved_table.first_seed)
             },
         }
         for cell in resolved_table.cells()

@@ -24,7 +24,15 @@ from nearfar.evaluation.results import MeasuredOn, Measurement
 from nearfar.training.run_folder import lock_run_folder
 from nearfar_papers import runs
 from nearfar_papers.paper import read_paper
-from nearfar_papers.runs import add_tasks, packed, right_in, state_of, unpacked
+from nearfar_papers.runs import (
+    add_tasks,
+    folder_of,
+    found_so_far,
+    packed,
+    right_in,
+    state_of,
+    unpacked,
+)
 from tests.papers.conftest import paper
 
 pytestmark = pytest.mark.usefixtures("known_speed")
@@ -244,6 +252,65 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
     ]
 
 
+def number_of(value, *commands):
+    return {"value": value, "seconds": 1.0, "commands": list(commands), "versions": {}}
+
+
+def test_the_seeds_that_chose_settings_are_no_fresh_ones(tmp_path):
+    """Trials may read the same number of the same runs."""
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN.replace("measure: variables", "measure: variables\n    first_seed: 100"))
+    table = read_paper(path).tables["table-2"]
+    known = {
+        (cell.key, cell.reading): {str(seed): number_of(1.0) for seed in (0, 1, 99, 100, 101)}
+        for cell in table.cells()
+    }
+    cells = found_so_far(table, tmp_path, known)
+    assert {seed for cell in cells.values() for seed in cell["seeds"]} == {"100", "101"}
+
+
+def test_a_copy_of_a_run_folder_is_no_seed(tmp_path):
+    """It became one, and the table that was written with it was refused as damaged."""
+    (tmp_path / "own.yaml").write_text(OWN)
+    table = read_paper(tmp_path / "own.yaml").tables["table-2"]
+    cell = table.cells()[0]
+    for seed in ("0", "0 (copy)", "0-old", "0.bak"):
+        folder = folder_of(cell, seed, tmp_path)
+        folder.mkdir(parents=True)
+        (folder / "measured.json").write_text(json.dumps({cell.reading: number_of(1.0)}))
+    assert list(found_so_far(table, tmp_path)[cell.place]["seeds"]) == ["0"]
+
+
+def test_files_of_others_beside_the_tables_are_left_alone(tmp_path, monkeypatch):
+    """Such as the results of a run, which a message told to remove."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(OWN)
+    Path("runs/photos").mkdir(parents=True)
+    Path("runs/photos/results.json").write_text('{"measurements": []}')
+    monkeypatch.setattr(runs._Commands, "run", lambda *_: {"result": 7})
+    nearfar_papers.reproduce("own.yaml/table-2", out="runs", jobs=1)
+    assert Path("runs/own/table-2.md").is_file()
+    assert Path("runs/photos/results.json").read_text() == '{"measurements": []}'
+
+
+def test_numbers_of_other_data_of_the_same_name_are_said(tmp_path, caplog):
+    (tmp_path / "own.yaml").write_text(OWN)
+    table = read_paper(tmp_path / "own.yaml").tables["table-1"]
+    for folder in ("here", "there"):
+        (tmp_path / folder / "photos").mkdir(parents=True)
+    source = tmp_path / "here/photos"
+    known = {
+        (cell.key, cell.reading): {"0": number_of(1.0, f"nearfar pretrain {source} --epochs 1")}
+        for cell in table.cells()
+        if cell.column == "photos"
+    }
+    for folder, lines in (("here", 0), ("there", 1)):
+        tasks: dict = {}
+        add_tasks(tasks, table, tmp_path / folder, tmp_path, known, only=["simclr"])
+        assert not [task for task in tasks.values() if "there" in str(task.source)]
+        assert len([line for line in caplog.messages if str(source) in line]) == lines
+
+
 def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
     tables = {}
     for unit in ("MiB", "GB"):
@@ -272,6 +339,9 @@ def test_a_number_in_another_unit_is_not_taken_for_that_of_the_table(tmp_path):
         ),
         (["saclr/table-2", "--scale", "small"], "saclr/table-2 has no small scale"),
         (["missing.yaml"], "missing.yaml"),
+        (["saclr/table-7", "--no-run"], "reproduced has no saclr/table-7"),
+        (["saclr/table-7", "--no-run", "--only", "row"], "nothing is run"),
+        (["--seeds", "3"], "nothing is run"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complaint, words, message):
@@ -387,6 +457,26 @@ def test_what_the_runs_read_and_left_out_is_said_once(tmp_path, monkeypatch, cap
     out = capsys.readouterr().out.splitlines()
     assert [shown for shown in out if "images read" in shown] == [line]
     assert out.index(line) < next(i for i, shown in enumerate(out) if shown.startswith("1/2"))
+
+
+def test_a_run_that_was_begun_goes_on_with_the_data_that_is_named_now(tmp_path, monkeypatch):
+    """Of a folder that has moved; `pretrain` refuses one that has changed."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(READ.replace("seeds: 2", "seeds: 1"))
+    Path("moved/photos").mkdir(parents=True)
+    (cell,) = read_paper("own.yaml").tables["table-1"].cells()
+    folder = folder_of(cell, 0, Path("reproduced"))
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    commands = []
+
+    def run(self, words, environment, log_file):
+        commands.append(list(words))
+        return {"result": 0.5}
+
+    monkeypatch.setattr(runs._Commands, "run", run)
+    nearfar_papers.reproduce("own.yaml", data="moved", jobs=1)
+    assert commands[0][2:6] == ["pretrain", "moved/photos", "--resume", str(folder)]
 
 
 @pytest.mark.slow

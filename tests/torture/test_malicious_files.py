@@ -392,6 +392,7 @@ def test_damaged_numbers_beside_a_table_are_one_line(tmp_path, capsys, monkeypat
     (tmp_path / "own.yaml").write_text(PAPER)
     path = tmp_path / "out" / "own" / "table-1.json"
     path.parent.mkdir(parents=True)
+    path.with_suffix(".md").touch()
     texts = ["", "{", "[]", "\0", "[" * 10**5, *map(json.dumps, variants(OUTCOME))]
     outcomes = set()
     for text in texts:

@@ -125,6 +125,29 @@ def test_an_image_with_other_pixels_is_named_and_not_confirmed(folder, capsys):
     assert nearfar.search(folder, "part.jpg", crop=True)["confirmed"] == [True]
 
 
+def test_what_has_more_than_eight_bits_is_named(folder, tmp_path, capsys):
+    """A query among others, and an image of the data, which was never compared, without a word."""
+    deep = np.asarray(Image.open(folder / "3.jpg").convert("L"), np.uint16) * 257
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("0.jpg", "4.jpg", "7.jpg"):
+        (photos / name).write_bytes((folder / name).read_bytes())
+    Image.fromarray(deep).save(photos / "deep.png")
+    Image.fromarray(deep[20:180, 20:200]).save("part.png")
+    Image.open(folder / "0.jpg").crop((20, 20, 200, 180)).save("colour.png")
+    with pytest.raises(ValueError, match=r"8 bits, not part\.png"):
+        nearfar.search(photos, ["colour.png", "part.png"], crop=True)
+    assert main(["search", str(photos), "colour.png", "--crop"]) == 0
+    assert "1 of 4 have more" in capsys.readouterr().err
+
+
+def test_an_image_of_the_data_is_compared_with_the_others(folder, capsys):
+    assert main(["search", str(folder), "7.jpg", "--crop", "--out", "where.html"]) == 0
+    assert "no other image has the" in capsys.readouterr().err
+    with open("where.html", encoding="utf-8") as file:
+        assert "no other image has its" in file.read()
+
+
 def test_options_that_do_not_go_together_and_opencv(folder, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match="leave `k` out"):
         nearfar.search(folder, "0.jpg", k=3, crop=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int64, Shaped
 from scipy.cluster.hierarchy import DisjointSet
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.random_projection import GaussianRandomProjection
@@ -129,11 +129,16 @@ def find_edited(
 
 def _comparable(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[Tensor, " comparable"]:
     """Return those of some positions whose images have 8 bits and are large enough."""
-    fit = are_large_enough(_sizes(images, rows))
-    if "bits" in images.table.column_names:
-        bits = images.table["bits"].take(images.table_rows[rows.numpy()])
-        fit &= bits.fill_null(8).to_numpy() == 8
+    fit = are_large_enough(_sizes(images, rows)) & of_eight_bits(images, rows)
     return rows[torch.from_numpy(fit)]
+
+
+def of_eight_bits(images: Images, rows: Int64[Tensor, " rows"]) -> Bool[np.ndarray, " rows"]:
+    """Return which images, of some positions, have 8 bits; those whose header is not known do."""
+    if "bits" not in images.table.column_names:
+        return np.ones(len(rows), dtype=bool)
+    bits = images.table["bits"].take(images.table_rows[rows.numpy()])
+    return bits.fill_null(8).to_numpy() == 8
 
 
 def _sizes(images: Images, rows: Int64[Tensor, " rows"]) -> Int64[np.ndarray, "rows 2"]:

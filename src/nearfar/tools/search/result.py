@@ -19,11 +19,11 @@ from nearfar.embeddings.queries import Queries, resolve_queries
 from nearfar.isolation import isolated
 from nearfar.neighbours import Nearest
 from nearfar.neighbours.edit_maps import Local, comparable, opencv
-from nearfar.neighbours.edited_copies import CACHED, Origin, find_origin
+from nearfar.neighbours.edited_copies import CACHED, Origin, find_origin, of_eight_bits
 from nearfar.neighbours.edits import corners_in_first, edit_in_words
 from nearfar.neighbours.full_size import full_size
 from nearfar.pages.sheet import SIZE, Figure, Group, contact_sheet, picture, thumbnails_for
-from nearfar.progress import Table
+from nearfar.progress import Table, log
 from nearfar.tools.result import Columns, Result
 
 OUTLINE = (255, 0, 160)  # colour of the frame around a query, on a white one
@@ -96,10 +96,16 @@ def find_origins(photos: Embeddings, images: Any, k: int | None) -> Origins:
     queries = resolve_queries(images, photos)
     likeness = normalize(queries.features, dim=1) @ normalize(photos.features, dim=1).T
     read, local = lru_cache(CACHED)(partial(full_size, photos.images)), dict[int, Local]()
+    for place, name in enumerate(queries.names):
+        if comparable(queries.at_full_size(place)) is None:
+            raise ValueError(f"`crop` compares grayscale and colour images of 8 bits, not {name}")
+    fit = of_eight_bits(photos.images, torch.arange(len(photos)))
+    if wide := int((~fit).sum()):
+        log.info("crops are found among images of 8 bits alone: %d of %d have more", wide, len(fit))
     origins: list[Origin | None] = []
     for place, own in enumerate(queries.own.tolist()):
         order = likeness[place].argsort(descending=True, stable=True).tolist()
-        others = [row for row in order if row != own]
+        others = [row for row in order if row != own and fit[row]]
         query = queries.at_full_size(place)
         origins.append(find_origin(photos.images, query, others, local, read))
     return Origins(photos, queries, origins)
@@ -131,8 +137,9 @@ class Origins(Result):
         for row in zip(*(columns[name] for name in shown), strict=True):
             table.add(*row)
         missing = [
-            f"no image has the pixels of {name}{'' if origin is None else ALIKE}"
-            for name, origin in zip(queries.names, origins, strict=True)
+            f"no {'other ' if own >= 0 else ''}image has the pixels of {name}"
+            f"{'' if origin is None else ALIKE}"
+            for name, own, origin in zip(queries.names, queries.own.tolist(), origins, strict=True)
             if origin is None or not origin.confirmed
         ]
         super().__init__(
@@ -151,11 +158,13 @@ class Origins(Result):
         """Return a contact sheet with each query and its image, on which it is framed."""
         groups = []
         queries = _query_figures(self.queries, self.photos.images.shown)
-        for query, origin in zip(queries, self.origins, strict=True):
+        owns = self.queries.own.tolist()
+        for query, own, origin in zip(queries, owns, self.origins, strict=True):
             figures = [query] if origin is None else [query, self._framed(origin)]
             unsure = "" if origin is None else ALIKE
             confirmed = origin is not None and origin.confirmed
-            groups.append(Group(figures, "" if confirmed else f"no image has its pixels{unsure}"))
+            missing = f"no {'other ' if own >= 0 else ''}image has its pixels{unsure}"
+            groups.append(Group(figures, "" if confirmed else missing))
         return contact_sheet(self.title, self.about, self.note, groups=groups)
 
     def _framed(self, origin: Origin) -> Figure:

@@ -4,6 +4,7 @@ many are listed.
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -51,6 +52,22 @@ def test_another_file_of_the_same_name_is_another_image(photos):
     assert set(nearest["query"]) == {"other/linked/5.png"} and min(nearest["distance"]) > 1e-4
     with pytest.raises(ValueError, match=r"'other/linked/5\.png' is not an image"):
         nearfar.select("photos", n=1, labelled="other/linked/5.png")
+
+
+def test_an_array_of_one_colour_image_is_not_taken_for_three_gray_ones(photos):
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"colour-{number}.png")
+    one = np.asarray(Image.open(photos / "colour-1.png")).transpose(2, 0, 1).copy()
+    for image in (one, torch.from_numpy(one)):
+        with pytest.raises(ValueError, match="one image of 3 channels"):
+            nearfar.search("photos", image, k=1)
+    assert nearfar.search("photos", one[None], k=1)["name"] == ["colour-1.png"]
+
+
+def test_a_number_in_the_place_of_images_to_select_is_named(photos):
+    with pytest.raises(ValueError, match="3 is no image"):
+        nearfar.select(photos, 3)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1"])

@@ -62,6 +62,7 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
     ):
         net = _encoder_of(photos)
         size, channels, value_range = net.image_size, net.channels, net.value_range or EIGHT_BITS
+        _check_not_one_image(given, channels)
         others = open_images(given, image_size=size, channels=channels, value_range=value_range)
         pixels = list(others.gather(torch.arange(len(others))))
         return Queries(
@@ -94,6 +95,18 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         return file_at_full_size(word) if row < 0 else full_size(photos.images, row)
 
     return Queries(names, torch.stack(features), torch.tensor(rows), pixels, at_full_size)
+
+
+def _check_not_one_image(given: Any, channels: int) -> None:
+    """Raise ValueError for an array of one colour image, [channels, height, width]: it would be
+    taken for so many grayscale ones.
+    """
+    shape = tuple(getattr(given, "shape", ()))
+    if len(shape) == 3 and channels == shape[0] == 3 and min(shape[1:]) > 4:
+        raise ValueError(
+            f"an array {list(shape)} is one image of 3 channels, or 3 grayscale ones: give "
+            "images[None], or images[:, None]"
+        )
 
 
 def _say_lost(files: Sequence[str], photos: Embeddings) -> None:

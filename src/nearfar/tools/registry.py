@@ -21,6 +21,7 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from inspect import Parameter
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -106,6 +107,7 @@ class Tool:
         self.fewest, self.lists, self.saves, self.before = fewest, lists, saves, before
         self.has_engine = engine
         self.ranges: dict[str, Between] = {}
+        self.whole: set[str] = set()  # those of them that are whole numbers
         self.command = self._command()
 
     @property
@@ -209,12 +211,27 @@ class Tool:
                 for between in further:
                     if isinstance(between, Between):
                         self.ranges[parameter.name] = between
+                if int in (kind, *get_args(kind)):
+                    self.whole.add(parameter.name)
             yield parameter.replace(annotation=kind)
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Raise ValueError for an option beyond its range, before anything is opened."""
+    def check(self, given: dict[str, Any]) -> None:
+        """Raise ValueError for an option beyond its range or of another type, before anything is
+        opened; whole numbers of NumPy become Python's.
+        """
         for name, (least, most) in self.ranges.items():
-            check_range(name, given[name], least, most)
+            value, is_whole = given[name], name in self.whole
+            if value is None:
+                continue
+            words = (
+                f"`{name}` must be {'a whole number' if is_whole else 'a number'}, not {value!r}"
+            )
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise ValueError(words)
+            check_range(name, value, least, most)  # type: ignore[arg-type]
+            if is_whole and not isinstance(value, Integral):
+                raise ValueError(words)
+            given[name] = int(value) if is_whole else value
 
     def _shared(self, name: str, placed: bool) -> Parameter:
         annotation, default = KINDS[name]

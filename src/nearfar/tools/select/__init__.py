@@ -7,7 +7,7 @@ nearfar select runs/photos beach.jpg --by near --n 50
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from nearfar.messages import check_known
@@ -29,7 +29,9 @@ def _check(source: Any, given: Mapping[str, Any]) -> None:
     """Raise ValueError for options that do not go together."""
     images, by = given["images"], given["by"]
     check_known("`by`", by, MEANING)
-    some = images is not None and (isinstance(images, (str, Path)) or len(images) > 0)
+    if isinstance(images, Real):
+        raise ValueError(f"{images} is no image: `n={images}` is the number of those to choose")
+    some = images is not None and (not hasattr(images, "__len__") or len(images) > 0)
     if some != (by == "near"):
         raise ValueError(
             "`by='near'` needs images, and nothing else does: "

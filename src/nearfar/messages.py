@@ -62,6 +62,20 @@ def check_range(name: str, value: float | None, least: float, most: float = math
         raise ValueError(f"`{name}` must be {bounds}, not {value}")
 
 
+def check_number(
+    name: str, value: Any, least: float, most: float = math.inf, is_whole: bool = False
+) -> None:
+    """Raise ValueError as `check_range` does, and for what is no number, or no whole one."""
+    words = f"`{name}` must be {'a whole number' if is_whole else 'a number'}, not {value!r}"
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(words)
+    check_range(name, value, least, most)  # type: ignore[arg-type]  # also of NumPy's types
+    if is_whole and not isinstance(value, Integral):
+        raise ValueError(words)
+
+
 def check_seed(seed: int) -> None:
     """Raise ValueError for a random seed that scikit-learn does not take."""
     check_range("seed", seed, 0, LARGEST_SEED)

@@ -231,6 +231,9 @@ def test_a_number_beyond_its_range_is_refused_before_anything_is_opened(tool, he
         for value in ("3", True, *([float(least) + 0.5] if name in find_tool(tool).whole else [])):
             with pytest.raises(ValueError, match=rf"^`{name}` must be a .*number, not {value!r}$"):
                 getattr(nearfar, tool)("nowhere", **{**OPTIONS[tool], name: value})
+        if name not in find_tool(tool).optional:
+            with pytest.raises(ValueError, match=rf"^`{name}` .* not None$"):
+                getattr(nearfar, tool)("nowhere", **{**OPTIONS[tool], name: None})
         if name in find_tool(tool).whole:
             with pytest.raises(FileNotFoundError, match="no nowhere"):
                 getattr(nearfar, tool)("nowhere", **{**OPTIONS[tool], name: np.int64(least)})

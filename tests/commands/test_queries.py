@@ -58,11 +58,17 @@ def test_an_array_of_one_colour_image_is_not_taken_for_three_gray_ones(photos):
     for number in range(3):
         pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(photos / f"colour-{number}.png")
-    one = np.asarray(Image.open(photos / "colour-1.png")).transpose(2, 0, 1).copy()
-    for image in (one, torch.from_numpy(one)):
+    pixels_of_one = np.asarray(Image.open(photos / "colour-1.png")).transpose(2, 0, 1).copy()
+    for image in (pixels_of_one, torch.from_numpy(pixels_of_one)):
         with pytest.raises(ValueError, match="one image of 3 channels"):
             nearfar.search("photos", image, k=1)
-    assert nearfar.search("photos", one[None], k=1)["name"] == ["colour-1.png"]
+    assert nearfar.search("photos", pixels_of_one[None], k=1)["name"] == ["colour-1.png"]
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_a_number_is_no_name_of_an_image(kind, photos):
+    with pytest.raises(ValueError, match="not by 3"):
+        nearfar.select(photos, n=1, labelled=kind(["own/1.png", 3]))
 
 
 def test_a_number_in_the_place_of_images_to_select_is_named(photos):

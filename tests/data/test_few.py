@@ -59,3 +59,12 @@ def test_size_and_channels_are_those_of_the_images(folder):
 
 def test_of_several_sources_they_are_no_more(folder):
     assert [len(open_images([folder, "digits"], few=few)) for few in (2, 3, 5)] == [2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "options", [{"few": 0}, {"few": 2.0}, {"few": "2"}, {"image_size": "8"}, {"image_size": 8.0}]
+)
+def test_numbers_of_another_kind_are_refused(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        open_images(np.zeros((3, 8, 8), np.uint8), **options)

@@ -500,3 +500,12 @@ def test_parts_with_numbers_and_parts_with_texts_are_refused():
     check_alike({"a": ["1", "cat"], "b": ["3"], "c": [None]}, "x")  # texts, numbers among them
     with pytest.raises(ValueError, match=r"in b, such as 3, .*'ant'"):
         check_alike({"a": ["cat", "ant"], "b": ["4", "3"]}, "x")
+
+
+@pytest.mark.parametrize(
+    "labels", [{4, 5, 6}, frozenset("abc"), {"a": 1, "b": 2, "c": 3}, "abc", b"abc", 3]
+)
+def test_labels_without_an_order_of_their_own_are_refused(labels):
+    """A dictionary gave its keys, a set its items in any order, and a text its letters."""
+    with pytest.raises(ValueError, match="in their order"):
+        open_images((np.zeros((3, 8, 8), np.uint8), labels))

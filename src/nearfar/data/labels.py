@@ -11,7 +11,7 @@ from __future__ import annotations
 import numbers
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,6 +107,11 @@ def labels_of(values: Iterable[Any], where: str) -> list[str | None]:
     """Values of any kind as labels: text, or None for a missing one; ValueError for what is
     none.
     """
+    if isinstance(values, str | bytes | Set | Mapping) or not isinstance(values, Iterable):
+        raise ValueError(
+            f"labels must be one for each image, in their order; {where} is a "
+            f"{type(values).__name__}"
+        )
     array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if isinstance(array, np.ma.MaskedArray):  # what is masked is missing
         array = array.tolist()

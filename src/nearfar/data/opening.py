@@ -35,7 +35,7 @@ from nearfar.data.decoding import (
 from nearfar.data.exif import TYPES, with_exif
 from nearfar.data.images import Images, Stored
 from nearfar.data.layouts import as_planes, to_pixels
-from nearfar.data.left_out import is_passing
+from nearfar.data.left_out import is_damage, is_passing
 from nearfar.data.readers import quietly
 from nearfar.data.scanning import Scanned, Split, joined_table
 from nearfar.data.sources.arrays import Items, check_fits_memory
@@ -66,7 +66,7 @@ from nearfar.data.value_range import (
     spread,
     thinned,
 )
-from nearfar.messages import if_offered, say_once
+from nearfar.messages import check_number, if_offered, say_once
 from nearfar.views import eight_bits
 
 LOOKED_AT, SMALL = 16, 64  # images that show whether there are colours, and pixels of a side
@@ -152,6 +152,7 @@ def open_images(
     (torch.Size([25, 3, 32, 32]), ['cat', 'dog'])
     """
     raise_pixel_limit(max_pixels)
+    check_number("few", few, 1, is_whole=True)
     request = parse_request(image_size, channels, value_range)
     scanned_source = scanned(source, label_column, cache_dir, request=request, limit=cache_limit)
     if isinstance(scanned_source, Images):
@@ -425,6 +426,7 @@ def _as_they_are(images: Images, split: Split, request: FormatRequest) -> Images
 def _nothing(name: str, wrong: list[tuple[str, str]]) -> str:
     if not wrong:
         return f"'{name}' holds no images"
+    wrong = [each for each in wrong if is_damage(each[1])] or wrong
     return f"none of the {len(wrong)} images in '{name}' can be read; {': '.join(wrong[0])}"
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Shaped
 
 from nearfar.data.bits import RANGES
-from nearfar.messages import check_range
+from nearfar.messages import check_number
 from nearfar.views import check_value_range, with_channels
 
 PERCENTILES = (0.5, 99.5)
@@ -64,8 +64,8 @@ ANY_FORMAT = FormatRequest()
 
 def parse_request(image_size: int | None, channels: int | None, value_range: Any) -> FormatRequest:
     """The form that is asked for; ValueError for what no image can have."""
-    check_range("image_size", image_size, 1, LARGEST)
-    check_range("channels", channels, 1)
+    check_number("image_size", image_size, 1, LARGEST, is_whole=True)
+    check_number("channels", channels, 1, is_whole=True)
     if value_range is None or (isinstance(value_range, str) and value_range in (FULL, EIGHT_BITS)):
         return FormatRequest(image_size, channels, value_range)
     return FormatRequest(image_size, channels, check_value_range(value_range))

@@ -187,7 +187,10 @@ def _by_links(words: Sequence[str], rows: list[int], paths: Sequence[str]) -> li
 def _words(words: Sequence[Any], known: dict[str, int]) -> list[str]:
     """The words, with what text files hold in their places."""
     out = []
-    for word in map(os.fspath, words):
+    for given in words:
+        if not isinstance(given, (str, os.PathLike)):
+            raise ValueError(f"images are named by texts and paths, not by {given!r:.60}")
+        word = os.fspath(given)
         if word in known or Path(word).suffix.lower() not in LISTS or not Path(word).is_file():
             out.append(word)
             continue

@@ -21,13 +21,13 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from inspect import Parameter
-from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from nearfar import plugins
 from nearfar.isolation import isolated
-from nearfar.messages import LARGEST_SEED, check_range, to_argv
+from nearfar.messages import LARGEST_SEED, check_number, to_argv
 
 COMMON = {
     "target": "run folder; or, without one, the data itself, or a file of vectors made elsewhere "
@@ -108,6 +108,7 @@ class Tool:
         self.has_engine = engine
         self.ranges: dict[str, Between] = {}
         self.whole: set[str] = set()  # those of them that are whole numbers
+        self.optional: set[str] = set()  # those that may be None
         self.command = self._command()
 
     @property
@@ -213,6 +214,8 @@ class Tool:
                         self.ranges[parameter.name] = between
                 if int in (kind, *get_args(kind)):
                     self.whole.add(parameter.name)
+                if NoneType in get_args(kind):
+                    self.optional.add(parameter.name)
             yield parameter.replace(annotation=kind)
 
     def check(self, given: dict[str, Any]) -> None:
@@ -221,17 +224,10 @@ class Tool:
         """
         for name, (least, most) in self.ranges.items():
             value, is_whole = given[name], name in self.whole
-            if value is None:
-                continue
-            words = (
-                f"`{name}` must be {'a whole number' if is_whole else 'a number'}, not {value!r}"
-            )
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise ValueError(words)
-            check_range(name, value, least, most)  # type: ignore[arg-type]
-            if is_whole and not isinstance(value, Integral):
-                raise ValueError(words)
-            given[name] = int(value) if is_whole else value
+            if value is None and name not in self.optional:
+                raise ValueError(f"`{name}` must be a number, not None")
+            check_number(name, value, least, most, is_whole)
+            given[name] = int(value) if is_whole and value is not None else value
 
     def _shared(self, name: str, placed: bool) -> Parameter:
         annotation, default = KINDS[name]

@@ -129,7 +129,27 @@ def test_unreadable_images_are_skipped_and_listed(tmp_path, paint, monkeypatch):
     assert list(reasons) == ["1.png", "2.png", "bomb.png", "empty.jpg", "link.png"]
     assert "truncated" in reasons["1.png"] and "known format" in reasons["2.png"]
     assert "limit of 2,000" in reasons["bomb.png"]
+    assert reasons["link.png"] == "there is no such file"
     assert open_images(tmp_path).skipped == images.skipped  # from the cache as well
+
+
+def test_links_in_a_circle_are_told_without_the_number_of_an_error(tmp_path, paint):
+    paint(tmp_path / "0.png", 0)
+    (tmp_path / "1.png").symlink_to("2.png")
+    (tmp_path / "2.png").symlink_to("1.png")
+    ((name, reason), (other, same)) = open_images(tmp_path).skipped
+    assert (name, other) == ("1.png", "2.png") and reason == same
+    assert "symbolic links" in reason and "rrno" not in reason and str(tmp_path) not in reason
+
+
+def test_of_images_that_cannot_be_read_the_reason_is_not_that_of_another_file(tmp_path, paint):
+    """It was the first that was left out: a link to a folder, where seven channels were asked for."""
+    for number in range(3):
+        paint(tmp_path / f"{number}.png", number)
+    (tmp_path / "again").symlink_to(".")
+    (tmp_path / "clip.mp4").write_bytes(b"0000ftypmp42")
+    with pytest.raises(ValueError, match=r"none of the 3 .* channels"):
+        open_images(tmp_path, channels=7)
 
 
 def test_image_files_are_a_source(tmp_path, paint, monkeypatch, decodes):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nearfar.training.settings import Settings
     from nearfar.views import Views
 
+PAGE = "views.html"
 MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on one page
 
 
@@ -27,7 +28,7 @@ MOST_SHOWN = 1000  # images, or samples of a view: all are held in memory and on
 def show_views(
     data: Any = None,
     *,
-    out: str | Path = "views.html",
+    out: str | Path = PAGE,
     method: Any = None,
     views: Any = None,
     image_size: int | None = None,
@@ -67,7 +68,8 @@ def show_views(
         The page that was written; without data, for each preset when to take it.
 
     Raises:
-        ValueError: for anything that pretrain would refuse, or a page that exists already.
+        ValueError: for anything that pretrain would refuse, a page that exists already, and
+            options without data.
 
     >>> nearfar.show_views("photos", views="microscope").name
     'views.html'
@@ -77,17 +79,6 @@ def show_views(
     from nearfar.pages.views import about, title_of, views_shown
     from nearfar.views import PRESETS
 
-    if data is None:
-        table = Table("`views`", "take it for", title="presets of views")
-        for name, preset in PRESETS.items():
-            table.add(name, preset.when)
-        log.info(table)
-        return {name: preset.when for name, preset in PRESETS.items()}
-    page = Path(out)
-    check_output(page, PAGES)
-    check_range("images", images, 1, MOST_SHOWN)
-    check_range("samples", samples, 1, MOST_SHOWN)
-    check_seed(seed)
     given = dict(
         method=method,
         views=views,
@@ -98,6 +89,19 @@ def show_views(
     )
     given |= dict(value_range=value_range, show_channels=show_channels)
     given = {name: value for name, value in given.items() if value is not None}
+    page = Path(out)
+    if data is None:
+        if given or page != Path(PAGE):
+            raise ValueError("name the images whose views to show: options alone show none")
+        table = Table("`views`", "take it for", title="presets of views")
+        for name, preset in PRESETS.items():
+            table.add(name, preset.when)
+        log.info(table)
+        return {name: preset.when for name, preset in PRESETS.items()}
+    check_output(page, PAGES)
+    check_range("images", images, 1, MOST_SHOWN)
+    check_range("samples", samples, 1, MOST_SHOWN)
+    check_seed(seed)
     settings = _settings(data, given)
     few = open_images(settings.given("data"), few=images, split=settings.split, **settings.reading)
     say_read(few)

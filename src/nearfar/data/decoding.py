@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nearfar.data.bits import RANGES, are_finite, bits_of, floats, scaled, stored
 from nearfar.data.layouts import as_planes, shape_of_planes, to_pixels
-from nearfar.data.left_out import CUT_OFF, NOT_AN_IMAGE, TOO_MANY_PIXELS
+from nearfar.data.left_out import CUT_OFF, NO_FILE, NOT_AN_IMAGE, TOO_MANY_PIXELS
 from nearfar.data.pictures import WHOLE, Header, as_picture, fitted, to_array
 from nearfar.data.readers import Encoded, look
 from nearfar.data.resources import memory_for
@@ -55,6 +55,10 @@ def reason(error: BaseException) -> str:
         return NOT_AN_IMAGE
     if isinstance(error, MemoryError):
         return f"out of memory: {words}"
+    if isinstance(error, FileNotFoundError):  # a link that leads nowhere, or a file that is gone
+        return NO_FILE
+    if isinstance(error, OSError) and error.strerror:  # without the number and the path
+        return error.strerror.lower()
     return f"{CUT_OFF}: {words}" if _CUT_OFF.search(words.lower()) else words
 
 

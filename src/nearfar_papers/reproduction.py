@@ -88,13 +88,10 @@ def reproduce(
         runs.check_cells(listed)
     place = Path(out)
     if not run:
-        tables = [listed for listed in tables if runs.path_of(listed, place).is_file()]
-        if not tables:
-            raise ValueError(f"{out} has no {table} at the scale {scale} to judge anew")
+        tables = _written_in(place, tables, table)
     place.mkdir(parents=True, exist_ok=True)
     check_folder(place)
-    before = [other for listed in tables for other in (listed.chosen, listed.effective) if other]
-    for name in dict.fromkeys(other.name for other in before if run):
+    for name in _needed(tables) if run else ():
         of = table.removesuffix(f"/{tables[0].name}")
         reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
@@ -107,12 +104,11 @@ def reproduce(
     for where in sorted(set().union(*missing.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
-    failed, side_by_side = 0, jobs or count_gpus() or os.cpu_count() or 1
-    in_order = sorted(tasks.values(), key=lambda task: task.seed)
+    failed, in_order = 0, sorted(tasks.values(), key=lambda task: task.seed)
     try:
         if tasks:
             (place / "runs").mkdir(exist_ok=True)
-            failed = runs.run_tasks(in_order, side_by_side)
+            failed = runs.run_tasks(in_order, jobs or count_gpus() or os.cpu_count() or 1)
     finally:  # where it is stopped, what there is so far
         for listed in tables:
             outcome = _written(paper, listed, missing.get(listed.name, []), place, known)
@@ -121,6 +117,22 @@ def reproduce(
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes
+
+
+def _needed(tables: Sequence[Table]) -> list[str]:
+    """Return the names of the tables that are run before some others."""
+    before = [other for table in tables for other in (table.chosen, table.effective) if other]
+    return list(dict.fromkeys(other.name for other in before))
+
+
+def _written_in(out: Path, tables: Sequence[Table], words: str) -> list[Table]:
+    """Return those of some tables, named in words, that were written; ValueError for none."""
+    from nearfar_papers.runs import path_of
+
+    written = [table for table in tables if path_of(table, out).is_file()]
+    if not written:
+        raise ValueError(f"{out} has no {words} of this scale to judge anew")
+    return written
 
 
 def _written(

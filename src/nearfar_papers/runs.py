@@ -38,6 +38,7 @@ from nearfar.device import machine, one_gpu
 from nearfar.evaluation import result_names
 from nearfar.messages import check_known, first_line, raise_as_value_error, read_json, to_argv
 from nearfar.progress import duration, log, progress
+from nearfar.tools import find_tool
 from nearfar.training.environment import software
 from nearfar.training.request import resolve_method
 from nearfar.training.settings import Settings
@@ -117,13 +118,17 @@ def check_cells(table: Table) -> None:
 
 def _check_evaluation(cell: Cell) -> None:
     verb = verb_of(cell)
-    options = {*inspect.signature(transfer if verb == "transfer" else evaluate).parameters}
+    known = inspect.signature(transfer if verb == "transfer" else evaluate).parameters
+    options = {*known}
     for name in cell.evaluate:
         check_known(
             f"option of {verb}",
             name,
             sorted(options - {"target", "protocol", "baselines", "encoder", "root"}),
         )
+    if verb == "evaluate":
+        usual = {name: parameter.default for name, parameter in known.items()}
+        find_tool(verb).check(usual | dict(cell.evaluate))
     if not cell.protocol:
         raise ValueError("protocol is missing")
     if cell.measure == "detect":

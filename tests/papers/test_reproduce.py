@@ -377,6 +377,16 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path, monkeypatch, complai
         ),
         (
             "metric: knn",
+            "metric: knn\n    evaluate: {limit: many}",
+            "--limit must be",
+        ),
+        (
+            "metric: knn",
+            "metric: knn\n    evaluate: {held_out: 0}",
+            "--held-out must be",
+        ),
+        (
+            "metric: knn",
             "metric: lost\n    measure: curve",
             "'lost': did you mean 'loss'",
         ),

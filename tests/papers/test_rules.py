@@ -28,7 +28,7 @@ EXCEPTIONS = {
         evaluation.labelled.labelled evaluation.linear.train_classifier
     """,
     "the settings of a table's cells are checked before hours of runs": """
-        training.request.resolve_method training.settings.Settings
+        training.request.resolve_method training.settings.Settings tools.find_tool
     """,
     "tables say what they were made with, and how many images were for validation": """
         training.environment.software training.plan.default_validation

@@ -82,7 +82,8 @@ def resolve_queries(given: Any, photos: Embeddings) -> Queries:
         )
     if not names:
         raise ValueError(
-            "name the images to look for: their names in the data, files, or a text file of either"
+            "name the images to look for: their names in the data, files, or a text file of "
+            "either; folders are data to search"
         )
     _say_lost([word for word, row in resolved if row < 0], photos)
     features = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,15 +94,27 @@ def reproduce(
     check_folder(place)
     for name in _needed(tables) if run else ():
         of = table.removesuffix(f"/{tables[0].name}")
-        reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
+        with suppress(runs.Waiting):  # said of the table that needs it
+            reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
-    missing: dict[str, list[str]] = {}
+    missing: dict[str, list[Path]] = {}
+    for listed in tables if run else ():
+        try:
+            missing[listed.name] = runs.add_tasks(
+                tasks, listed, Path(data), place, known, only, seeds
+            )
+        except runs.Waiting as error:
+            if len(tables) == 1:
+                raise
+            log.warning("left out: %s", error)
     if run:
-        for listed in tables:
-            paths = runs.add_tasks(tasks, listed, Path(data), place, known, only, seeds)
-            missing[listed.name] = [f"{at}: {paper.data.get(at.name, at.name)}" for at in paths]
-    for where in sorted(set().union(*missing.values())):
+        tables = [listed for listed in tables if listed.name in missing]
+    lacking = {
+        name: [f"{path}: {paper.data.get(path.name, path.name)}" for path in paths]
+        for name, paths in missing.items()
+    }
+    for where in sorted(set().union(*lacking.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
     failed, in_order = 0, sorted(tasks.values(), key=lambda task: task.seed)
@@ -111,7 +124,7 @@ def reproduce(
             failed = runs.run_tasks(in_order, jobs or count_gpus() or os.cpu_count() or 1)
     finally:  # where it is stopped, what there is so far
         for listed in tables:
-            outcome = _written(paper, listed, missing.get(listed.name, []), place, known)
+            outcome = _written(paper, listed, lacking.get(listed.name, []), place, known)
             outcomes[f"{paper.name}/{listed.name}"] = outcome
         log.info("-> %s", write_claims(place))
     if failed:

@@ -88,6 +88,10 @@ Results = dict[str, dict[str, Any]]
 """By "row/column": the key of the run, and by seed its value, seconds, commands and hardware."""
 
 
+class Waiting(ValueError):
+    """Settings of a table are not chosen yet: numbers of its trials are missing."""
+
+
 def check_cells(table: Table) -> None:
     """Raise ValueError, which names the cell, for settings, options, protocols and metrics that do
     not exist.
@@ -271,7 +275,7 @@ def add_tasks(
     cells are left out.
 
     data: the folder that holds data sets by name. only: rows, if not all. seeds: of each cell, if
-    not the table's. Raises ValueError where settings are not chosen yet.
+    not the table's. Raises Waiting where settings are not chosen yet.
     """
     table, missing, elsewhere = resolved(table, out, known), [], dict[tuple[str, str], None]()
     results = found_so_far(table, out, known)
@@ -664,8 +668,8 @@ def found_so_far(table: Table, out: Path, known: Known | None = None) -> Results
 def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
     """Return a table with the settings that the numbers in a folder choose for each of its cells.
 
-    That trial is taken whose mean over the seeds is best. Raises ValueError where a number of a
-    trial is missing. The effective numbers of negatives are read as well.
+    That trial is taken whose mean over the seeds is best. Raises Waiting where a number of a trial
+    is missing. The effective numbers of negatives are read as well.
     """
     if table.effective is not None:
         table = replace(table, effective_numbers=_effective_numbers(table, out, known))
@@ -684,7 +688,7 @@ def resolved(table: Table, out: Path, known: Known | None = None) -> Table:
                     for seed in range(trials.seeds)
                 ]
                 if None in numbers:
-                    raise ValueError(
+                    raise Waiting(
                         f"{table.paper}/{table.name} waits for {trials.name}, "
                         f"{trial_row.name}/{where}"
                     )

@@ -252,6 +252,47 @@ def test_seeds_begin_where_the_table_says_and_rows_can_be_chosen(tmp_path):
     ]
 
 
+WAITING = """
+  trials:
+    title: trials
+    source: none
+    protocol: [knn]
+    metric: knn
+    columns: {photos: {data: photos}}
+    rows: {simclr: {run: {method: simclr}, trials: [{lr: 0.1}, {lr: 0.2}]}}
+  chosen:
+    title: chosen
+    source: none
+    chosen: trials
+    protocol: [knn]
+    metric: knn
+    columns: {photos: {data: photos}}
+    rows: {simclr: {run: {method: simclr}}}
+  again:
+    title: chosen again
+    source: none
+    chosen: trials
+    protocol: [knn]
+    metric: knn
+    columns: {photos: {data: photos}}
+    rows: {simclr: {run: {method: simclr, epochs: 2}}}
+"""
+
+
+def test_a_table_that_waits_for_data_leaves_the_others_of_its_paper(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    before, after = (OWN.index(f"  table-{number}:") for number in (1, 3))
+    second = OWN.index("  table-2:")
+    Path("own.yaml").write_text(OWN[:before] + OWN[second:after] + WAITING)
+    monkeypatch.setattr(runs._Commands, "run", lambda *_: {"result": 7})
+    tables = nearfar_papers.reproduce("own.yaml", out="out", jobs=1)
+    assert set(tables) == {"own/table-2", "own/trials"}
+    assert tables["own/table-2"]["cells"]["matrix/n"]["seeds"]["0"]["value"] == 7
+    assert "own/chosen waits for trials" in caplog.text
+    with pytest.raises(ValueError, match="waits for trials"):
+        nearfar_papers.reproduce("own.yaml/chosen", out="out", jobs=1)
+
+
 def number_of(value, *commands):
     return {"value": value, "seconds": 1.0, "commands": list(commands), "versions": {}}
 

@@ -19,7 +19,7 @@ from nearfar.progress import log
 
 if TYPE_CHECKING:
     from nearfar_papers.paper import Paper, Table
-    from nearfar_papers.runs import Known
+    from nearfar_papers.runs import Known, Task
 
 
 class RunsFailed(CommandFailed):
@@ -98,22 +98,10 @@ def reproduce(
             reproduce(f"{of}/{name}", scale=scale, data=data, jobs=jobs, out=out)
     known = runs.known_in(place)
     tasks: dict[Path, runs.Task] = {}
-    missing: dict[str, list[Path]] = {}
-    for listed in tables if run else ():
-        try:
-            missing[listed.name] = runs.add_tasks(
-                tasks, listed, Path(data), place, known, only, seeds
-            )
-        except runs.Waiting as error:
-            if len(tables) == 1:
-                raise
-            log.warning("left out: %s", error)
+    lacking: dict[str, list[str]] = {}
     if run:
-        tables = [listed for listed in tables if listed.name in missing]
-    lacking = {
-        name: [f"{path}: {paper.data.get(path.name, path.name)}" for path in paths]
-        for name, paths in missing.items()
-    }
+        lacking = _add_tasks(tasks, paper, tables, Path(data), place, known, only, seeds)
+        tables = [listed for listed in tables if listed.name in lacking]
     for where in sorted(set().union(*lacking.values())):
         log.warning("not here, so its cells stay empty: %s", where)
     outcomes: dict[str, dict[str, Any]] = {}
@@ -130,6 +118,37 @@ def reproduce(
     if failed:
         raise RunsFailed(f"{failed} of {len(tasks)} runs failed; the same command tries them again")
     return outcomes
+
+
+def _add_tasks(
+    tasks: dict[Path, Task],
+    paper: Paper,
+    tables: Sequence[Table],
+    data: Path,
+    out: Path,
+    known: Known,
+    only: Sequence[str],
+    seeds: int | None,
+) -> dict[str, list[str]]:
+    """Add the runs that tables lack to tasks by folder; returns by table which data is not there.
+
+    A table whose settings are not chosen yet is left out with a line, and is a mistake alone.
+    """
+    from nearfar_papers.runs import Waiting, add_tasks
+
+    lacking: dict[str, list[str]] = {}
+    for table in tables:
+        try:
+            paths = add_tasks(tasks, table, data, out, known, only, seeds)
+        except Waiting as error:
+            if len(tables) == 1:
+                raise
+            log.warning("left out: %s", error)
+        else:
+            lacking[table.name] = [
+                f"{path}: {paper.data.get(path.name, path.name)}" for path in paths
+            ]
+    return lacking
 
 
 def _needed(tables: Sequence[Table]) -> list[str]:

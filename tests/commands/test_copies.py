@@ -211,7 +211,7 @@ def test_many_images_have_short_features_that_find_the_same_copies(
     monkeypatch.setattr(shortened, "DIRECTIONS", 8)
     for many in (20_000, 20):
         monkeypatch.setattr(sources, "MANY", many)
-        options = dict(orientations=True, out=tmp_path / "had.html")
+        options = dict(orientations=True, out=tmp_path / f"had-{many}.html")
         duplicates = nearfar.duplicates(new, against=archive, **options)
         copies = pandas.DataFrame(duplicates).query("kind != 'near-duplicate'")
         made.append(copies[["name", "kind", "archive_name", "kept"]].sort_values("name"))

@@ -3,7 +3,10 @@ refused.
 """
 
 import json
+from pathlib import Path
 
+import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -287,6 +290,18 @@ def test_rows_of_datasets_have_the_names_of_their_paths(tmp_path, paint):
 
 
 # refusals
+
+
+@pytest.mark.parametrize(
+    "made", [iter, set, np.array, pandas.Series, lambda paths: pandas.DataFrame({"path": paths})]
+)
+def test_paths_in_anything_but_a_list_are_refused_in_a_line_that_says_so(tmp_path, paint, made):
+    paths = [str(tmp_path / f"{number}.png") for number in range(3)]
+    for number, path in enumerate(paths):
+        paint(Path(path), number)
+    assert len(open_images(paths)) == 3
+    with pytest.raises(ValueError, match="make a list of it"):
+        open_images(made(paths))
 
 
 def test_wrong_paths_name_the_nearest(tmp_path, paint):

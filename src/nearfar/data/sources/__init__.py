@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,8 @@ def find_source(
     """
     if isinstance(given, Source):
         return given
-    if is_array(given):
+    is_list = isinstance(given, np.ndarray) and given.dtype.kind in "OSU"  # of paths, or images
+    if is_array(given) and not is_list:
         return arrays.of_memory(given, request.channels)
     if is_table(given):
         tables = given if isinstance(given, dict) else {"": given}
@@ -177,6 +178,10 @@ def find_source(
         return arrays.Items(given, describe(given), request, limit)
     if isinstance(given, Readable):
         return Outside(given, describe(given))
+    if is_list or (isinstance(given, Iterable) and not isinstance(given, Dataset)):
+        raise ValueError(
+            f"cannot open images from {describe(given)}: make a list of it, of paths or of images"
+        )
     raise ValueError(
         f"cannot open images from {describe(given)}; give a path, an array or a tensor, a pair "
         f"(images, labels), "

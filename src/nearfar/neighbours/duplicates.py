@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from nearfar.data import Images
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.engine import each, engine
+from nearfar.neighbours.ahead import TOGETHER, compared_ahead
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import (
     COPY,
@@ -59,7 +60,6 @@ CROWDED, FINER = 512, 32
 DIFFERENT = 8  # comparisons at full size that find no copy of an image there, after which they end
 PAIRS = 8192  # that are compared at a time at 16 pixels
 MANY = 20_000  # images of which known neighbours alone are compared, and one walk keeps less
-TOGETHER = 32  # pairs that are compared as one piece of work of an engine
 CHUNK = 128  # pairs between two sets that are compared at a time
 CONFIRMED = 20_000  # such pairs at most
 # random pairs, and the fraction of their median distance that makes near-duplicates
@@ -507,7 +507,8 @@ def _confirmed(
         )
 
     tried = tracked(rows, "comparing images", len(pairs))
-    for (row, other, distance), kind in _compared(tried, is_open, compare):
+    relations = partial(_relations, compare)
+    for (row, other, distance), kind in compared_ahead(tried, is_open, relations):
         judged.add((row, other))
         if kind < NEAR_DUPLICATE:
             confirmed.append(Link(distance, row, other, kind))
@@ -515,28 +516,6 @@ def _confirmed(
         else:
             failed.update([(False, row), (apart, other)])
     return confirmed
-
-
-def _compared(
-    pairs: Iterable[Pair], is_open: Callable[[Pair], bool], compare: Comparison
-) -> Iterator[tuple[Pair, int]]:
-    """Yield the pairs that are open when their turn comes, with their relation, in their order.
-
-    Threads, or an engine, compare a few pairs ahead, so that what one shows may close another that
-    was compared for nothing: the result is that of one thread.
-    """
-    begun: deque[list[Pair]] = deque()
-
-    def chunks() -> Iterator[list[Pair]]:
-        opened = filter(is_open, pairs)
-        while chunk := list(islice(opened, 1 if engine() is None else TOGETHER)):
-            begun.append(chunk)
-            yield chunk
-
-    for kinds in _relations(compare, chunks()):
-        for pair, kind in zip(begun.popleft(), kinds, strict=True):
-            if is_open(pair):
-                yield pair, kind
 
 
 def _relations(compare: Comparison, chunks: Iterable[list[Any]]) -> Iterator[list[int]]:

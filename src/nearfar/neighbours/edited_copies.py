@@ -9,10 +9,9 @@ which hold what a turn, a crop or a border leaves.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from torch.nn.functional import normalize
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
 from nearfar.data.resources import in_order, usable_cores
-from nearfar.engine import engine
+from nearfar.neighbours.ahead import compared_ahead
 from nearfar.neighbours.approximate import find_nearest
 from nearfar.neighbours.copies import compare_pixels
 from nearfar.neighbours.edit_maps import (
@@ -60,7 +59,6 @@ COMMON = 15, 48
 LOOKED, LEAST_LOOKED, AT_ONCE, PART_OF_NET = 0.1, 300, 64, 64
 NUMBERS = 512  # of a vector of VLAD at most, by random projection
 PART = 512  # images whose vectors are made at a time
-TOGETHER = 16  # pairs that are compared as one piece of work of an engine
 TAKEN = 16_384  # images whose local features are in memory: 29 kB each at most
 CACHED = 8  # images in memory at full size
 LOOKED_AT = 30  # nearest images that are all compared with a query; further ones until one is found
@@ -187,28 +185,23 @@ class _Edits:
 def _compared(
     edit_of: Callable[[Pair], Edit | None], groups: DisjointSet, pairs: Sequence[Pair]
 ) -> Iterator[tuple[int, Edited | None]]:
-    """Yield what is found of each pair that is in no group when its turn comes, with its place, in
-    their order; the images of an edited copy are in one group from then on.
-
-    Threads, or an engine, compare a few pairs ahead, so that what one shows may close another that
-    was compared for nothing: the result is that of one thread.
+    """Yield the place of each pair whose images are in no group when its turn comes, with what is
+    found of it, in their order; the images of an edited copy are in one group from then on.
     """
-    begun: deque[list[int]] = deque()
-    some = 1 if engine() is None else TOGETHER
 
-    def chunks() -> Iterator[list[Pair]]:
-        every = enumerate(tracked(pairs, "comparing images"))
-        opened = (place for place, pair in every if not groups.connected(*pair[:2]))
-        while places := list(islice(opened, some)):
-            begun.append(places)
-            yield [pairs[place] for place in places]
+    def is_open(item: tuple[int, Pair]) -> bool:
+        return not groups.connected(*item[1][:2])
 
+    def compare(chunks: Iterator[list[tuple[int, Pair]]]) -> Iterator[list[Edit | None]]:
+        of_chunks = ([pair for _, pair in chunk] for chunk in chunks)
+        return in_order(of_chunks, edit_of, usable_cores())
+
+    every = enumerate(tracked(pairs, "comparing images"))
     with opencv_in_one_thread():
-        for made in in_order(chunks(), edit_of, usable_cores()):
-            for place, edit in zip(begun.popleft(), made, strict=True):
-                first, second, _ = pairs[place]
-                is_new = edit is not None and groups.merge(first, second)
-                yield place, Edited(first, second, edit) if is_new else None
+        for (place, (first, second, _)), edit in compared_ahead(every, is_open, compare):
+            if edit is not None:
+                groups.merge(first, second)
+            yield place, None if edit is None else Edited(first, second, edit)
 
 
 def _among_likely(

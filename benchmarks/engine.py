@@ -5,9 +5,9 @@
 The files, JPEG of 256 px, are made in FOLDER from the two photographs that come with scikit-learn: each is a random crop
 with a weaker one over it, one in a hundred the image before it at half the size. The first so many are the same whatever
 their number. --kill: seconds between which a random worker is killed. --compare: find the copies in one process too, and
-compare the groups. --approximate: find neighbours by an index. Edited copies are not looked for,
-which is work of the first process. With several numbers of images, what the model of cost
-predicts from all but the last is compared with the last. 10^6 files: 12 GB of disk.
+compare the groups. --approximate: find neighbours by an index. Edited copies are not looked for: images of two
+photographs are all likely ones. With several numbers of images, what the model of cost predicts from all but the last is
+compared with the last. 10^6 files: 12 GB of disk.
 """
 
 from __future__ import annotations

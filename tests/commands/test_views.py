@@ -58,7 +58,6 @@ def test_the_title_says_what_the_page_shows(photos, tmp_path):
         assert f"<title>{title}</title>" in page and f"<h1>{title}</h1>" in page, options
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"views": "microscope"}, {"out": "v.html"}, {"channels": 1}])
 def test_options_without_images_are_refused(options, tmp_path, monkeypatch):
     """They were ignored, and the presets listed."""
@@ -68,6 +67,7 @@ def test_options_without_images_are_refused(options, tmp_path, monkeypatch):
     assert "microscope" in nearfar.show_views() and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_every_page_names_the_splits(photos, tmp_path):
     for number, image in enumerate(sorted(photos.iterdir())):
         place = photos / ("test" if number < 6 else "train")

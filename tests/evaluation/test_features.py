@@ -171,3 +171,14 @@ def test_an_engine_keeps_features_of_other_directions_apart(tmp_path):
         features = [extract(Shortened(encoder, part), opened) for part in (first, last)]
     whole = normalize(extract(encoder, opened), dim=1)
     assert torch.allclose(torch.cat(features, 1), whole, atol=1e-6)
+
+
+def test_an_engine_keeps_features_of_a_net_that_shares_weights(tmp_path):
+    Image.fromarray(images(1)[0].permute(1, 2, 0).numpy()).save(tmp_path / "0.png")
+    first = nn.Conv2d(3, 3, 1)
+    net = nn.Sequential(first, first, nn.Flatten())
+    net.again = first.weight
+    encoder = Encoder(build_backbone(net, image_size=8, channels=3), 8, 3, [0.5] * 3, [0.25] * 3)
+    opened = open_images(tmp_path)
+    with working(Keeping()):
+        assert extract(encoder.eval(), opened).shape == (1, 192)

@@ -102,7 +102,8 @@ def _keys(encoder: Encoder, images: Images) -> Keys | None:
     if engine() is None:
         return None
     about = [list(images.form), describe_encoder(encoder)]
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    state = encoder.state_dict().items()  # not that of the net alone: directions, too
+    tensors = {name: value.cpu().contiguous().clone() for name, value in state}  # none is shared
     of_all = digest([save(tensors), json.dumps(about).encode()])
     digests = images.digests
 

@@ -163,8 +163,8 @@ def find_source(
     """
     if isinstance(given, Source):
         return given
-    is_list = isinstance(given, np.ndarray) and given.dtype.kind in "OSU"  # of paths, or images
-    if is_array(given) and not is_list:
+    holds_paths = isinstance(given, np.ndarray) and given.dtype.kind in "OSU"  # or objects
+    if is_array(given) and not holds_paths:
         return arrays.of_memory(given, request.channels)
     if is_table(given):
         tables = given if isinstance(given, dict) else {"": given}
@@ -178,7 +178,7 @@ def find_source(
         return arrays.Items(given, describe(given), request, limit)
     if isinstance(given, Readable):
         return Outside(given, describe(given))
-    if is_list or (isinstance(given, Iterable) and not isinstance(given, Dataset)):
+    if holds_paths or (isinstance(given, Iterable) and not isinstance(given, Dataset)):
         raise ValueError(
             f"cannot open images from {describe(given)}: make a list of it, of paths or of images"
         )

@@ -163,7 +163,8 @@ def find_source(
     """
     if isinstance(given, Source):
         return given
-    holds_paths = isinstance(given, np.ndarray) and given.dtype.kind in "OSU"  # or objects
+    is_row = isinstance(given, np.ndarray) and given.ndim == 1
+    holds_paths = is_row and given.dtype.kind in "OSU"  # or images
     if is_array(given) and not holds_paths:
         return arrays.of_memory(given, request.channels)
     if is_table(given):

@@ -70,8 +70,6 @@ def place(tmp_path_factory):
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_an_example_runs(name, place, monkeypatch):
-    if name.endswith("approximate_rows"):
-        pytest.importorskip("faiss")
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
     room = importlib.import_module(name.rpartition(".")[0])
     names = {public: getattr(room, public) for public in getattr(room, "__all__", vars(room))}

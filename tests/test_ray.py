@@ -90,9 +90,7 @@ def expected(photos, many, tmp_path_factory):
 
 
 def nearest():
-    """Approximate neighbours of rows, and of queries, in three partitions; none without faiss."""
-    if find_spec("faiss") is None:
-        return []
+    """Approximate neighbours of rows, and of queries, in three partitions."""
     rows = torch.randn(6000, 16, generator=torch.Generator().manual_seed(0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(approximate, "PARTITION", 4 * 16 * 2000)
@@ -267,7 +265,6 @@ def test_a_job_that_is_stopped_ends_what_it_started(photos, tmp_path, sent):
 
 
 def test_the_approximate_search_is_that_of_one_process(expected, ray):
-    pytest.importorskip("faiss")
     with engine_named("ray") as engine:
         divided = nearest()
     for (ours, share), (whole, expected_share) in zip(divided, expected.nearest, strict=True):

@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 
 import nearfar
 from nearfar.cli import main
+from nearfar.data import open_images
 from nearfar.data.decoding import decode
 from nearfar.data.measures import decode_and_measure, grayscale, measures
 from nearfar.data.thumbnails import thumbnails
 from nearfar.data.value_range import PixelFormat
 from nearfar.embeddings import walk
-from nearfar.embeddings.kept import Marks
+from nearfar.embeddings.kept import Marks, places_among
 from nearfar.neighbours import full_size
 from nearfar.neighbours.copies import compare_pixels, small_images
 from nearfar.networks import shortened
@@ -102,6 +103,26 @@ def test_digests_are_found_among_others_as_a_dictionary_finds_them():
     expected = {row: places[bytes(mark)] for row, mark in enumerate(own) if bytes(mark) in places}
     rows, at = Marks(own).rows_of(others)
     assert dict(zip(rows.tolist(), at.tolist(), strict=True)) == expected and len(rows) > 40
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_images_find_their_places_among_earlier_ones_one_for_each(copies):
+    """Of several with one digest the first takes the first, and one that is not known none."""
+    rng = np.random.default_rng(0)
+    every = rng.integers(0, 256, (30, 16), dtype=np.uint8)
+    every[:10, :8] = every[10:20, :8]  # the same first half
+    every[0] = 0  # not known
+    known, marks = (every[rng.integers(0, stop, copies * 25)] for stop in (25, 30))
+    left = {bytes(mark): [] for mark in every}
+    for place, mark in enumerate(known):
+        left[bytes(mark)].append(place)
+    left[bytes(16)] = []
+    expected = [of.pop(0) if (of := left[bytes(mark)]) else -1 for mark in marks]
+    places = places_among(torch.from_numpy(marks), torch.from_numpy(known))
+    assert places.tolist() == expected and -1 in expected and max(expected) > 10
+    for empty, whole in ((known[:0], marks), (known, marks[:0])):
+        places = places_among(torch.from_numpy(whole), torch.from_numpy(empty))
+        assert places.tolist() == [-1] * len(whole)
 
 
 def test_another_time_only_new_files_are_read(photos, monkeypatch):
@@ -254,6 +275,32 @@ def test_another_time_the_result_is_that_from_nothing(photos, happened):
     assert tables(again) == tables(afresh)
     for name in ("images", "problems", "repeats", "next"):
         assert again[name] == afresh[name]
+
+
+def nearest_names(photos, folder):
+    """The names of the images nearest to each, by its own name, as the files of a run have them."""
+    images = open_images("photos", split="all", image_size=32)
+    name_of = dict(zip(map(bytes, images.marks), images.names, strict=True))
+    kept = load_file(photos.parent / folder / "neighbours.safetensors")
+    names = [name_of[bytes(mark)] for mark in kept["digests"].numpy()]
+    near = [[names[other] for other in row] for row in kept["index"].tolist()]
+    return dict(zip(names, near, strict=True)), kept
+
+
+@pytest.mark.slow
+def test_lists_of_the_first_time_serve_another_time(photos, log):
+    """With one list, as 62 images have, the neighbours are those of all."""
+    nearfar.explore("photos", out="out", approximate=True)
+    with Image.open(photos / "train/light/4.png") as image:
+        image.rotate(90).save(photos / "train/dim/new.png")
+    log.clear()
+    nearfar.explore("photos", out="out", approximate=True)
+    (line,) = [line for line in log.lines if "of new images" in line]
+    assert "100.0 %" in line
+    near, kept = nearest_names(photos, "out")
+    assert len(kept["list_of"]) == len(near) and "train/dim/new.png" in near
+    nearfar.explore("photos", out="afresh")
+    assert near == nearest_names(photos, "afresh")[0]
 
 
 @pytest.mark.slow

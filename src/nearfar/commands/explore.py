@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nearfar.embeddings import Embeddings
     from nearfar.maps import Map
     from nearfar.maps.clusters import Clusters
+    from nearfar.neighbours import Nearest
+    from nearfar.neighbours.approximate import Lists
     from nearfar.tools.map.sheets import Sheets
 
 RECORD = "parts.json"
@@ -86,7 +88,7 @@ def explore(
             the net that comes with nearfar, at 64 pixels.
         label_column: column of the data with the labels. Default: one of a usual name, such as
             label.
-        approximate: search by an index (faiss) instead of comparing all pairs, for hundreds of
+        approximate: search by inverted lists instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the map, of the clusters, and of the parts in which labels are
             predicted from the others.
@@ -212,7 +214,7 @@ class Parts:
             "numbers": numbers,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_file(self.file, json.dumps(self.before | self.done, indent=1) + "\n")
+        write_file(self.file, json.dumps(self.before | self.done) + "\n")
 
     def known(self, name: str, *files: str) -> dict[str, Any] | None:
         """Return the numbers of a part that was finished on the same images with the same options,
@@ -303,24 +305,47 @@ def _with_features(photos: Embeddings, folder: Path) -> tuple[Embeddings, str]:
 
 
 def _with_neighbours(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:
-    from nearfar.maps.cluster_embedding import ATTRACTING
-    from nearfar.neighbours import Nearest, find_nearest
-    from nearfar.neighbours.approximate import update_nearest
+    import torch
 
-    kept, near = Kept(parts, "neighbours"), None
-    if kept.before is not None:
-        near = Nearest(kept.before["distance"], kept.before["index"].long())
-    if near is not None and kept.is_whole:
+    from nearfar.neighbours import Nearest
+
+    kept = Kept(parts, "neighbours")
+    if kept.before is not None and kept.is_whole:
         parts.take("neighbours")
+        near = Nearest(kept.before["distance"], kept.before["index"].long())
         return replace(photos, near=near)
     with parts.measured("neighbours"):
-        k = min(ATTRACTING, len(photos) - 1)
-        if near is not None:
-            near = update_nearest(photos.features, near, kept.places(), k)
-        if near is None:
-            near = find_nearest(photos.features, k=k, approximate=approximate)
-        kept.write({"distance": near.distance, "index": near.index.int()})
+        near, lists = _neighbours(photos.features, kept, approximate)
+        tensors = {"distance": near.distance, "index": near.index.int()}
+        if lists is not None:
+            tensors |= {"centres": lists.centres, "list_of": lists.list_of.contiguous()}
+            tensors["learned"] = torch.tensor([lists.learned])
+        kept.write(tensors)
     return replace(photos, near=near)
+
+
+def _neighbours(features: Tensor, kept: Kept, approximate: bool) -> tuple[Nearest, Lists | None]:
+    """Find the neighbours of each image, those of most from an earlier time, if there are any; and
+    the lists around centres by which they were found.
+    """
+    from nearfar.maps.cluster_embedding import ATTRACTING
+    from nearfar.neighbours import Nearest, find_nearest
+    from nearfar.neighbours.approximate import Lists, learn_lists
+    from nearfar.neighbours.updating import update_nearest
+
+    k, lists = min(ATTRACTING, len(features) - 1), None
+    if kept.before is not None:
+        known, place = kept.before, kept.places()
+        if "centres" in known:
+            before = Lists(known["centres"], known["list_of"], int(known["learned"]))
+            lists = before.extended(features, place)
+        near = update_nearest(
+            features, Nearest(known["distance"], known["index"].long()), place, k, lists
+        )
+        if near is not None:
+            return near, lists
+    lists = learn_lists(features) if approximate else None
+    return find_nearest(features, k=k, approximate=approximate, lists=lists), lists
 
 
 def _with_copies(photos: Embeddings, parts: Parts, approximate: bool) -> Embeddings:

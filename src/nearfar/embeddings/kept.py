@@ -4,7 +4,6 @@ their content, and by the digests of the images that their rows belong to.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,9 +87,17 @@ def places_among(
     """The position of each image among known ones by its digest, -1 for none; of several with one
     digest the first takes the first.
     """
-    places: dict[bytes, deque[int]] = {}
-    for place, mark in enumerate(map(bytes, known.numpy())):
-        places.setdefault(mark, deque()).append(place)
-    places.pop(bytes(16), None)
-    of_images = (places.get(mark) for mark in map(bytes, marks.numpy()))
-    return torch.tensor([left.popleft() if left else -1 for left in of_images])
+    words = torch.cat([known, marks]).numpy().view(np.uint64)
+    order = np.lexsort((words[:, 1], words[:, 0]))  # known ones before the images of equal digest
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (words[order[1:]] != words[order[:-1]]).any(1)
+    group = begins.cumsum() - 1
+    start, of_known = np.flatnonzero(begins), np.bincount(group[order < len(known)], minlength=0)
+    of_known = np.pad(of_known, (0, len(start) - len(of_known)))
+    (image,) = np.where(order >= len(known))
+    before = image - start[group[image]] - of_known[group[image]]  # images of this digest
+    has_place = (before < of_known[group[image]]) & words[order[image]].any(1)
+    places = np.full(len(marks), -1)
+    taken = start[group[image]] + before
+    places[order[image[has_place]] - len(known)] = order[taken[has_place]]
+    return torch.from_numpy(places)

@@ -440,10 +440,11 @@ def each_file_once(photos: Embeddings) -> Embeddings:
     names that differ in case count as one file; of these a name that is no link comes first.
     """
     paths = photos.paths or []
-    order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
-    rows = sorted({file_identity(paths[row]): row for row in reversed(order)}.values())
-    if len(rows) == len(paths):
+    identities = list(map(file_identity, paths))
+    if len(set(identities)) == len(paths):
         return photos
+    order = sorted(range(len(paths)), key=lambda row: (os.path.islink(paths[row]), row))
+    rows = sorted({identities[row]: row for row in reversed(order)}.values())
     log.warning(
         "%d files are named more than once (links count too), and count once",
         len(paths) - len(rows),

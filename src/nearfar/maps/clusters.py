@@ -56,10 +56,11 @@ class Clusters(NamedTuple):
     distance: Float[Tensor, " rows"]
     scores: dict[int, float]
 
-    def members(self, number: int) -> list[int]:
-        """The rows of a cluster, from its centre to its edge."""
-        rows = (self.number == number).nonzero()[:, 0]
-        return rows[self.distance[rows].argsort(stable=True)].tolist()
+    def members(self) -> list[Int64[Tensor, " rows"]]:
+        """The rows of each cluster, from its centre to its edge."""
+        by_distance = self.distance.argsort(stable=True)
+        rows = by_distance[self.number[by_distance].argsort(stable=True)]
+        return list(rows.split(self.number.bincount().tolist()))
 
 
 def clusters_of(

@@ -12,6 +12,7 @@ import matplotlib.style
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from matplotlib.colors import to_rgba_array
 from torch import Tensor
 
 from nearfar.data import Images
@@ -19,6 +20,7 @@ from nearfar.data.thumbnails import thumbnails
 from nearfar.maps.columns import GREY, PALETTE, label_column
 
 INK, PAPER = "#1b1f24", "#ffffff"
+MOST_POINTS = 200_000  # more hide each other
 MOST_THUMBNAILS, ACROSS, TRIED = 400, 30, 20_000
 
 
@@ -35,7 +37,7 @@ def draw_map(
 
     labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn
     in gray, as without labels. images: at most 400 of them are drawn over their points, without
-    overlap.
+    overlap. Of more than 200 000 points a random 200 000 are drawn.
     """
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     figure = matplotlib.figure.Figure(
@@ -44,15 +46,16 @@ def draw_map(
     axes = figure.subplots()
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
-    x, y = coordinates.T
+    drawn = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
+    x, y = coordinates[drawn[:MOST_POINTS]].T
     size = float(np.clip(2.5e4 / max(len(coordinates), 1), 2, 24))
     column = None if labels is None else label_column(labels, class_names)
     classes = (column and column.classes) or []
     colours = np.full(len(coordinates), GREY)
     if column is not None and 0 < sum(entry.colour != GREY for entry in classes) <= len(PALETTE):
         colours = np.array([entry.colour for entry in classes])[column.values]
-        order = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
-        axes.scatter(x[order], y[order], s=size, c=colours[order], linewidths=0)
+        of_points = to_rgba_array([entry.colour for entry in classes])[column.values]
+        axes.scatter(x, y, s=size, c=of_points[drawn[:MOST_POINTS]], linewidths=0)
         marks = [axes.scatter([], [], s=36, c=entry.colour) for entry in classes]
         names = [entry.name for entry in classes]
         legend = axes.legend(

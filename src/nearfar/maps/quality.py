@@ -141,9 +141,8 @@ def trustworthiness(
         cosine[torch.arange(len(some)), some] = -torch.inf
         ends = cosine.gather(1, those).sort(1).values.numpy()
         for row, end in zip(cosine.numpy(), ends, strict=True):
-            beyond = np.searchsorted(end, row[row > end[0]])  # how many of those are less near
-            nearer = np.bincount(beyond, minlength=k + 1)[:0:-1].cumsum()
-            excess += int((1 + nearer - k).clip(0).sum())
+            nearer = (np.count_nonzero(row > cosine_of_one) for cosine_of_one in end)
+            excess += sum(max(0, 1 + count_of_one - k) for count_of_one in nearer)
     return 1 - 2 * excess / (len(ranked) * k * (2 * count - 3 * k - 1))
 
 

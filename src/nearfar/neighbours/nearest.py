@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from nearfar.data.table import digest
@@ -233,12 +233,16 @@ def larger(best: Tensor, tile: Tensor, start: int, k: int) -> Int64[Tensor, "que
     return best.topk(min(k, best.shape[1]), dim=1, sorted=False).values
 
 
-def padded(row: Tensor, keys: Tensor, count: int) -> Int64[Tensor, "rows most"]:
-    """Keys of some rows, which ascend, as a matrix, the smallest number where there are fewer."""
+def padded(
+    row: Tensor, values: Tensor, count: int, missing: float = torch.iinfo(torch.int64).min
+) -> Shaped[Tensor, "rows most"]:
+    """Values of some rows, which ascend, as a matrix; where there are fewer, by default, the key of
+    no row.
+    """
     counts = row.bincount(minlength=count)
     place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
-    out = torch.full((count, int(counts.max())), torch.iinfo(torch.int64).min)
-    out[row, place] = keys
+    out = torch.full((count, int(counts.max())), missing, dtype=values.dtype)
+    out[row, place] = values
     return out
 
 

@@ -119,11 +119,13 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
-        for row in zip(*columns.values(), strict=True):
-            writer.writerow(
-                "'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell
-                for cell in row
-            )
+        cells = [map(_with_quote, column) for column in columns.values()]
+        writer.writerows(zip(*cells, strict=True))
+
+
+def _with_quote(cell: Any) -> Any:
+    """Return a cell, with a ' before what a spreadsheet would take for a formula."""
+    return "'" + cell if isinstance(cell, str) and FORMULA.match(cell) else cell
 
 
 def read_table(path: Path) -> Columns:

@@ -39,7 +39,7 @@ def check(
             image, or the other way round, is a leak. Default: where there are several splits and
             OpenCV is installed (`pip install 'nearfar[edits]'`). True: by a search that takes about
             twice as long (`nearfar.duplicates`). False: no.
-        approximate: search by an index (faiss) instead of comparing all pairs, for hundreds of
+        approximate: search by inverted lists instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         seed: random seed of the parts in which labels are predicted from the others.
 

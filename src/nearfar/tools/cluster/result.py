@@ -35,10 +35,10 @@ class Groups(Result):
                 f", the number of {min(clusters.scores)} to {max(clusters.scores)} with the "
                 f"largest silhouette ({max(clusters.scores.values()):.2f})"
             )
+        self.members = clusters.members()
         table = Table("group", "images", "at its centre")
-        for number in range(self.count):
-            members = clusters.members(number)
-            table.add(number + 1, len(members), photos.images.names[members[0]])
+        for number, members in enumerate(self.members):
+            table.add(number + 1, len(members), photos.images.names[int(members[0])])
         super().__init__(
             photos,
             columns | photos.columns(),
@@ -52,9 +52,8 @@ class Groups(Result):
     def page(self) -> str:
         """Return a contact sheet with a part for each group."""
         groups = []
-        for number in range(self.count):
-            members = self.clusters.members(number)
-            centre, edge = members[:TYPICAL], members[TYPICAL:][-EDGE:]
+        for number, members in enumerate(self.members):
+            centre, edge = members[:TYPICAL].tolist(), members[TYPICAL:][-EDGE:].tolist()
             lines = [f"{self.clusters.distance[row]:.3f}" for row in centre]
             lines += [f"{self.clusters.distance[row]:.3f}, at the edge" for row in edge]
             figures = thumbnails_for(self.photos, centre + edge, lines)

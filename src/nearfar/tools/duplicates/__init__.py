@@ -59,7 +59,7 @@ def duplicates(
             Copies are confirmed by their pixels at full size, up to the distance by which features
             move when images are halved in size or saved as JPEG of quality 50 (measured on 128
             images).
-        approximate: search by an index (faiss) instead of comparing all pairs, for hundreds of
+        approximate: search by inverted lists instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
 
     Returns:

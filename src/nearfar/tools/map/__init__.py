@@ -61,7 +61,7 @@ def map(
             added.
         columns: .parquet, .csv, .tsv or .jsonl file with a column "name" (or "path", ...) and
             others to colour the images by, in addition to the columns of a table of paths.
-        approximate: search by an index (faiss) instead of comparing all pairs, for hundreds of
+        approximate: search by inverted lists instead of comparing all pairs, for hundreds of
             thousands of images; the share of the true nearest neighbours that it finds is reported.
         show_channels: channels of the thumbnails, one or three, counted from 1. Default: those of
             the run.

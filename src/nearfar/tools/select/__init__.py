@@ -75,7 +75,7 @@ def select(
             clusters without them.
         k: for `by='outlier'`: the neighbour whose distance counts. Default: 10, or the last where
             they are fewer.
-        approximate: for `by='outlier'` and `by='near'`: search by an index (faiss) instead of
+        approximate: for `by='outlier'` and `by='near'`: search by inverted lists instead of
             comparing all pairs.
         seed: random seed of the clusters, for `by='typical'`.
 

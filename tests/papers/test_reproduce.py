@@ -82,7 +82,7 @@ def test_what_there_is_is_listed_without_running_anything(tmp_path, monkeypatch)
     listed = nearfar_papers.reproduce(out=str(tmp_path / "out"))
     assert {"saclr/table-7", "saclr/figure-2", "sigclr/table-4"} <= set(listed)
     assert listed["saclr/table-3"]["data"] == ["cifar10", "cifar100"]
-    assert listed["saclr/table-1"]["state"] == "not run"
+    assert listed["saclr/table-2"]["state"] == "not run"
     held = [
         claim["holds"]
         for claim in json.loads((committed / "saclr/table-7.json").read_text())["claims"]

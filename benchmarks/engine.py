@@ -32,7 +32,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 import nearfar
-from nearfar.data.resources import peak_memory
+from nearfar.data.resources import own_memory, peak_memory
 from nearfar.ray import engine_named
 
 PARTS = {
@@ -141,7 +141,9 @@ def measured(
             parts[STARTING] += spent.cpu_seconds - alike
         numbers["cpu_seconds"] = parts
         numbers["worker_mb"] = max(spent.peak_memory_mb for spent in engine.spent.values())
+        numbers["worker_own_mb"] = max(spent.own_memory_mb for spent in engine.spent.values())
         numbers["first_process_mb"] = peak_memory()
+        numbers["first_process_own_mb"] = own_memory()
         numbers["copies"] = len(copies["name"])
     return numbers, dict(copies)
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nearfar.atomic import replacing
-from nearfar.data.resources import all_of, peak_memory, usable_cores
+from nearfar.data.resources import all_of, own_memory, peak_memory, usable_cores
 from nearfar.data.table import cache_folder, digest
 from nearfar.engine import Keys, working
 from nearfar.messages import check_known, check_range, first_line
@@ -48,25 +48,30 @@ LOCALHOST = "127.0.0.1"
 
 
 class Spent(NamedTuple):
-    """Pieces of one kind of work that were done now, and those known from before; CPU seconds, and
-    the most memory of a worker by then, in MB. first, first_seconds: those pieces that were the
-    first of their kind in a worker, which loads what they need, and their CPU seconds.
+    """Pieces of one kind of work that were done now, and those known from before; CPU seconds; the
+    most memory of a worker by then, in MB, with the files that it maps, and what a worker had for
+    itself after a piece, at most. first, first_seconds: those pieces that were the first of their
+    kind in a worker, which loads what they need, and their CPU seconds.
     """
 
     done: int = 0
     known: int = 0
     cpu_seconds: float = 0.0
     peak_memory_mb: float = 0.0
+    own_memory_mb: float = 0.0
     first: int = 0
     first_seconds: float = 0.0
 
-    def plus(self, seconds: float, peak_memory_mb: float, is_first: bool) -> Spent:
+    def plus(
+        self, seconds: float, peak_memory_mb: float, own_memory_mb: float, is_first: bool
+    ) -> Spent:
         """Return what was spent with one more piece."""
         return Spent(
             self.done + 1,
             self.known,
             self.cpu_seconds + seconds,
             max(self.peak_memory_mb, peak_memory_mb),
+            max(self.own_memory_mb, own_memory_mb),
             self.first + is_first,
             self.first_seconds + seconds * is_first,
         )
@@ -183,9 +188,9 @@ _held: dict[str, Callable[[Any], Any]] = {}
 """The work that this worker did last, which has read what its pieces share."""
 
 
-def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float, bool]:
-    """In a worker: the result of a piece, the CPU seconds that it took, the most memory, and
-    whether it is the first of its work.
+def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float, float, bool]:
+    """In a worker: the result of a piece, the CPU seconds that it took, the most memory, that of
+    the worker for itself, and whether it is the first of its work.
     """
     import ray
     import torch
@@ -199,7 +204,7 @@ def _done(shared: list[Any], piece: Any) -> tuple[Any, float, float, bool]:
         _held[name] = ray.get(shared[0])
     with quietly():  # what it would say, one process says too
         result = _held[name](piece)
-    return result, time.process_time() - began, peak_memory(), is_first
+    return result, time.process_time() - began, peak_memory(), own_memory(), is_first
 
 
 @contextmanager

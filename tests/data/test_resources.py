@@ -2,13 +2,14 @@
 
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from nearfar.data import open_images, resources
-from nearfar.data.resources import SharedMemory, peak_memory
+from nearfar.data.resources import SharedMemory, own_memory, peak_memory
 from nearfar.data.value_range import LARGEST
 
 
@@ -72,3 +73,14 @@ def test_the_peak_of_memory_rises_with_what_is_filled():
     before = peak_memory()
     filled = np.ones(int(1e6 * (before + 100)), np.uint8)  # MB
     assert peak_memory() > before + 50 and filled[-1] == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="of Linux")
+def test_files_that_are_mapped_are_not_memory_of_a_process_for_itself(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(200_000_000))
+    before = own_memory()
+    mapped = np.memmap(tmp_path / "file", np.uint8, "r")
+    assert mapped.max() == 0  # each page is read
+    assert abs(own_memory() - before) < 20
+    filled = np.ones(200_000_000, np.uint8)
+    assert 180 < own_memory() - before < 220 and filled[-1] == 1

@@ -51,6 +51,19 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
+def own_memory() -> float:
+    """Return the memory that this process has for itself now, in MB: without files that it maps,
+    such as libraries and stored pixels, and without what it shares with others; NaN where the
+    system does not tell.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith("RssAnon:"))
+        return int(line.split()[1]) / 1e3  # kilobytes
+    except (OSError, ValueError):  # other systems
+        return math.nan
+
+
 def in_order(
     chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int
 ) -> Generator[list[Made], None, None]:

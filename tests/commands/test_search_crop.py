@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -85,6 +86,18 @@ def test_a_copy_is_found_without_an_edit_and_an_image_of_the_data_is_not_its_own
     assert rows["small.jpg"][:2] == ("3.jpg", "resized or encoded again")
     assert rows["crop-of-0.jpg"][0] == "0.jpg"
     assert "3.jpg" not in rows
+
+
+def test_the_same_pixels_come_before_a_copy_of_them_and_are_called_so(folder, tmp_path):
+    """Also as another file; of two copies of an image in the data, the one with equal pixels."""
+    place = tmp_path / "photos"
+    shutil.copytree(folder, place)
+    Image.open(place / "3.jpg").save(place / "03.jpg", quality=60)
+    shutil.copy(place / "3.jpg", "own.jpg")
+    Image.open(place / "3.jpg").save("own.png")
+    rows = found(place, "own.jpg", "own.png")
+    for query in ("own.jpg", "own.png"):
+        assert rows[query] == ("3.jpg", "the same pixels", 0, 0, 300, 200)
 
 
 def test_what_is_of_no_image_is_said_and_the_page_frames_what_is(folder, capsys):

@@ -344,6 +344,7 @@ def _largest_of_groups(
 class Origin(NamedTuple):
     """The image that another was made from, by its position, and how; the width and the height of
     both. confirmed: whether their pixels are the same; else their local features alone agree.
+    equal: whether every pixel is.
     """
 
     row: int
@@ -351,6 +352,7 @@ class Origin(NamedTuple):
     size: tuple[int, int]
     made: tuple[int, int]
     confirmed: bool = True
+    equal: bool = False
 
 
 def find_origin(
@@ -398,16 +400,18 @@ def _origin(row: int, local: Local, ours: Local, pixels: np.ndarray, read: Read)
         sizes = whole.shape[:0:-1], pixels.shape[:0:-1]
         edit = find_edit(whole, pixels, matrix) or _unedited(whole, pixels, matrix)
         if edit is not None:
-            return Origin(row, edit, *sizes)
+            return Origin(row, edit, *sizes, equal=np.array_equal(whole, pixels))
         rough = Edit(tuple(matrix.ravel().tolist()))
         alike = alike or Origin(row, rough, *sizes, confirmed=False)
     return alike
 
 
-def _most_of_it(origin: Origin) -> tuple[float, float]:
-    """Return what orders origins: how much of the query they have, then how much beside it."""
+def _most_of_it(origin: Origin) -> tuple[float, float, bool]:
+    """Return what orders origins: how much of the query they have, then how much beside it, then
+    whether all pixels are equal.
+    """
     shown, covered = shares(origin.edit)
-    return round(covered, 2), -shown
+    return round(covered, 2), -shown, origin.equal
 
 
 def _unedited(first: np.ndarray, second: np.ndarray, matrix: Map) -> Edit | None:

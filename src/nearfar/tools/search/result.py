@@ -186,6 +186,8 @@ class Origins(Result):
 
 def _in_words(origin: Origin) -> str:
     """Return how an image becomes the query."""
+    if origin.equal:
+        return "the same pixels"
     return edit_in_words(origin.edit, origin.size, origin.made)
 
 

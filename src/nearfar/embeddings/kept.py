@@ -92,8 +92,8 @@ def places_among(
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (words[order[1:]] != words[order[:-1]]).any(1)
     group = begins.cumsum() - 1
-    start, of_known = np.flatnonzero(begins), np.bincount(group[order < len(known)], minlength=0)
-    of_known = np.pad(of_known, (0, len(start) - len(of_known)))
+    start = np.flatnonzero(begins)
+    of_known = np.bincount(group[order < len(known)], minlength=len(start))
     (image,) = np.where(order >= len(known))
     before = image - start[group[image]] - of_known[group[image]]  # images of this digest
     has_place = (before < of_known[group[image]]) & words[order[image]].any(1)

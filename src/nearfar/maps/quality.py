@@ -141,8 +141,8 @@ def trustworthiness(
         cosine[torch.arange(len(some)), some] = -torch.inf
         ends = cosine.gather(1, those).sort(1).values.numpy()
         for row, end in zip(cosine.numpy(), ends, strict=True):
-            nearer = (np.count_nonzero(row > cosine_of_one) for cosine_of_one in end)
-            excess += sum(max(0, 1 + count_of_one - k) for count_of_one in nearer)
+            ranks = (1 + np.count_nonzero(row > cosine_of_neighbour) for cosine_of_neighbour in end)
+            excess += sum(max(0, rank - k) for rank in ranks)
     return 1 - 2 * excess / (len(ranked) * k * (2 * count - 3 * k - 1))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
-from scipy.ndimage import gaussian_filter, uniform_filter
+from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter
 from sklearn.datasets import load_sample_images
 
 from nearfar.data import open_images
@@ -22,6 +22,7 @@ from nearfar.neighbours.copies import (
     _lost_detail,
     compare_pixels,
     differs,
+    largest_around,
     local_difference,
     outlines,
     perturb,
@@ -513,3 +514,14 @@ def test_perturbed_images_lose_what_half_the_size_loses():
     for side in (1, 3, 8):
         plain = torch.full((2, 3, side, side), 70, dtype=torch.uint8)
         assert torch.equal(perturb(plain)[0], plain)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int16])
+@pytest.mark.parametrize("shape", [(40, 57), (5, 90), (16, 16)])
+def test_the_largest_number_around_a_pixel_is_that_of_scipy(kind, shape):
+    pytest.importorskip("cv2")
+    plane = np.random.default_rng(0).normal(scale=200, size=shape).astype(kind)
+    for window in (5, 17):
+        expected = maximum_filter(plane, window)
+        around = largest_around(plane, window)
+        assert around.dtype == kind and np.array_equal(around, expected)

@@ -17,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64, Shaped, UInt8
 from PIL import Image
-from scipy.ndimage import gaussian_filter, maximum_filter, minimum_filter, uniform_filter
+from scipy.ndimage import gaussian_filter, maximum_filter, uniform_filter
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
 from nearfar.data import Images
 from nearfar.data.decoding import whole_planes
+from nearfar.data.measures import opencv
 from nearfar.data.resources import in_order, usable_cores
 from nearfar.engine import each
 from nearfar.progress import progress, tracked
@@ -258,7 +259,7 @@ def reduced(image: Shaped[np.ndarray, "channels height width"]) -> Reduced | Non
     lossy = _jpeg(torch.tensor(small), ROUGH).numpy()
     pixels = small.astype(np.float32)
     changes = [
-        maximum_filter(_strength(plane - other), AROUND)
+        largest_around(_strength(plane - other), AROUND)
         for plane, other in zip(pixels, lossy.astype(np.float32), strict=True)
     ]
     return Reduced(pixels, np.stack(changes), height, width)
@@ -435,7 +436,7 @@ def _recoloured(first: np.ndarray, second: np.ndarray) -> float:
     ]  # [channels, height, width]
     flat = np.ones(first.shape[1:], dtype=bool)
     for plane in (*planes[0], *planes[1]):
-        flat &= maximum_filter(plane, EVEN) - minimum_filter(plane, EVEN) <= PATCH
+        flat &= largest_around(plane, EVEN) + largest_around(-plane, EVEN) <= PATCH
     change = [(plane - other)[flat] for plane, other in zip(*planes, strict=True)]
     least, means_of = max(AREA, PORTION * flat.size), []
     for image in planes:
@@ -599,6 +600,18 @@ def _lost_detail(image: UInt8[np.ndarray, "channels tall broad"], height: int, w
     return float(np.median((strength / (kept + FLOOR))[strong])) if strong.any() else 0.0
 
 
+def largest_around(
+    plane: Shaped[np.ndarray, "height width"], window: int
+) -> Shaped[np.ndarray, "height width"]:
+    """The largest number in the window around each pixel, by OpenCV where it is installed: the same
+    in a tenth of the time.
+    """
+    cv2 = opencv()
+    if cv2 is None:
+        return maximum_filter(plane, window)
+    return cv2.dilate(plane, np.ones((window, window), np.uint8))
+
+
 def _strength(difference: np.ndarray, window: int = WINDOW) -> np.ndarray:
     """Root mean square in the window around each pixel."""
     return np.sqrt(uniform_filter(np.square(difference), window).clip(min=0))
@@ -617,7 +630,7 @@ def _largest(first: np.ndarray, second: np.ndarray, rough: np.ndarray, *, streng
             for plane in (first, second, rough)
         )
         share = _strength(first_plane - second_plane) / (
-            strength * maximum_filter(_strength(first_plane - rough_plane), AROUND) + FLOOR
+            strength * largest_around(_strength(first_plane - rough_plane), AROUND) + FLOOR
         )
         largest = max(largest, float(share[above : above + rows].max()))
     return largest

@@ -295,7 +295,7 @@ def test_lists_of_the_first_time_serve_another_time(photos, log):
         image.rotate(90).save(photos / "train/dim/new.png")
     log.clear()
     nearfar.explore("photos", out="out", approximate=True)
-    (line,) = [line for line in log.lines if "of new images" in line]
+    (line,) = [line for line in log.lines if "lost a neighbour" in line]
     assert "100.0 %" in line
     near, kept = nearest_names(photos, "out")
     assert len(kept["list_of"]) == len(near) and "train/dim/new.png" in near

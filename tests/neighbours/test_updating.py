@@ -82,7 +82,7 @@ def test_lists_find_as_many_of_new_rows_as_the_search_from_nothing(log, removed)
     updated = update_nearest(rows, before, place, 10, lists)
     assert updated is not None
     true = nearest_rows(rows, k=10)
-    (line,) = [line for line in log.lines if "of new images" in line]
+    (line,) = [line for line in log.lines if "lost a neighbour" in line]
     measured = float(line.split("found ")[1].split(" %")[0]) / 100
     assert measured >= 0.98
     assert abs(share_of(updated, true, new) - measured) < 0.01
@@ -109,6 +109,17 @@ def test_one_list_gives_the_neighbours_of_all(monkeypatch, pairs):
     before = nearest_rows(rows[~new], k=3)
     updated = update_nearest(rows, before, place, 3, lists.extended(rows, place))
     true = nearest_rows(rows, k=3)
+    assert torch.equal(updated.index, true.index)
+    torch.testing.assert_close(updated.distance, true.distance, atol=1e-6, rtol=0)
+
+
+def test_a_row_that_is_gone_is_replaced_by_lists_without_a_new_one():
+    rows = torch.randn(70, 8, generator=torch.Generator().manual_seed(3))
+    lists, before = learn_lists(rows), nearest_rows(rows, k=3)
+    (rare,) = [row for row in range(70) if (before.index == row).sum() == 1][:1]
+    left = torch.cat([torch.arange(rare), torch.arange(rare + 1, 70)])
+    updated = update_nearest(rows[left], before, left, 3, lists.extended(rows[left], left))
+    true = nearest_rows(rows[left], k=3)
     assert torch.equal(updated.index, true.index)
     torch.testing.assert_close(updated.distance, true.distance, atol=1e-6, rtol=0)
 

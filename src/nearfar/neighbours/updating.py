@@ -33,7 +33,7 @@ from nearfar.progress import log, progress
 MOST_NEW = 10  # rows to one that is new, at least, where earlier neighbours are of use
 ROUNDING = 1e-5  # of similarities: distances that are computed from differences differ by less
 PAIRS = 2**18  # of rows whose distances are computed at a time
-SAMPLE = 256  # new rows on which the share of the true neighbours is measured
+SAMPLE = 256  # compared rows on which the share of the true neighbours is measured
 
 
 def update_nearest(
@@ -48,7 +48,7 @@ def update_nearest(
 
     before: of earlier rows. place: the position of each row among these, -1 for a new one. New
     rows, and those one of whose neighbours is gone, are compared with all; the others with new ones
-    alone. lists: of the rows; new ones are then compared with as many lists as `approximate_rows`
+    alone. lists: of the rows; both kinds are then compared with as many lists as `approximate_rows`
     would search for them, and a line of the log has the share of the true neighbours found. None
     where that is no less work: more than a tenth is compared, more than a tenth has come since the
     centres of the lists were learned, the earlier rows are in another order, or k is another
@@ -125,7 +125,10 @@ def _compare_with_lists(
     sample = other[:: -(-len(other) // SAMPLE)]
     count, share = enough_lists(unit, unit[sample], k, sample, lists)
     log.info(
-        "the approximate search found %.1f %% of the true %d nearest of new images", 100 * share, k
+        "the approximate search found %.1f %% of the true %d nearest of images that are new "
+        "or lost a neighbour",
+        100 * share,
+        k,
     )
     near = search_lists(unit, unit[other], k, other, lists, count)
     distance[other], index[other] = near
@@ -133,7 +136,7 @@ def _compare_with_lists(
     (fresh,) = torch.where(new)
     least = torch.where(is_whole, 1 - distance[:, -1] - ROUNDING, torch.inf)
     by_list = lists.list_of.argsort(stable=True)
-    pairs = list[Tensor]()
+    pairs = [torch.empty(2, 0, dtype=torch.int64)]  # of nothing, where images are gone alone
     searched = torch.cat(list(nearest_lists(lists.centres, unit[fresh], count))).long()
     for query, own in queries_of_lists(searched, lists.list_of[by_list].numpy()):
         in_list, some = by_list[own], fresh[query]

@@ -6,6 +6,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from nearfar.data import Images
+from nearfar.maps import draw
 from nearfar.maps.columns import GREY, PALETTE
 from nearfar.maps.draw import draw_map
 
@@ -61,6 +62,18 @@ def test_with_more_than_twenty_classes_all_is_gray(tmp_path, points):
     draw_map(tmp_path / "map.png", points, np.arange(300) % 21)
     assert share(tmp_path / "map.png", GREY) > 0.003
     assert max(share(tmp_path / "map.png", colour) for colour in PALETTE) == 0
+
+
+def test_of_many_points_some_are_drawn_and_a_line_says_so(tmp_path, points, monkeypatch, log):
+    labels = (points[:, 0] > 0).long().numpy()
+    draw_map(tmp_path / "all.png", points, labels, ["a", "b"])
+    assert not log.lines
+    monkeypatch.setattr(draw, "MOST_POINTS", 60)
+    draw_map(tmp_path / "some.png", points, labels, ["a", "b"])
+    (line,) = log.lines
+    assert "60 of 300" in line
+    for colour in PALETTE[:2]:
+        assert 0 < share(tmp_path / "some.png", colour) < 0.5 * share(tmp_path / "all.png", colour)
 
 
 def test_images_are_drawn_over_points(tmp_path, points):

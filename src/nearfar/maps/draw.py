@@ -18,6 +18,7 @@ from torch import Tensor
 from nearfar.data import Images
 from nearfar.data.thumbnails import thumbnails
 from nearfar.maps.columns import GREY, PALETTE, label_column
+from nearfar.progress import log
 
 INK, PAPER = "#1b1f24", "#ffffff"
 MOST_POINTS = 200_000  # more hide each other
@@ -37,7 +38,7 @@ def draw_map(
 
     labels: class numbers, -1 for none; up to 20 classes are coloured with a legend, more are drawn
     in gray, as without labels. images: at most 400 of them are drawn over their points, without
-    overlap. Of more than 200 000 points a random 200 000 are drawn.
+    overlap. Of more than 200 000 points a random 200 000 are drawn, which a line of the log says.
     """
     coordinates = np.asarray(points.detach().cpu(), dtype=float)
     figure = matplotlib.figure.Figure(
@@ -47,7 +48,10 @@ def draw_map(
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_axis_off()
     drawn = np.random.default_rng(0).permutation(len(coordinates))  # no class covers the others
-    x, y = coordinates[drawn[:MOST_POINTS]].T
+    if len(drawn) > MOST_POINTS:
+        log.info("the figure shows a random %d of %d images", MOST_POINTS, len(drawn))
+        drawn = drawn[:MOST_POINTS]
+    x, y = coordinates[drawn].T
     size = float(np.clip(2.5e4 / max(len(coordinates), 1), 2, 24))
     column = None if labels is None else label_column(labels, class_names)
     classes = (column and column.classes) or []
@@ -55,7 +59,7 @@ def draw_map(
     if column is not None and 0 < sum(entry.colour != GREY for entry in classes) <= len(PALETTE):
         colours = np.array([entry.colour for entry in classes])[column.values]
         of_points = to_rgba_array([entry.colour for entry in classes])[column.values]
-        axes.scatter(x, y, s=size, c=of_points[drawn[:MOST_POINTS]], linewidths=0)
+        axes.scatter(x, y, s=size, c=of_points[drawn], linewidths=0)
         marks = [axes.scatter([], [], s=36, c=entry.colour) for entry in classes]
         names = [entry.name for entry in classes]
         legend = axes.legend(

@@ -127,7 +127,7 @@ def approximate_rows(
 class Lists(NamedTuple):
     """Lists around centres: unit rows, and the list of each row, that of the nearest centre.
 
-    learned: from how many rows the centres were learned, or chosen.
+    learned: from how many rows the centres were learned.
     """
 
     centres: Float32[Tensor, "lists dim"]
@@ -146,7 +146,7 @@ class Lists(NamedTuple):
 
 def learn_lists(rows: Float[Tensor, "rows dim"], seed: int = 0) -> Lists:
     """Divide rows into 4 sqrt(n) lists around centres that k-means finds."""
-    centres = _centres(rows, torch.Generator().manual_seed(seed), seed)
+    centres = _centres(rows, seed)
     return Lists(centres, _nearest_list(centres, rows), len(rows))
 
 
@@ -256,9 +256,7 @@ def _in_order_of_distance(
     return out
 
 
-def _centres(
-    rows: Float[Tensor, "rows dim"], generator: torch.Generator, seed: int
-) -> Float32[Tensor, "lists dim"]:
+def _centres(rows: Float[Tensor, "rows dim"], seed: int) -> Float32[Tensor, "lists dim"]:
     """The centres of 4 sqrt(n) lists, by k-means on a sample of the rows; in one thread, since the
     order in which several add up would change the last bits.
     """
@@ -267,6 +265,7 @@ def _centres(
     from threadpoolctl import threadpool_limits
 
     count = max(1, min(int(4 * math.sqrt(len(rows))), len(rows) // A_LIST))
+    generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(rows), generator=generator)[: count * A_LIST]
     means = KMeans(count, init="random", n_init=1, max_iter=ROUNDS, tol=0, random_state=seed)
     with warnings.catch_warnings(), threadpool_limits(1):

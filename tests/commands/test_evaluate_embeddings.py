@@ -189,6 +189,36 @@ def test_embeddings_of_one_split_say_what_they_do_not_compare(divided, log):
     assert "compares the images" not in log.text
 
 
+def test_images_that_are_open_already_are_taken_as_they_are(divided, log, tmp_path):
+    train = nearfar.data.open_images(divided)
+    assert train.split == "train" and len(train) == 40
+    for verb, out in (
+        (nearfar.duplicates, "copies.html"),
+        (nearfar.check, "check.html"),
+        (nearfar.explore, "explored"),
+    ):
+        assert verb(train, out=tmp_path / out).path.exists()
+        assert log.text.count(f"images of {train.where} alone: ") == 1
+        log.clear()
+    assert len(resolve(train).open(Opening(usual=("train", "test")))) == 40
+    with pytest.raises(ValueError, match="split train, and split all"):
+        nearfar.check(train, split="all")
+
+
+def test_images_of_every_split_are_all(divided, log, tmp_path):
+    every = nearfar.data.open_images(divided, split="all")
+    own = nearfar.data.Images(every.pixels, names=every.names)
+    for images in (every, own):
+        for split in (None, "all"):
+            made = nearfar.duplicates(images, split=split, out=tmp_path / f"{len(log.text)}.html")
+            assert len(made.photos) == 72
+    assert f"images of {every.where} alone" not in log.text
+    held = nearfar.duplicates(own, against=every, out=tmp_path / "held.html")
+    assert held["kind"] == 72 * ["same pixels"]
+    with pytest.raises(ValueError, match="split all, and split test"):
+        nearfar.duplicates(every, split="test")
+
+
 def test_embeddings_have_a_short_name_and_are_themselves(divided):
     photos = nearfar.embed(divided, split="train")
     assert photos.features is photos.features and photos == photos != photos.subset([0])

@@ -413,7 +413,7 @@ def _as_they_are(images: Images, split: Split, request: FormatRequest) -> Images
     for name, wanted, opened in (
         ("image_size", image_size, images.image_size),
         ("channels", channels, images.channels),
-        ("split", split, images.split),
+        ("split", split, images.split or "all"),
         ("value_range", value_range, images.value_range or EIGHT_BITS),
     ):
         if wanted is not None and wanted != opened:

@@ -67,10 +67,20 @@ class Opening:
     fewest: int = 2
     later: bool = False
 
-    @property
-    def part(self) -> str | tuple[str, ...] | None:
-        """The split or splits to open."""
-        return self.split or self.usual
+    def part_of(self, source: Any) -> str | tuple[str, ...] | None:
+        """Return the split or splits of a source to open: those that a user asked for, else the
+        usual ones; None in place of several that the source does not have all.
+
+        Images that are open already are taken as they are, unless a user asked.
+        """
+        if self.split is not None:
+            return self.split
+        if isinstance(source, Images):
+            _say_part(source, self.usual)
+            return None
+        if isinstance(self.usual, tuple) and not {*self.usual} <= {*list_splits(source)}:
+            return None
+        return self.usual
 
 
 @runtime_checkable
@@ -113,12 +123,14 @@ class OfRun:
                 f"`encoder={opening.encoder!r}` is for data without a run: {self.name} has its own"
             )
         settings, trained = self.run.settings, load(self.run, encoder=opening.encoder)
-        source = settings.given("data") if opening.data is None else opening.data
-        split = opening.part or (settings.split if opening.data is None else None)
+        source, wanted = opening.data, opening
+        if source is None:
+            source = settings.given("data")
+            wanted = replace(opening, usual=opening.usual or settings.split)
         try:
             request = FormatRequest(trained.image_size, trained.channels)
             scanned_source = scanned(source, opening.label_column, request=request)
-            split = of_source(split, scanned_source)
+            split = wanted.part_of(scanned_source)
             reading = settings.reading_for(trained.image_size)
             images = read_images(scanned_source, split=split, **reading, later=opening.later)
         except FileNotFoundError as error:
@@ -173,7 +185,7 @@ class OfData(WithoutRun):
         source = joined_sources(self.source, opening.data)
         scanned_source = scanned(source, opening.label_column)
         at_hand, later = opening.encoder is None, opening.later
-        split = of_source(opening.part, scanned_source)
+        split = opening.part_of(scanned_source)
         of = split if isinstance(split, str) else None
         size = size_untrained(scanned_source, of, later) if at_hand else USUAL
         images = read_images(scanned_source, split=split, image_size=size, later=later)
@@ -310,12 +322,7 @@ class OfEmbeddings:
                 "these embeddings are open already: name data, split, encoder and label column "
                 "where they are made, as in nearfar.embed('photos', split='all')"
             )
-        images = self.embeddings.images
-        if opening.usual == "all" and len(images.splits) > 1 and images.split in images.splits:
-            log.info(
-                "this compares the images of %s alone: nearfar.embed(..., split='all') opens all",
-                images.where,
-            )
+        _say_part(self.embeddings.images, opening.usual)
         return checked(self.embeddings, opening.fewest)
 
 
@@ -347,9 +354,13 @@ def resolve(target: Any) -> Source:
     return OfData(target) if vectors is None else OfVectors(target, vectors)
 
 
-def of_source(split: str | tuple[str, ...] | None, source: Any) -> str | tuple[str, ...] | None:
-    """Return the split to open; None in place of several that the source does not have all."""
-    return None if isinstance(split, tuple) and not {*split} <= {*list_splits(source)} else split
+def _say_part(images: Images, usual: str | tuple[str, ...] | None) -> None:
+    """Say where images that are open already are one split of those that a tool usually takes."""
+    if usual == "all" and len(images.splits) > 1 and images.split in images.splits:
+        log.info(
+            "this compares the images of %s alone: opened with split='all', it compares all",
+            images.where,
+        )
 
 
 def read_images(

@@ -200,7 +200,11 @@ def test_images_that_are_open_already_are_taken_as_they_are(divided, log, tmp_pa
         assert verb(train, out=tmp_path / out).path.exists()
         assert log.text.count(f"images of {train.where} alone: ") == 1
         log.clear()
+    pixels = train.pixels.numpy()
+    held = nearfar.duplicates(pixels, against=train, out=tmp_path / "held.html")
+    assert len(held["kind"]) == 40 and f"images of {train.where} alone: " in log.text
     assert len(resolve(train).open(Opening(usual=("train", "test")))) == 40
+    assert len(resolve(np.eye(40)).open(Opening(data=train))) == 40
     with pytest.raises(ValueError, match="split train, and split all"):
         nearfar.check(train, split="all")
 

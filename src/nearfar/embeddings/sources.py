@@ -220,9 +220,9 @@ class OfVectors(WithoutRun):
         if opening.data is None:
             return checked(self._alone(vectors), opening.fewest)
         scanned_source = scanned(opening.data, column)
-        images = read_images(
-            scanned_source, split=opening.split or "all", image_size=size_untrained(scanned_source)
-        )
+        split = replace(opening, usual="all").part_of(scanned_source)
+        size = size_untrained(scanned_source)
+        images = read_images(scanned_source, split=split, image_size=size)
         of = self._matched(vectors, images)
         kept, rows = map(list, zip(*sorted(of.items()), strict=True))
         images = images.subset(kept)
@@ -407,7 +407,7 @@ def with_archive(photos: Embeddings, archive: Any) -> tuple[Embeddings, int]:
         raise ValueError("`against` needs an encoder, and there are vectors alone")
     images = read_images(
         archive,
-        split="all",
+        split=Opening(usual="all").part_of(archive),
         value_range=others.value_range or EIGHT_BITS,
         image_size=others.image_size,
         channels=others.channels,

@@ -9,7 +9,10 @@ split) and wrong labels. The first so many files are the same whatever their num
 explore` then runs in a process of its own; with --again, a hundredth as many files are added and it
 runs once more. With --go-on, a run that was stopped goes on, and what it took is noted beside
 it. With --before, another checkout of nearfar does the same on the same files, each run
-before that of this one.
+before that of this one. With --under, each run begins with those words, such as a limit of 4 GB:
+
+    cgcreate -g memory:four; cgset -r memory.limit_in_bytes=4000000000 four
+    python benchmarks/explore.py DATA --folder FOLDER --under "cgexec -g memory:four"
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import io
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,12 +133,15 @@ def planted(count: int, made: Path, labels: list[int]) -> dict[str, Any]:
     }
 
 
-def explored(photos: Path, out: Path, options: list[str], checkout: Path) -> dict[str, Any]:
-    """Run the command of a checkout in a process of its own and return its parts, and what it took
-    as a whole.
+def explored(
+    under: list[str], photos: Path, out: Path, options: list[str], checkout: Path
+) -> dict[str, Any]:
+    """Run the command of a checkout in a process of its own, after the words `under`, and return
+    its parts, and what it took as a whole.
     """
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-m", "nearfar", "explore", str(photos), "--out", str(out), *options]
+    command = [*under, sys.executable, "-m", "nearfar", "explore", str(photos), *options]
+    command += ["--out", str(out)]
     own = os.environ | {"PYTHONPATH": str(checkout / "src")}
     done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True, env=own)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -169,6 +176,7 @@ def main() -> None:
     parser.add_argument("--make", action="store_true", help="make the files, and no more")
     parser.add_argument("--go-on", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--before", type=Path, help="another checkout, to be run as well")
+    parser.add_argument("--under", type=shlex.split, default=[], help="words before each run")
     parser.add_argument("--out", type=Path)
     args, options = parser.parse_known_args()
     photos = args.folder / f"photos-{args.images}"
@@ -189,13 +197,14 @@ def main() -> None:
         for version, checkout in checkouts.items():
             made = args.folder / f"explore-{args.images}{version.replace(' ', '-')}"
             about: dict[str, Any] = {"images": args.images, "cores": os.cpu_count()}
+            about |= {"under": shlex.join(args.under)} if args.under else {}
             if name == "first" and args.go_on:
                 about["stopped"] = {"parts": without_content(made / "parts.json")}
             elif name == "first":
                 shutil.rmtree(made, ignore_errors=True)
             about["load_average"] = os.getloadavg()[0]
             result = results.setdefault(f"{args.images}{version}", about)
-            measured = explored(photos, made, options, checkout)
+            measured = explored(args.under, photos, made, options, checkout)
             result[name] = measured | planted(count, made, labels)
     print(json.dumps(results, indent=2))
     if args.out is not None:

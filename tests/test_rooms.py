@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "methods": {"losses", "views", "networks"},
     "training": {"methods", "data", "losses", "views", "networks", "pairs", "rendering"},
     "neighbours": {"pairs", "views", "data", "networks"},
-    "evaluation": {"neighbours", "networks", "data", "losses", "views"},
+    "evaluation": {"pairs", "neighbours", "networks", "data", "losses", "views"},
     "maps": {
         "pairs",
         "views",
@@ -51,7 +51,16 @@ MAY_IMPORT = {
         "evaluation",
     },
     "run": {"data", "evaluation", "networks", "training"},
-    "embeddings": {"run", "views", "networks", "data", "training", "neighbours", "evaluation"},
+    "embeddings": {
+        "run",
+        "pairs",
+        "views",
+        "networks",
+        "data",
+        "training",
+        "neighbours",
+        "evaluation",
+    },
     "pages": {
         "embeddings",
         "maps",

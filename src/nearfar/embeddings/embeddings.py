@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 from torchvision.transforms.v2 import RandomHorizontalFlip
 
 import nearfar
@@ -34,6 +33,7 @@ from nearfar.neighbours import (
 )
 from nearfar.neighbours.edit_maps import opencv
 from nearfar.networks import Encoder
+from nearfar.pairs.arithmetic import rows_not_finite
 from nearfar.progress import log
 from nearfar.run import Run
 from nearfar.training.seeding import stream
@@ -229,13 +229,12 @@ class Embeddings:
         plain = distance is None and not (archive or orientations) and edits is False
         if self.repeats is not None and plain:
             return self.repeats
-        features = normalize(self.features, dim=1)
         near = distance
         if near is None:
-            near = near_duplicate_threshold(features, stream(0, "pairs"))
+            near = near_duplicate_threshold(self.features, stream(0, "pairs"))
         links = find_links(
             self.images,
-            features,
+            self.features,
             max(self.duplicate_threshold(), BEYOND * near),
             approximate=approximate,
             archive=archive,
@@ -267,7 +266,7 @@ def compute_features(
     device = find_device()
     at_once = BATCH if device.type == "cpu" else BATCH_OF_GPU
     features = extract(encoder, images, batch_size=at_once, device=device, title=title)
-    if bad := int((~features.isfinite()).any(1).sum()):
+    if bad := len(rows_not_finite(features)):
         raise ValueError(
             f"the features of {bad} of {len(images)} images are not finite: the encoder's "
             f"weights are bad"

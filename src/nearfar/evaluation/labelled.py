@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearfar.data.labels import negative_is_class, plain_labels
 from nearfar.evaluation.results import BALANCED, TOP5
+from nearfar.pairs.arithmetic import rows_not_finite
 
 Features: TypeAlias = Tensor | np.ndarray
 Labels: TypeAlias = Tensor | np.ndarray | Sequence | None
@@ -50,7 +51,7 @@ def features(x: Features, name: str) -> Float[Tensor, "images dim"]:
             f"{name} features must be [images, dim] with at least one image, got "
             f"{tuple(tensor.shape)}"
         )
-    if bad := (~torch.isfinite(tensor)).any(1).nonzero()[:, 0].tolist():
+    if bad := rows_not_finite(tensor).tolist():
         row, count = bad[0], len(bad)
         raise ValueError(
             f"{name} features are not finite (NaN, infinite or beyond float32): row {row} "

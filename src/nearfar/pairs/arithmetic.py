@@ -25,7 +25,16 @@ LINEAR_FROM = 40.0  # softplus(x) = x beyond this, to the last bit of a float64
 LOG2_E = math.log2(
     math.e
 )  # e^x = 2^(x LOG2_E), and 2^x is several times cheaper than e^x on some CPUs
+AT_ONCE = 2**15  # rows that are looked through at a time
 LOWEST = -1e30  # stands for minus infinity where a difference of two must not be nan
+
+
+def rows_not_finite(rows: Float[Tensor, "rows dim"]) -> Integer[Tensor, " bad"]:
+    """Return the positions of the rows with a number that is NaN or infinite; some at a time, since
+    a test of all at once takes as much memory as they do.
+    """
+    parts = [(~part.isfinite()).any(1) for part in rows.split(AT_ONCE)]
+    return torch.cat(parts).nonzero()[:, 0]
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:

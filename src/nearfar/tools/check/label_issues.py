@@ -69,7 +69,7 @@ class LabelIssues(NamedTuple):
 
 
 def find_label_issues(
-    x: Features,
+    x: Features | None,
     labels: Shaped[np.ndarray, " images"],
     seed: int = 0,
     *,
@@ -78,7 +78,7 @@ def find_label_issues(
     group: Int64[np.ndarray, " images"] | None = None,
 ) -> LabelIssues:
     """Find the labels that are more likely wrong than right; x [images, dim], each image with its
-    label.
+    label; None for a judgement by `near` alone.
 
     A label is in doubt where another class is more probable; the ratio of the two probabilities
     gives the order, lowest first. How many of these are listed is decided by `precisions`; none
@@ -102,10 +102,8 @@ def find_label_issues(
         )
     if near is not None:
         near = near.among(torch.from_numpy(known), min(NEIGHBOURS, len(known) - 1))
-    rows = features(x, "all")
-    are_read = near is None or len(known) <= MOST_FITTED
     chance = label_probabilities(
-        rows[known] if are_read else None,
+        None if x is None else features(x, "all")[known],
         number,
         seed,
         approximate=approximate,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from nearfar.data import Images
 from nearfar.data.left_out import is_damage
@@ -18,7 +20,13 @@ from nearfar.neighbours import Link, Nearest, group_links, same_proportions
 from nearfar.neighbours.groups import components
 from nearfar.neighbours.links import EDITED
 from nearfar.tools.check.image_issues import USUAL, find_image_issues
-from nearfar.tools.check.label_issues import WEAK, LabelIssues, Predicted, find_label_issues
+from nearfar.tools.check.label_issues import (
+    MOST_FITTED,
+    WEAK,
+    LabelIssues,
+    Predicted,
+    find_label_issues,
+)
 
 # a near leak is no farther than so much of the distance to the next image: others are like many
 # images
@@ -75,9 +83,9 @@ def duplicate_issues(
     """Problems of images that repeat others: a training image in another split, or one with another
     label.
 
-    links, near: of copies and near-duplicates, and the distance up to which the latter count;
-    features: unit rows. Near-duplicates are near leaks if any other image is at least twice
-    as far from both (Lowe 2004 matches so). Of copies with different labels those are listed that
+    links, near: of copies and near-duplicates, and the distance up to which the latter count.
+    Near-duplicates are near leaks if any other image is at least twice as far from both (Lowe 2004
+    matches so). Of copies with different labels those are listed that
     most do not have; all, if there is no such majority. nearest: the nearest others of each image,
     where they are known; then none farther is looked for. edit_between: says how an image
     becomes an edited copy. A part of an image may have a label of its own: edited copies do not
@@ -87,17 +95,19 @@ def duplicate_issues(
     issues, leaked = [], set[int]()
 
     def add(problem: str, row: int, other: int, words: str, suggested: str = "") -> None:
-        distance = float((features[row] - features[other]).square().sum() / 2)
+        own, others = normalize(features[[row, other]], dim=1)
+        distance = float((own - others).square().sum() / 2)
         issues.append(
             Issue(problem, row, names[row], f"{words} {names[other]}", distance, suggested, other)
         )
 
     copies_of = {row: group for group in copies for row in group}
+    unit = cache(partial(normalize, features, dim=1))  # as large as they are
 
     def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
         if nearest is not None:
             return _stands_out(nearest, row, other, group, copies_of)
-        distance = 1 - features[[row, other]] @ features.T
+        distance = 1 - unit()[[row, other]] @ unit().T
         near = float(distance[0, other])
         distance[:, [copy for member in group for copy in copies_of.get(member, [member])]] = (
             torch.inf
@@ -212,17 +222,19 @@ def label_problems(
     """Problems of labels that are likely wrong, the least probable labels first, and what was found
     of all labels.
 
-    Neither without labels. near: the nearest others of each image, where they are known. copies: a
-    number that the copies of an image share, for they do not confirm each other's label.
+    features: [images, dim], which are not read where there are more than 50 000 labels and `near`
+    is known. Neither without labels. near: the nearest others of each image, where they are known.
+    copies: a number that the copies of an image share, for they do not confirm each other's label.
     """
     if images.labels is None:
         return [], None
     rows = np.flatnonzero(images.labels >= 0)
     word = dict(zip(images.labels.tolist(), labels, strict=True))
+    are_read = near is None or len(rows) <= MOST_FITTED
     if near is not None:
         near = near.among(torch.from_numpy(rows), near.index.shape[1])
     issues = find_label_issues(
-        features if len(rows) == len(features) else features[torch.from_numpy(rows)],
+        normalize(features[torch.from_numpy(rows)], dim=1) if are_read else None,
         images.labels[rows],
         seed,
         approximate=approximate,

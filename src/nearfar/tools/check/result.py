@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from torch.nn.functional import normalize
-
 from nearfar.embeddings import Embeddings
 from nearfar.isolation import isolated
 from nearfar.neighbours.groups import components, edits_in_words
@@ -42,7 +40,7 @@ def check_images(
     edits: as for `find_repeats`; without a training split and another one edited copies are no
     leaks, and are not looked for.
     """
-    images, features = photos.images, normalize(photos.features, dim=1)
+    images = photos.images
     splits, labels = images.split_names, images.label_names
     if not {"", "train"} < {"", *splits}:
         if edits:
@@ -53,16 +51,16 @@ def check_images(
     problems = duplicate_issues(
         links,
         near,
-        features,
+        photos.features,
         images.names,
         splits,
         labels,
         photos.near,
         edits_in_words(links, images) if has_edited else None,
     )
-    known = photos.near
+    features, known = photos.features, photos.near
     if photos.for_copies and images.labels is not None:
-        features, known = normalize(photos.for_labels().features, dim=1), None
+        features, known = photos.for_labels().features, None
     copies = [
         (link.first, link.second)
         for link in links  # equal vectors without images are copies as far as anyone knows

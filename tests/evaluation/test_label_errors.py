@@ -92,6 +92,19 @@ def test_copies_of_an_image_do_not_confirm_its_label(clusters, known):
     assert issues.predicted == alone.predicted and alone.predicted.accuracy < 1
 
 
+def test_without_features_the_neighbours_judge_alone(clusters):
+    """As above 50 000 images, where no linear classifier is fitted."""
+    rows, truth = clusters
+    labels, wrong = truth.copy(), [3, 50, 77, 121, 200, 299]
+    labels[wrong] = (labels[wrong] + 2) % 6
+    near = find_nearest(rows, k=20)
+    issues = find_label_issues(None, labels, near=near)
+    assert sorted(issues.row.tolist()) == wrong
+    votes = torch.softmax((1 - near.distance) / 0.07, 1)
+    own = (votes * (labels[near.index] == labels[:, None])).sum(1)[issues.row]
+    np.testing.assert_allclose(issues.own, own, atol=1e-6)
+
+
 def test_a_copy_with_another_label_is_no_reason_to_doubt_the_right_one(clusters):
     rows, truth = clusters
     twice, labels = torch.cat([rows, rows[:12]]), np.concatenate([truth, (truth[:12] + 1) % 6])

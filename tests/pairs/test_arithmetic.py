@@ -7,12 +7,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfar.pairs.arithmetic import (
+    AT_ONCE,
     _onednn_works,
     add_product_,
     apart_from_scale,
     check_queue,
     dot_products,
     is_exact,
+    rows_not_finite,
     weighted_rows,
     without_autocast,
 )
@@ -123,3 +125,12 @@ def test_products_without_onednn_are_those_of_torch(monkeypatch, where, name, va
         assert {"aten::mm", "aten::addmm_"} <= products(torch.float32)
     finally:
         _onednn_works.cache_clear()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_rows_that_are_not_finite_are_found_in_every_part(bad):
+    rows = torch.zeros(2 * AT_ONCE + 5, 3)
+    rows[0, 2], rows[AT_ONCE, 0], rows[2 * AT_ONCE + 4, 1] = bad, bad, bad
+    rows[7] = torch.finfo(torch.float32).max
+    assert rows_not_finite(rows).tolist() == [0, AT_ONCE, 2 * AT_ONCE + 4]
+    assert len(rows_not_finite(torch.empty(0, 3))) == 0

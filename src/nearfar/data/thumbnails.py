@@ -52,6 +52,7 @@ class KeptPictures:
         self, files: Mapping[int, Path], places: Int32[np.ndarray, "images 2"], side: int
     ) -> None:
         self.files, self.places, self.side = files, places, side
+        self.read: dict[int, UInt8[Tensor, " bytes"]] = {}
 
     def small(self, rows: Int64[np.ndarray, " rows"]) -> UInt8[Tensor, "rows channels small small"]:
         """Return the small versions of images, by position."""
@@ -67,15 +68,36 @@ class KeptPictures:
         from torchvision.io import ImageReadMode, decode_image  # here: it takes seconds to import
 
         tiles = torch.empty(len(rows), 3, self.side, self.side, dtype=torch.uint8)
-        for opened, at, own in self._by_file(rows):
-            pictures, places = opened.get_tensor("pictures"), opened.get_tensor("places")[own]
-            for tile, (_, start, stop) in zip(at.tolist(), places.tolist(), strict=True):
-                tiles[tile] = decode_image(pictures[start:stop], ImageReadMode.RGB)
+        for tile, (_, encoded) in zip(tiles, self._encoded(rows), strict=True):
+            tile.copy_(decode_image(encoded, ImageReadMode.RGB))
         return tiles
+
+    def in_memory(self, rows: Int64[np.ndarray, " rows"]) -> KeptPictures:
+        """Return the same, with the thumbnails of some images in memory, 2 kB each: whoever asks
+        for a few of them at a time would read all files each time.
+        """
+        other = self.subset(np.arange(len(self.places)))
+        other.read = dict(self._encoded(rows))
+        return other
 
     def subset(self, rows: Int64[np.ndarray, " rows"]) -> KeptPictures:
         """Return those of some images, by position."""
         return KeptPictures(self.files, self.places[rows], self.side)
+
+    def _encoded(
+        self, rows: Int64[np.ndarray, " rows"]
+    ) -> Iterator[tuple[int, UInt8[Tensor, " bytes"]]]:
+        """Yield the position of each of some images, and its encoded thumbnail."""
+        read = self.read
+        if not read.keys() >= set(rows.tolist()):
+            read = dict[int, Tensor]()
+            for opened, at, own in self._by_file(rows):
+                pictures, places = opened.get_tensor("pictures"), opened.get_tensor("places")[own]
+                own_rows = rows[at.numpy()].tolist()
+                for row, (_, start, stop) in zip(own_rows, places.tolist(), strict=True):
+                    read[row] = pictures[start:stop].clone()
+        for row in rows.tolist():
+            yield row, read[row]
 
     def _by_file(self, rows: Int64[np.ndarray, " rows"]) -> Iterator[tuple[Any, Tensor, Tensor]]:
         """Yield each file with some of the images, their places in `rows`, and in the file."""

@@ -5,8 +5,9 @@ was found is kept by the digests of the files in a folder, a few thousand images
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
 BATCH = 32  # images that a thread decodes and encodes at a time
+AHEAD = 32  # batches of each thread, about as many as it does while a part is written
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
 IN_MEMORY = ("features", "measures")  # of what is kept
 MEASURING = 2  # raise it when something else is kept of an image
@@ -159,10 +161,13 @@ class Walk:
             )
         problems: dict[int, str] = {}
         number = self._next()
-        with progress("features", len(unknown)) as bar:
+        with (
+            progress("features", len(unknown)) as bar,
+            closing(self._walked(unknown, bar.advance)) as walked,
+        ):
             for start in range(0, len(unknown), PART):
-                rows = unknown[start : start + PART]
-                part = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
+                rows = unknown[start : start + PART].tolist()
+                part = dict(zip(rows, islice(walked, len(rows)), strict=True))
                 problems |= {row: image for row, image in part.items() if isinstance(image, str)}
                 right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
@@ -180,9 +185,11 @@ class Walk:
         features, measured = (known.tensors[name] for name in IN_MEMORY)
         return Walked(features, measured.numpy(), pictures, problems, len(unknown))
 
-    def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
+    def _walked(
+        self, rows: np.ndarray, advance: Callable[[int], None]
+    ) -> Generator[Found | str, None, None]:
         """Yield what is found of images, or the reason why one cannot be read; in threads, each of
-        which decodes and encodes a batch at a time.
+        which decodes and encodes a batch at a time, and goes on while what was found is kept.
         """
         originals, form = self.images.originals, self.images.form
         assert originals is not None
@@ -214,7 +221,9 @@ class Walk:
 
         chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
         with quietly(), use_threads(1):
-            batches: Iterator[list[list[Found | str]]] = in_order(chunks, work, usable_cores())
+            batches: Iterator[list[list[Found | str]]] = in_order(
+                chunks, work, usable_cores(), AHEAD
+            )
             for batch in chain.from_iterable(batches):
                 yield from batch
                 advance(len(batch))

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from nearfar.progress import progress
 
 PER_ROW = 16  # thumbnails to a side of a sheet
 PER_SHEET = PER_ROW**2
+TOGETHER = 256  # sheets whose thumbnails are in memory, at 2 kB each
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def write_sheets(
         for number in np.unique(slots[earlier.slots < 0] // PER_SHEET).tolist():
             known.pop(number, None)
 
-    def written(number: int) -> str:
+    def written(images: Images, number: int) -> str:
         name, content = f"{number}.{ending_of(side)}", known.get(number)
         if earlier is not None and content and digest_of_file(earlier.folder / name) == content:
             _link(earlier.folder / name, folder / name)
@@ -119,11 +121,15 @@ def write_sheets(
         return digest(file)
 
     digests, workers = list[str](), usable_cores()
-    numbers = iter(range(len(sheets)))
     with ThreadPoolExecutor(workers) as pool, progress("thumbnails", len(sheets)) as bar:
-        while some := list(islice(numbers, 4 * workers)):  # or Ctrl-C would wait for all
-            digests += pool.map(written, some)
-            bar.advance(len(some))
+        for start in range(0, len(sheets), TOGETHER):
+            group = range(start, min(start + TOGETHER, len(sheets)))
+            drawn = [sheets[number] for number in group if not known.get(number)]
+            at_hand = images.with_pictures(torch.cat(drawn)) if drawn else images
+            numbers = iter(group)
+            while some := list(islice(numbers, 4 * workers)):  # or Ctrl-C would wait for all
+                digests += pool.map(partial(written, at_hand), some)
+                bar.advance(len(some))
     return Sheets(slots, len(rows), digests, side, folder)
 
 

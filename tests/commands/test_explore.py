@@ -91,6 +91,10 @@ def test_pages_show_what_the_walk_keeps_once_the_files_are_gone(photos, size, mo
     assert small_images(images, rows[:0]).shape == (0, *small.shape[1:])
     with pytest.raises(OSError):
         images.pictures(rows)
+    in_memory = images.with_pictures(rows[:2])
+    assert torch.equal(in_memory.pictures(rows, 64), shown)  # the third from its file
+    shutil.rmtree(photos.parent / "walk")
+    assert torch.equal(in_memory.pictures(rows[:2], 64), shown[:2])
 
 
 def test_digests_are_found_among_others_as_a_dictionary_finds_them():
@@ -372,6 +376,7 @@ def test_sheets_of_a_map_that_have_not_changed_are_not_drawn_again(photos, monke
     monkeypatch.setattr(page, "MOST_IMAGES", 50)
     monkeypatch.setattr(sheets, "PER_ROW", 4)
     monkeypatch.setattr(sheets, "PER_SHEET", 16)
+    monkeypatch.setattr(sheets, "TOGETHER", 3)
     before = sheets_of(nearfar.explore("photos", out="out"))
     assert len(before) == 4
     Image.new("RGB", (64, 64), (9, 200, 9)).save(photos / "train/light/a.png")

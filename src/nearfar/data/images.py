@@ -387,13 +387,13 @@ class Images:
         return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
     def with_pictures(self, index: Int64[Tensor, " some"]) -> Images:
-        """Return the same images, with the kept thumbnails of some of them in memory, where there
-        are any; -1 is none of them.
+        """Return the same images, with the kept thumbnails of some of them in memory, if any are
+        kept.
         """
         if self.kept is None:
             return self
         other = copy.copy(self)
-        other.kept = self.kept.in_memory(index[index >= 0].numpy())
+        other.kept = self.kept.in_memory(index.numpy())
         return other
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:

@@ -107,9 +107,8 @@ class ClusterEmbedding(BaseEstimator):
         with isolated(), torch.no_grad(), seeded("cpu", self.random_state):
             k = min(self.n_neighbors, len(rows) - 1)
             distance, index = neighbours or nearest_rows(rows, k=k, metric=self.metric)
-            squared = squared_distances(distance[:, :k], self.metric)
             probability = entropic_affinities(
-                squared, min(self.perplexity, k)
+                squared_distances(distance[:, :k], self.metric), min(self.perplexity, k)
             )  # p_j|i, each row of which sums to one
             coordinates, self.partition_ = self._optimise(
                 self._start(rows), index[:, :k], probability
@@ -160,7 +159,7 @@ class ClusterEmbedding(BaseEstimator):
                 if step % SORTED == 0:
                     by_place = _by_place(points)
                     points, order = points[by_place], order[by_place]
-                    index, probability = by_place.argsort()[index[by_place]], probability[by_place]
+                    index, probability = _renumbered(index, by_place), probability[by_place]
                     steps.sort(by_place)
                 attraction, repulsion, partition = forces(
                     points, index, probability, self.alpha, each
@@ -201,6 +200,18 @@ def _by_place(points: Float[Tensor, "n dim"]) -> Int[Tensor, " n"]:
     places = ((points - low) / (high - low).clamp_min(1e-12)).double()
     strip = (places[:, 0] * (len(points) // STRIP)).floor()
     return (strip + 0.5 * places[:, -1]).argsort(stable=True)
+
+
+def _renumbered(index: Int[Tensor, "n k"], order: Int[Tensor, " n"]) -> Int[Tensor, "n k"]:
+    """Neighbours of points in another order, by their places there: in four bytes each, since they
+    take most of the memory of a layout.
+    """
+    place = torch.empty(len(order), dtype=torch.int32)
+    place[order] = torch.arange(len(order), dtype=torch.int32)
+    out = torch.empty(index.shape, dtype=torch.int32)
+    for some, rows in zip(out.split(CHUNK), order.split(CHUNK), strict=True):
+        some.copy_(place[index[rows]])
+    return out
 
 
 def forces(

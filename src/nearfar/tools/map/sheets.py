@@ -125,7 +125,8 @@ def write_sheets(
         for start in range(0, len(sheets), TOGETHER):
             group = range(start, min(start + TOGETHER, len(sheets)))
             drawn = [sheets[number] for number in group if not known.get(number)]
-            at_hand = images.with_pictures(torch.cat(drawn)) if drawn else images
+            shown = torch.cat([*drawn, rows[:0]])
+            at_hand = images.with_pictures(shown[shown >= 0])
             numbers = iter(group)
             while some := list(islice(numbers, 4 * workers)):  # or Ctrl-C would wait for all
                 digests += pool.map(partial(written, at_hand), some)

@@ -65,12 +65,10 @@ def own_memory() -> float:
 
 
 def in_order(
-    chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int, ahead: int = 2
+    chunks: Iterable[list[Given]], work: Callable[[Given], Made], threads: int
 ) -> Generator[list[Made], None, None]:
     """Yield the results of `work` for the items of each chunk, in threads or by an engine; in
-    order.
-
-    ahead: chunks of each thread that are begun before they are asked for.
+    order, a few chunks ahead.
     """
     if engine() is not None:
         yield from each(partial(all_of, work), chunks)
@@ -85,7 +83,7 @@ def in_order(
         try:
             for chunk in chunks:
                 waiting.append(pool.submit(work_on, chunk))
-                if len(waiting) > ahead * threads:
+                if len(waiting) > 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

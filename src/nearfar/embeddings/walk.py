@@ -5,9 +5,8 @@ was found is kept by the digests of the files in a folder, a few thousand images
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +40,6 @@ from nearfar.views import eight_bits
 
 PART = 8192  # images of a file of the folder: what a walk that is killed loses at most
 BATCH = 32  # images that a thread decodes and encodes at a time
-AHEAD = 32  # batches of each thread, about as many as it does while a part is written
 THUMBNAIL = 64  # pixels of a side, at most: no page of more than 20 000 images shows larger ones
 IN_MEMORY = ("features", "measures")  # of what is kept
 MEASURING = 2  # raise it when something else is kept of an image
@@ -161,13 +159,10 @@ class Walk:
             )
         problems: dict[int, str] = {}
         number = self._next()
-        with (
-            progress("features", len(unknown)) as bar,
-            closing(self._walked(unknown, bar.advance)) as walked,
-        ):
+        with progress("features", len(unknown)) as bar:
             for start in range(0, len(unknown), PART):
-                rows = unknown[start : start + PART].tolist()
-                part = dict(zip(rows, islice(walked, len(rows)), strict=True))
+                rows = unknown[start : start + PART]
+                part = dict(zip(rows.tolist(), self._walked(rows, bar.advance), strict=True))
                 problems |= {row: image for row, image in part.items() if isinstance(image, str)}
                 right = {row: image for row, image in part.items() if isinstance(image, Found)}
                 if not right:
@@ -185,11 +180,9 @@ class Walk:
         features, measured = (known.tensors[name] for name in IN_MEMORY)
         return Walked(features, measured.numpy(), pictures, problems, len(unknown))
 
-    def _walked(
-        self, rows: np.ndarray, advance: Callable[[int], None]
-    ) -> Generator[Found | str, None, None]:
+    def _walked(self, rows: np.ndarray, advance: Callable[[int], None]) -> Iterator[Found | str]:
         """Yield what is found of images, or the reason why one cannot be read; in threads, each of
-        which decodes and encodes a batch at a time, and goes on while what was found is kept.
+        which decodes and encodes a batch at a time.
         """
         originals, form = self.images.originals, self.images.form
         assert originals is not None
@@ -221,9 +214,7 @@ class Walk:
 
         chunks = ([rows[at : at + BATCH]] for at in range(0, len(rows), BATCH))
         with quietly(), use_threads(1):
-            batches: Iterator[list[list[Found | str]]] = in_order(
-                chunks, work, usable_cores(), AHEAD
-            )
+            batches: Iterator[list[list[Found | str]]] = in_order(chunks, work, usable_cores())
             for batch in chain.from_iterable(batches):
                 yield from batch
                 advance(len(batch))

@@ -380,21 +380,26 @@ class Images:
         size: pixels of a side that are enough, so that kept thumbnails stand for images that are
         not stored. Default: all that they have.
         """
-        kept = None if self.stored or self.shown else self.kept
+        kept = self._kept_pictures
         if kept and size is not None and min(size, self.image_size) <= kept.side:
             return kept.thumbnails(index.numpy())
         pixels = self.gather(index)
         return eight_bits(pixels[:, self.shown] if self.shown else pixels)
 
     def with_pictures(self, index: Int64[Tensor, " some"]) -> Images:
-        """Return the same images, with the kept thumbnails of some of them in memory, if any are
-        kept.
+        """Return the same images, with the kept thumbnails of some of them in memory, if `pictures`
+        takes these.
         """
-        if self.kept is None:
+        if self._kept_pictures is None:
             return self
         other = copy.copy(self)
-        other.kept = self.kept.in_memory(index.numpy())
+        other.kept = self._kept_pictures.in_memory(index.numpy())
         return other
+
+    @property
+    def _kept_pictures(self) -> KeptPictures | None:
+        """The kept thumbnails; None where they do not show what `pictures` returns."""
+        return None if self.stored or self.shown else self.kept
 
     def subset(self, indices: Sequence[int] | np.ndarray | Tensor) -> Images:
         """The images at `indices`, in that order, renumbered from 0. Nothing is copied until

@@ -45,7 +45,7 @@ class KeptPictures:
     Each file has "small" [rows, channels, side, side], "pictures", the encoded thumbnails one after
     the other, and "places" [rows, 3]: where the one of each row begins and ends there, after the
     number of the file. places: of each image the number of its file, and its row there. side:
-    pixels of all thumbnails.
+    pixels of all thumbnails. `read` has the thumbnails that are in memory, by position.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class KeptPictures:
         """Return the same, with the thumbnails of some images in memory, 2 kB each: whoever asks
         for a few of them at a time would read all files each time.
         """
-        other = self.subset(np.arange(len(self.places)))
+        other = KeptPictures(self.files, self.places, self.side)
         other.read = dict(self._encoded(rows))
         return other
 

@@ -85,11 +85,10 @@ def duplicate_issues(
 
     links, near: of copies and near-duplicates, and the distance up to which the latter count.
     Near-duplicates are near leaks if any other image is at least twice as far from both (Lowe 2004
-    matches so). Of copies with different labels those are listed that
-    most do not have; all, if there is no such majority. nearest: the nearest others of each image,
-    where they are known; then none farther is looked for. edit_between: says how an image
-    becomes an edited copy. A part of an image may have a label of its own: edited copies do not
-    disagree.
+    matches so). Of copies with different labels those are listed that most do not have; all, if
+    there is no such majority. nearest: the nearest others of each image, where they are known; then
+    none farther is looked for. edit_between: says how an image becomes an edited copy. A part of an
+    image may have a label of its own: edited copies do not disagree.
     """
     copies, near_duplicates = group_links(links, len(names), near)
     issues, leaked = [], set[int]()
@@ -102,7 +101,7 @@ def duplicate_issues(
         )
 
     copies_of = {row: group for group in copies for row in group}
-    unit = cache(partial(normalize, features, dim=1))  # as large as they are
+    unit = cache(partial(normalize, features, dim=1))  # if at all: it takes as much memory as they
 
     def stands_out(row: int, other: int, group: Sequence[int]) -> bool:
         if nearest is not None:

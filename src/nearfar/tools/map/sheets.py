@@ -111,12 +111,12 @@ def write_sheets(
         for number in np.unique(slots[earlier.slots < 0] // PER_SHEET).tolist():
             known.pop(number, None)
 
-    def written(images: Images, number: int) -> str:
+    def written(at_hand: Images, number: int) -> str:
         name, content = f"{number}.{ending_of(side)}", known.get(number)
         if earlier is not None and content and digest_of_file(earlier.folder / name) == content:
             _link(earlier.folder / name, folder / name)
             return content
-        file = draw_sheet(images, sheets[number], side)
+        file = draw_sheet(at_hand, sheets[number], side)
         (folder / name).write_bytes(file)
         return digest(file)
 
